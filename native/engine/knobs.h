@@ -1,0 +1,127 @@
+// The knob table: every setting a user has, with its type, unit, default, range and meaning, declared once.
+// Never opens a socket or a file, and applies nothing itself: the engine reads the struct.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "native/core/status.h"
+
+namespace weft::engine {
+
+// The words of each are the texts of its CHOICE rows, in the same order.
+enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
+enum class CrcMode : std::int32_t { automatic, on, off };
+enum class LogLevel : std::int32_t { error, warn, info, debug };
+
+// The variable of a row is WEFT_ and the field in upper case. `wild` lists values that a randomised run may draw.
+//   TEXT(field, default, wild, sentence)
+//   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low` and means automatic
+//   REAL(field, unit, default, low, high, wild, sentence)
+//   CHOICE(field, enum, default, words, wild, sentence)
+// clang-format off
+#define WEFT_KNOB_TABLE(TEXT, INTEGER, REAL, CHOICE)                                                                  \
+  TEXT(interfaces, "", "lo",                                                                                          \
+    "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: every interface "       \
+    "that is up and has an address, lo only when there is no other")                                                  \
+  CHOICE(family, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                             \
+    "Address family of control and data sockets")                                                                     \
+  INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
+    "TCP port that listeners take when the caller names none; 0: any free port")                                      \
+  INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
+    "Engine threads of the process; 0: a quarter of the usable cores, 1 to 4")                                        \
+  INTEGER(paths, "count", 8, 1, 256, false, "1,2,3,64,256",                                                           \
+    "Paths to each peer, one UDP port pair each")                                                                     \
+  INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
+    "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
+  INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
+    "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 9000")                       \
+  INTEGER(eager_bytes, "bytes", 8192, 0, 65536, false, "0,1,65536",                                                   \
+    "Messages up to this size are sent before the receiver advertises a buffer")                                      \
+  INTEGER(eager_slots, "count", 16, 1, 256, false, "1,2,256",                                                         \
+    "Eager messages that a receiver holds for a flow before it makes the sender wait")                                \
+  TEXT(window_policy, "swift", "fixed",                                                                               \
+    "Window policy: how much may be in flight and how fast it leaves")                                                \
+  TEXT(path_policy, "power_of_two", "fixed",                                                                          \
+    "Path policy: which path the next burst takes")                                                                   \
+  TEXT(loss_policy, "rack", "fixed",                                                                                  \
+    "Loss policy: what counts as lost, and when to look again")                                                       \
+  TEXT(credit_policy, "none", "none",                                                                                 \
+    "Credit policy: what a receiver lets its senders send; none: receivers grant no credit")                          \
+  TEXT(policy_directory, "", "",                                                                                      \
+    "Directory searched for compiled policies before the shipped ones; empty: the shipped ones only")                 \
+  INTEGER(window_bytes_max, "bytes", 16777216, 65536, 1073741824, false, "65536,1048576",                             \
+    "Upper bound on a flow's bytes in flight, whatever the window policy asks for")                                   \
+  INTEGER(rto_ns_min, "ns", 1000000, 10000, 60000000000, false, "10000,100000000",                                    \
+    "Lower bound on the retransmission timeout")                                                                      \
+  INTEGER(rto_ns_max, "ns", 1000000000, 10000, 60000000000, false, "1000000,60000000000",                             \
+    "Upper bound on the retransmission timeout")                                                                      \
+  INTEGER(peer_silence_ns, "ns", 20000000000, 50000000, 3600000000000, false, "50000000,1000000000",                  \
+    "A peer that owes an answer and is silent for this long is taken for dead")                                       \
+  INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
+    "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
+  INTEGER(spin_ns, "ns", 50000, 0, 1000000000, false, "0,1000,1000000",                                               \
+    "How long an idle engine spins before it sleeps")                                                                 \
+  INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
+    "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
+  INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \
+    "1: mark datagrams as ECN-capable and report marks to the policies")                                              \
+  CHOICE(payload_crc, CrcMode, automatic, "auto|on|off", "on,off",                                                    \
+    "Checksum over payloads; auto: on where corruption is injected")                                                  \
+  INTEGER(fault_seed, "seed", 1, 0, 9223372036854775807, false, "2,3,4",                                              \
+    "Seed of the injected faults")                                                                                    \
+  REAL(fault_loss, "probability", 0.0, 0.0, 0.9, "0.001,0.02,0.3",                                                    \
+    "Injected loss per datagram")                                                                                     \
+  REAL(fault_reorder, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                  \
+    "Injected reordering per datagram")                                                                               \
+  REAL(fault_duplicate, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                \
+    "Injected duplication per datagram")                                                                              \
+  REAL(fault_corrupt, "probability", 0.0, 0.0, 0.9, "0.001,0.02",                                                     \
+    "Injected bit errors per datagram")                                                                               \
+  INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
+    "Speed reported to NCCL for each device; 0: the device's own, 100000 where the kernel does not say")              \
+  TEXT(secret_file, "", "",                                                                                           \
+    "File with the shared secret; when set, peers that do not hold it are refused")                                   \
+  CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \
+    "Least severe message that is logged")
+// clang-format on
+
+struct Knobs {
+#define WEFT_KNOB_TEXT(field, value, wild, sentence) std::string field = value;
+#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) std::int64_t field = value;
+#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) double field = value;
+#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) type field = type::value;
+  WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
+#undef WEFT_KNOB_TEXT
+#undef WEFT_KNOB_INTEGER
+#undef WEFT_KNOB_REAL
+#undef WEFT_KNOB_CHOICE
+};
+
+// A row of the table as text, for listings and for the documentation.
+struct KnobInfo {
+  std::string field;
+  std::string variable;
+  std::string type;           // "text", "integer", "real" or "choice"
+  std::string unit;           // empty for text and choice
+  std::string default_value;  // as it would be written in the environment
+  std::string range;          // "1..256", "0 or 576..65472", "auto|ipv4|ipv6"; empty for text
+  std::string wild;           // values for randomised runs, separated by ','
+  std::string sentence;
+};
+const std::vector<KnobInfo>& knob_table();
+
+// The value of one knob as text, or an empty string for a name that does not exist.
+std::string knob_value(const Knobs& knobs, const std::string& name);
+
+// `name` is a field or its variable. On failure nothing changes and `error` names the knob, the value and its range.
+Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error);
+
+// Reads every WEFT_* variable of the environment; refuses names that do not exist and values that do not fit.
+Status load_knobs(Knobs* knobs, std::string* error);
+
+// Relations between knobs that no single row can state; load_knobs ends with it.
+Status check_knobs(const Knobs& knobs, std::string* error);
+
+}  // namespace weft::engine
