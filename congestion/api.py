@@ -1,0 +1,253 @@
+"""Decides what a policy is: the records it reads and writes, its hooks, and how it is declared.
+
+Never touches a clock, a random source, a file or a thread, and holds no algorithm.
+
+A hook is a plain function over records. Records hold int64 and float64 only, so that one file gives
+the same numbers interpreted and compiled. Flow, path and port records start at zero; params start at
+their defaults; a result arrives zeroed and the hook writes every field of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+MAX_RECORD_BYTES = 4096  # kMaxRecordBytes in native/policy/policy.h
+MAX_PATHS = 256  # kMaxPaths
+MAX_NAME_CHARS = 47  # Descriptor::name, less the terminating zero
+
+# Kinds of a path event: what is asked (PICK) or what came back for a path.
+PICK, GOOD, ECN, NACK, TIMEOUT = 0, 1, 2, 3, 4
+
+Hook = Any  # a plain function: its __code__ is read, which Callable does not promise
+Value = int | float | type | tuple[int, ...] | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """An aligned layout of int64 and float64 fields with the values it starts from."""
+
+    dtype: np.dtype[Any]
+    defaults: Mapping[str, Any]
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.dtype.itemsize) if self.dtype.names else 0
+
+    def zeros(self, count: int = 1) -> np.ndarray[Any, Any]:
+        return np.zeros(count, self.dtype)
+
+    def filled(self) -> np.ndarray[Any, Any]:
+        """One record that holds the defaults."""
+        one = np.zeros(1, self.dtype)
+        for name, value in self.defaults.items():
+            one[name] = value
+        return one
+
+
+def _field(name: str, value: Value) -> tuple[tuple[Any, ...], Any]:
+    if not name.isidentifier() or name != name.lower() or name.startswith("_"):
+        raise ValueError(f"record field {name!r}: write it in lower_case, unit last")
+    if value is int or value is float:
+        return (name, "i8" if value is int else "f8"), value()
+    if type(value) is int or type(value) is float:
+        return (name, "i8" if type(value) is int else "f8"), value
+    if isinstance(value, tuple) and value and len({type(item) for item in value}) == 1:
+        (_, code), _first = _field(name, value[0])
+        if isinstance(value[0], int | float):
+            return (name, code, (len(value),)), value
+    raise TypeError(
+        f"record field {name!r}: give int, float, a number, or a tuple of numbers of one type; "
+        f"not {value!r}"
+    )
+
+
+def record(**fields: Value) -> Record:
+    """A record of named fields: `record(window_bytes=float, cuts=int)` or with defaults.
+
+    An int makes an int64 field, a float a float64 field, a tuple of either an array of them.
+    """
+    described = [_field(name, value) for name, value in fields.items()]
+    dtype = np.dtype([spec for spec, _ in described], align=True)
+    if dtype.itemsize > MAX_RECORD_BYTES:
+        raise ValueError(f"a record of {dtype.itemsize} bytes; at most {MAX_RECORD_BYTES}")
+    return Record(
+        dtype, MappingProxyType({spec[0]: start for spec, start in described})
+    )
+
+
+EMPTY = record()
+
+
+def _layout(integers: str, floats: str = "") -> Record:
+    return record(
+        **{name: int for name in integers.split()}, **{name: float for name in floats.split()}
+    )
+
+
+WINDOW_EVENT = _layout(
+    "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
+    "acked_segments ecn_segments lost_bytes lost_segments inflight_bytes delivered_bytes "
+    "window_bytes window_bytes_max app_limited",
+    "rand hint_window_bytes",
+)
+WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s")
+PATH_EVENT = _layout(
+    "now_ns kind path n_paths rtt_ns bytes ready_bytes segment_bytes is_resend avoid_path",
+    "rand rand2",
+)
+PATH_RESULT = _layout("path burst_bytes")
+PATH_HEAD = _layout("usable inflight_bytes rtt_ns")
+LOSS_EVENT = _layout(
+    "now_ns kind path segment_bytes rtt_ns srtt_ns rttvar_ns rtt_min_ns rto_ns "
+    "newest_acked_sent_ns oldest_inflight_sent_ns newest_inflight_sent_ns highest_acked_seq "
+    "cumulative_seq acked_segments inflight_segments spurious_segments",
+    "rand",
+)
+LOSS_RESULT = _layout("lost_below_seq lost_sent_before_ns next_check_ns")
+CREDIT_EVENT = _layout(
+    "now_ns kind demand_bytes granted_bytes received_bytes segment_bytes active_flows "
+    "link_bytes_per_s ecn_segments",
+    "rand",
+)
+CREDIT_RESULT = _layout("granted_bytes next_tick_ns")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What all policies of one kind share. Codes and hook order are those of native/policy/policy.h."""
+
+    name: str
+    code: int
+    hooks: tuple[str, ...]
+    event: Record
+    result: Record
+    shared: str  # the name of the records that flows share, "" when there are none
+    shared_head: Record
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        middle = {"path": ("paths",), "port": ("port",)}.get(self.shared, ())
+        return ("flow", *middle, "params", "event", "result")
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({
+    family.name: family
+    for family in (
+        Family("window", 1, ("on_start", "on_ack", "on_loss", "on_timeout"),
+               WINDOW_EVENT, WINDOW_RESULT, "", EMPTY),
+        Family("credit", 2, ("on_start", "on_demand", "on_tick"),
+               CREDIT_EVENT, CREDIT_RESULT, "port", EMPTY),
+        Family("path", 3, ("on_start", "pick", "on_feedback"),
+               PATH_EVENT, PATH_RESULT, "path", PATH_HEAD),
+        Family("loss", 4, ("on_start", "on_ack", "on_timer"),
+               LOSS_EVENT, LOSS_RESULT, "path", EMPTY),
+    )
+})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One declared policy: a name, its records and its hooks in the order of its family."""
+
+    family: Family
+    name: str
+    flow: Record
+    shared: Record
+    params: Record
+    hooks: tuple[Hook, ...]
+    module: str  # where it was declared
+
+    def __str__(self) -> str:
+        return f"{self.family.name} policy {self.name!r} in {self.module}"
+
+
+def _starts_at_zero(what: str, state: Record) -> Record:
+    for name, value in state.defaults.items():
+        if np.any(np.asarray(value) != 0):
+            raise ValueError(f"{what} field {name!r} starts at zero: set it in on_start")
+    return state
+
+
+def _joined(head: Record, own: Record) -> Record:
+    taken = set(head.defaults) & set(own.defaults)
+    if taken:
+        raise ValueError(f"path field {min(taken)!r} is written by the core: use another name")
+    return record(**head.defaults, **own.defaults)
+
+
+def _declare(
+    family: Family, name: str, flow: Record, shared: Record, params: Record,
+    hooks: Mapping[str, Hook],
+) -> Policy:
+    plain = name.replace("-", "_")
+    if not (plain.isidentifier() and plain.isascii() and plain == plain.lower()):
+        raise ValueError(f"policy name {name!r}: write it with a-z, 0-9, - and _")
+    if len(name) > MAX_NAME_CHARS:
+        raise ValueError(f"policy name {name!r}: at most {MAX_NAME_CHARS} characters")
+    _starts_at_zero("flow", flow)
+    _starts_at_zero(family.shared or "shared", shared)
+    for hook in family.hooks:
+        code = getattr(hooks[hook], "__code__", None)
+        if code is None:
+            raise TypeError(f"policy {name!r}: {hook} is not a plain function")
+        if code.co_argcount != len(family.arguments):
+            raise TypeError(
+                f"policy {name!r}: {hook} takes ({', '.join(family.arguments)}), "
+                f"and this one takes {code.co_argcount} arguments"
+            )
+    ordered = tuple(hooks[hook] for hook in family.hooks)
+    module = str(ordered[1].__code__.co_filename)  # on_start may be the family's own
+    return Policy(family, name, flow, _joined(family.shared_head, shared), params, ordered, module)
+
+
+def window_policy(
+    name: str, *, flow: Record = EMPTY, params: Record = EMPTY,
+    on_start: Hook, on_ack: Hook, on_loss: Hook, on_timeout: Hook,
+) -> Policy:
+    """How much a flow may have in flight, and how fast it sends."""
+    return _declare(FAMILIES["window"], name, flow, EMPTY, params,
+                    {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss,
+                     "on_timeout": on_timeout})
+
+
+def _start_path(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = 0
+    result.burst_bytes = 0
+
+
+def path_policy(
+    name: str, *, flow: Record = EMPTY, path: Record = EMPTY, params: Record = EMPTY,
+    on_start: Hook = _start_path, pick: Hook, on_feedback: Hook,
+) -> Policy:
+    """Which path the next burst takes, and how long the burst is. The flow record is the peer's."""
+    return _declare(FAMILIES["path"], name, flow, path, params,
+                    {"on_start": on_start, "pick": pick, "on_feedback": on_feedback})
+
+
+def _start_loss(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = -1
+    result.next_check_ns = -1
+
+
+def loss_policy(
+    name: str, *, flow: Record = EMPTY, path: Record = EMPTY, params: Record = EMPTY,
+    on_start: Hook = _start_loss, on_ack: Hook, on_timer: Hook,
+) -> Policy:
+    """Which segments are taken for lost, as horizons, and when to look again."""
+    return _declare(FAMILIES["loss"], name, flow, path, params,
+                    {"on_start": on_start, "on_ack": on_ack, "on_timer": on_timer})
+
+
+def credit_policy(
+    name: str, *, flow: Record = EMPTY, port: Record = EMPTY, params: Record = EMPTY,
+    on_start: Hook, on_demand: Hook, on_tick: Hook,
+) -> Policy:
+    """How much a sender may send, decided by its receiver. The port record is shared by all flows."""
+    return _declare(FAMILIES["credit"], name, flow, port, params,
+                    {"on_start": on_start, "on_demand": on_demand, "on_tick": on_tick})

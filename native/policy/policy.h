@@ -1,0 +1,58 @@
+// What a policy library exports and how it is called: the whole contract between a policy and the core.
+// Holds no algorithm, no loader and no allocation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "native/policy/records.h"
+
+namespace weft::policy {
+
+// Append-only: a field is added at the end, `descriptor_bytes` says how many the library knows.
+inline constexpr std::uint32_t kAbiVersion = 1;
+inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
+inline constexpr std::size_t kMaxHooks = 4;
+inline constexpr std::int64_t kMaxPaths = 256;
+inline constexpr std::uint32_t kMaxRecordBytes = 4096;
+
+enum class Family : std::uint32_t { window = 1, credit = 2, path = 3, loss = 4 };
+
+// Places in Descriptor::hooks.
+namespace hook {
+inline constexpr std::size_t start = 0;                                          // every family
+inline constexpr std::size_t window_ack = 1, window_loss = 2, window_timeout = 3;
+inline constexpr std::size_t credit_demand = 1, credit_tick = 2;
+inline constexpr std::size_t path_pick = 1, path_feedback = 2;
+inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
+}  // namespace hook
+
+// flow: the policy's own record for one flow (path family: one per peer).
+// shared: path and loss: n_shared path records; credit: one port record; window: null and 0.
+// Returns 0, or another number when the policy went wrong (a bounds check, a raise): the caller puts `fixed` in its place.
+using Hook = std::int32_t (*)(void* flow, void* shared, std::int64_t n_shared, const void* params, const void* event,
+                              void* result);
+
+struct Descriptor {
+  std::uint32_t descriptor_bytes;
+  std::uint32_t abi_version;
+  std::uint32_t family;
+  std::uint32_t hook_count;
+  std::uint32_t flow_bytes;    // bytes of one flow record, 0 when the policy keeps none
+  std::uint32_t shared_bytes;  // bytes of one path or port record
+  std::uint32_t params_bytes;
+  std::uint32_t event_bytes;   // bytes of the event and result records it was compiled against
+  std::uint32_t result_bytes;
+  std::uint32_t reserved;
+  char name[48];
+  char source_sha256[72];
+  char cpu_baseline[24];       // "x86-64-v3" or "aarch64"
+  const void* params_default;  // params_bytes of defaults
+  Hook hooks[kMaxHooks];
+};
+static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks);
+static_assert(offsetof(Descriptor, name) == 40);
+static_assert(offsetof(Descriptor, params_default) == 184);
+static_assert(offsetof(Descriptor, hooks) == 192);
+
+}  // namespace weft::policy
