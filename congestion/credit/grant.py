@@ -1,0 +1,57 @@
+"""Decides credit at the receiver: one window for the port, shared evenly by the flows that ask.
+
+Never touches the sender's window. Source: Olteanu et al., "An edge-queued datagram service for all
+datacenter traffic" (EQDS), NSDI 2022, section 3.2; marks shrink the port's window as in its
+section 3.5, so that a congested core behind a free port is not fed at the port's full rate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import credit_policy, record
+
+Port = record(
+    held_back=float,  # share of the window withheld because of marks, 0 to held_back_max
+    changed_ns=int,
+)
+
+Params = record(
+    window_bytes=4 << 20,  # when the link's speed is unknown
+    link_ns=500_000,  # else: what the link carries in this time
+    flow_segments_min=4,  # a flow always gets this much, or it could never start
+    interval_ns=100_000,
+    held_back_step=0.125,
+    held_back_release=0.03125,
+    held_back_max=0.75,
+)
+
+
+def adapt(port: Any, params: Any, event: Any) -> None:
+    """Once per interval: hold more back when marks came in, release slowly when none did."""
+    if event.now_ns - port.changed_ns < params.interval_ns:
+        return
+    port.changed_ns = event.now_ns
+    if event.ecn_segments > 0:
+        port.held_back = min(port.held_back + params.held_back_step, params.held_back_max)
+    else:
+        port.held_back = max(port.held_back - params.held_back_release, 0.0)
+
+
+def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> None:
+    adapt(port, params, event)
+    window_bytes = float(params.window_bytes)
+    if event.link_bytes_per_s > 0:
+        window_bytes = event.link_bytes_per_s * 1e-9 * params.link_ns
+    share_bytes = window_bytes * (1.0 - port.held_back) / max(event.active_flows, 1)
+    share_bytes = max(share_bytes, float(params.flow_segments_min * event.segment_bytes))
+    granted_bytes = min(event.demand_bytes, event.received_bytes + int(share_bytes))
+    result.granted_bytes = max(granted_bytes, event.granted_bytes)
+    result.next_tick_ns = -1
+    if result.granted_bytes < event.demand_bytes:
+        result.next_tick_ns = event.now_ns + params.interval_ns
+
+
+POLICY = credit_policy(
+    "grant", port=Port, params=Params, on_start=on_demand, on_demand=on_demand, on_tick=on_demand
+)

@@ -1,0 +1,71 @@
+"""Decides loss by send time: what was sent a reordering window before a delivered segment is lost.
+
+Never touches sequence order. Source: RFC 8985 (RACK-TLP), section 6, kept per path: across paths
+that a burst may take, reordering is the rule and says nothing.
+
+The tail probe of section 7 is left out: a verdict is all a loss policy can give, and over paths
+with a timeout of about a millisecond the timeout itself comes as soon as the probe would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import loss_policy, record
+
+Path = record(
+    reorder_quarters=int,  # the window, in quarters of the least RTT; 0 counts as 1
+    spurious_ns=int,  # when a resend last proved needless
+    rack_rtt_ns=int,  # how long the newest delivered segment took
+    newest_ns=int,  # send time of that segment
+)
+
+Params = record(
+    reorder_floor_ns=20_000,  # receivers hand packets up in batches
+    reorder_quarters_max=16,
+    forget_rtts=1024,  # round trips without a needless resend that shrink the window again
+)
+
+
+def reorder_ns(path: Any, params: Any, event: Any) -> int:
+    window_ns = max(path.reorder_quarters, 1) * event.rtt_min_ns // 4
+    return max(min(window_ns, event.srtt_ns), params.reorder_floor_ns)
+
+
+def judge(path: Any, params: Any, event: Any, result: Any) -> None:
+    """Lost is what is older than a round trip and the reordering window, with a newer delivered."""
+    patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
+    horizon_ns = -1
+    if event.newest_acked_sent_ns >= 0:
+        horizon_ns = max(min(event.newest_acked_sent_ns, event.now_ns - patience_ns), -1)
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = horizon_ns
+    result.next_check_ns = -1
+    if event.oldest_inflight_sent_ns >= 0:
+        oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
+        if oldest_ns < event.newest_acked_sent_ns:  # overtaken: look again when its time is up
+            result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
+
+
+def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    path = paths[event.path]
+    if event.spurious_segments > 0:
+        path.reorder_quarters = min(path.reorder_quarters + 1, params.reorder_quarters_max)
+        path.spurious_ns = event.now_ns
+    elif event.now_ns - path.spurious_ns > params.forget_rtts * event.srtt_ns:
+        path.reorder_quarters = 1
+    if event.newest_acked_sent_ns > path.newest_ns or path.rack_rtt_ns == 0:
+        path.newest_ns = event.newest_acked_sent_ns
+        path.rack_rtt_ns = max(event.now_ns - event.newest_acked_sent_ns, 0)
+    judge(path, params, event, result)
+
+
+def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    judge(paths[event.path], params, event, result)
+    overdue_ns = event.now_ns - event.rto_ns
+    if event.oldest_inflight_sent_ns >= 0 and event.oldest_inflight_sent_ns <= overdue_ns:
+        result.lost_sent_before_ns = max(result.lost_sent_before_ns, overdue_ns + 1)
+        result.next_check_ns = -1
+
+
+POLICY = loss_policy("rack", path=Path, params=Params, on_ack=on_ack, on_timer=on_timer)

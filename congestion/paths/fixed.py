@@ -1,0 +1,40 @@
+"""Decides paths in turn: each burst takes the next usable one, whatever came back from it.
+
+Never touches RTT, ECN or loss. No source: round robin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import path_policy, record
+
+Flow = record(last_path=int)
+Params = record(burst_bytes=65_536)
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    chosen = -1
+    fallback = -1  # usable, but a resend has just been lost there
+    for step in range(len(paths)):
+        index = (flow.last_path + 1 + step) % len(paths)
+        if paths[index].usable != 0:
+            if event.is_resend == 0 or index != event.avoid_path:
+                chosen = index
+                break
+            fallback = index
+    if chosen < 0:
+        chosen = fallback
+    if chosen < 0:  # none is usable: keep turning, the core decides whether to send at all
+        chosen = (flow.last_path + 1) % len(paths)
+    flow.last_path = chosen
+    result.path = chosen
+    result.burst_bytes = params.burst_bytes
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = flow.last_path
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy("fixed", flow=Flow, params=Params, pick=pick, on_feedback=on_feedback)

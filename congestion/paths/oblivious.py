@@ -1,0 +1,50 @@
+"""Decides paths by chance: each burst takes a usable one with equal probability.
+
+Never touches RTT, ECN or loss. Source: Dixit et al., "On the Impact of Packet Spraying in Data
+Center Networks", INFOCOM 2013, section III.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import path_policy, record
+
+Params = record(burst_bytes=65_536)
+
+
+def barred(paths: Any, event: Any, index: int) -> int:
+    """0: free to use; 1: the lost copy went there; 2: dead."""
+    if paths[index].usable == 0:
+        return 2
+    if event.is_resend != 0 and index == event.avoid_path:
+        return 1
+    return 0
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    least = 2
+    count = 0
+    for index in range(len(paths)):
+        bar = barred(paths, event, index)
+        if bar < least:
+            least = bar
+            count = 0
+        if bar == least:
+            count += 1
+    turn = min(int(event.rand * count), count - 1)
+    result.path = 0
+    result.burst_bytes = params.burst_bytes
+    for index in range(len(paths)):
+        if barred(paths, event, index) == least:
+            if turn == 0:
+                result.path = index
+            turn -= 1
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = event.path
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy("oblivious", params=Params, pick=pick, on_feedback=on_feedback)
