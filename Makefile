@@ -1,0 +1,97 @@
+# Decides the order of set-up, build and tests; every rule says in one line what it is for (make help).
+# Knows no compiler flag and no source file: those are in CMakeLists.txt and pyproject.toml.
+
+VENV ?= .venv
+BUILD ?= build
+JOBS ?= 2
+PY := $(VENV)/bin/python
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export CMAKE_BINARY_DIR := $(abspath $(BUILD))/release
+
+PYTHON_SOURCES = $(wildcard transport congestion bench examples tests setup.py)
+NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test lint format test-walls test-native test-python \
+        test-native-asan test-native-tsan docs tidy wheel clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+# The stamp makes a second call quick; it is redone when what is asked for changes.
+$(VENV)/.ready: pyproject.toml .ci/setup
+	@.ci/setup $(VENV)
+	@touch $@
+
+setup: $(VENV)/.ready ## Create .venv with everything the build and the tests need
+
+$(VENV)/bin/weft: $(VENV)/.ready setup.py
+	@$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place
+	@$(PY) setup.py --quiet build_ext --inplace
+
+run: build ## Move real data between two processes over eight lossy paths and print the table
+	@$(PY) -m examples.first_run
+
+test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sanitizers
+	@$(MAKE) --no-print-directory test-walls
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory test-native
+	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory test-native-asan
+	@$(MAKE) --no-print-directory test-native-tsan
+	@echo "make test: all passed"
+
+test-walls: ## Check imports, includes, file sizes and first lines; needs nothing installed
+	@python3 tests/test_walls.py
+
+lint: $(VENV)/.ready ## ruff, mypy and clang-format, changing nothing
+	@$(VENV)/bin/ruff check $(PYTHON_SOURCES)
+	@$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
+	@$(VENV)/bin/mypy $(PYTHON_SOURCES)
+	@$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
+
+format: $(VENV)/.ready ## Let ruff and clang-format rewrite what lint would refuse
+	@$(VENV)/bin/ruff check --fix $(PYTHON_SOURCES)
+	@$(VENV)/bin/ruff format $(PYTHON_SOURCES)
+	@$(VENV)/bin/clang-format -i $(NATIVE_SOURCES)
+
+tidy: build ## clang-tidy over the native sources
+	@$(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release $(filter native/%.cc,$(NATIVE_SOURCES))
+
+test-native: build ## Native tests, and the host program of the plugin tests
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
+	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
+
+test-python: build ## pytest
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
+	@$(PY) -m pytest --build-tree $(BUILD)/release tests
+
+test-native-asan: SANITIZE := address
+test-native-asan: $(VENV)/.ready ## Native tests under the address and undefined-behaviour sanitizers
+	@$(sanitized)
+
+test-native-tsan: SANITIZE := thread
+test-native-tsan: $(VENV)/.ready ## Native tests under the thread sanitizer
+	@$(sanitized)
+
+define sanitized
+set -e; \
+$(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) \
+  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) >/dev/null; \
+$(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \
+$(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)
+endef
+
+docs: build ## Regenerate the documentation that comes from tables
+	@mkdir -p docs
+	@$(VENV)/bin/weft knobs --markdown > docs/KNOBS.md
+
+wheel: $(VENV)/.ready ## Build a wheel into dist/
+	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+clean: ## Remove what was built, keep .venv
+	@rm -rf $(BUILD) dist transport/lib transport/policies transport/_native*.so

@@ -1,0 +1,73 @@
+"""Drives CMake, and nothing else: metadata is in pyproject.toml.
+
+Knows no source file, no compiler flag and no test.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def tool(name: str) -> str:
+    """A build tool: the one beside this interpreter first, then the one on PATH."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        sys.exit(f"weft's build needs {name}: pip install {name}")
+    return found
+
+
+class CMakeBuild(build_ext):
+    """Builds everything native, then installs it beside the Python sources or into the wheel."""
+
+    def finalize_options(self) -> None:
+        chosen = self.build_temp
+        super().finalize_options()
+        default = ROOT / "build" / ("release" if self.in_source else "wheel")
+        self.tree = Path(chosen).resolve() if chosen and not self.in_source else default
+        if os.environ.get("CMAKE_BINARY_DIR"):
+            self.tree = Path(os.environ["CMAKE_BINARY_DIR"])
+
+    @property
+    def in_source(self) -> bool:
+        return bool(self.inplace or self.editable_mode)
+
+    def run(self) -> None:
+        prefix = ROOT if self.in_source else Path(self.build_lib).resolve()
+        configure = [
+            tool("cmake"),
+            f"-S{ROOT}",
+            f"-B{self.tree}",
+            "-GNinja",
+            f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        ]
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
+        for command in (
+            configure,
+            [tool("cmake"), "--build", str(self.tree), "--parallel", jobs],
+            [tool("cmake"), "--install", str(self.tree), "--prefix", str(prefix)],
+        ):
+            subprocess.run(command, check=True)
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+setup(
+    ext_modules=[Extension("transport._native", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -1,0 +1,285 @@
+"""The walls between rooms: imports, includes, first lines, file sizes, the top level.
+
+Reads source text only, so it runs with nothing installed and nothing built:
+python3 tests/test_walls.py.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STDLIB = set(sys.stdlib_module_names)
+NATIVE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+LINES_MAX = 600
+FUNCTION_LINES_MAX = 50
+
+TOP_LEVEL = {
+    *("README.md", "setup.py", "transport", "native", "congestion", "tests", "bench", "examples"),
+    *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt"),
+}
+# Made by tools and ignored by git.
+BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "shared", "compile_commands.json"}
+
+# Top-level names that a room may import besides the standard library; the longest prefix wins.
+PYTHON_ROOMS = {
+    "congestion": {"congestion"},
+    "congestion/api": {"congestion", "numpy"},
+    "transport": {"transport", "congestion", "numpy"},
+    "transport/cli": {"transport", "congestion", "numpy", "click", "rich"},
+    "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
+    "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
+    "examples": {"examples", "transport", "congestion", "numpy", "torch", "cupy"},
+}
+# Large or optional: only inside a function, so that importing the package stays light.
+LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib"}
+# Allowed wherever they are imported lazily, with the extra that brings them.
+OPTIONAL = {"matplotlib"}
+# Rooms that are functions of their inputs, and the part of the standard library they may use.
+PURE = {
+    "congestion": {
+        "__future__",
+        "math",
+        "typing",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+    },
+    "congestion/api": {
+        "__future__",
+        "math",
+        "typing",
+        "collections",
+        "dataclasses",
+        "enum",
+        "types",
+    },
+    "congestion/registry": {
+        "__future__",
+        "typing",
+        "collections",
+        "dataclasses",
+        "importlib",
+        "types",
+    },
+}
+IMPURE = {
+    "transport/sim": {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading"},
+}
+
+NATIVE_ROOMS = {
+    "wire": {"wire"},
+    "policy": {"policy"},
+    "core": {"core", "wire", "policy"},
+    "datapath": {"datapath", "wire"},
+    "gpu": {"gpu"},
+    "engine": {"engine", "core", "wire", "policy", "datapath", "gpu"},
+    "sim": {"sim", "core", "wire", "policy"},
+    "plugin": {"plugin", "engine"},
+    "bind": {"bind", "engine", "core", "wire", "policy", "datapath", "gpu", "sim"},
+}
+# The vocabulary of outcomes is every room's.
+EVERYWHERE = {"native/core/status.h"}
+CLOCKS = r"chrono|ctime|time\.h"
+THREADS = r"thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token"
+OUTSIDE = r".*/.*|unistd\.h|dlfcn\.h|fcntl\.h|errno\.h|cerrno|fstream|filesystem|iostream|csignal"
+FOREIGN = r"cuda.*|infiniband/.*|pybind11/.*|nccl.*|Python\.h"
+BANNED_INCLUDES = {
+    "wire": f"{CLOCKS}|{THREADS}|{OUTSIDE}|{FOREIGN}|random",
+    "core": f"{CLOCKS}|{THREADS}|{OUTSIDE}|{FOREIGN}|random",
+    "sim": f"{CLOCKS}|{OUTSIDE}|{FOREIGN}|random",
+    "policy": FOREIGN,
+    "datapath": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
+    "gpu": r"sys/socket\.h|netinet/.*|pybind11/.*|nccl.*|Python\.h",
+    "engine": r"pybind11/.*|nccl.*|Python\.h",
+    "plugin": r"pybind11/.*|nccl.*|Python\.h",
+    "bind": r"nccl.*",
+}
+BANNED_WORDS = {
+    "core": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::thread|std::mt19937)\b",
+    "sim": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::random_device|std::mt19937)\b",
+}
+
+
+def sources(suffixes: set[str], *rooms: str) -> Iterator[tuple[str, Path]]:
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix in suffixes and "__pycache__" not in path.parts:
+                yield path.relative_to(ROOT).as_posix(), path
+
+
+def longest_prefix(where: str, table: dict[str, set[str]]) -> set[str] | None:
+    fits = [p for p in table if where == p + ".py" or where.startswith(p + "/")]
+    return table[max(fits, key=len)] if fits else None
+
+
+def imports(where: str, tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Every imported module by its full name, and whether only when a function runs."""
+    package = where.removesuffix(".py").split("/")[:-1]
+    inner = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.walk(node)
+    }
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        lazy = id(node) in inner or id(node) in typing_only
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, lazy) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((f"{module}.{alias.name}", lazy) for alias in node.names)
+
+
+def python_breaches() -> Iterator[str]:
+    for where, path in sources({".py", ".pyi"}, *{room.split("/")[0] for room in PYTHON_ROOMS}):
+        allowed = longest_prefix(where, PYTHON_ROOMS) or set()
+        for name, lazy in imports(where, ast.parse(path.read_text())):
+            yield from (f"{where}: {text}" for text in judge(where, name, lazy, allowed))
+
+
+def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]:
+    """What is wrong with one import, in words."""
+    top = name.split(".")[0]
+    pure = longest_prefix(where, PURE)
+    if top in STDLIB:
+        if pure is not None and top not in pure:
+            yield f"a pure room may not import {top}"
+        if top in (longest_prefix(where, IMPURE) or set()):
+            yield f"may not import {top}"
+    elif top not in allowed and not (top in OPTIONAL and lazy):
+        yield f"may not import {top}"
+    if top in LAZY and not lazy:
+        yield f"imports {top} at module level; import it where it is used"
+    if "_native" in name.split(".") and where not in {
+        "transport/native.py",
+        "transport/_native.pyi",
+    }:
+        yield "only transport/native.py may import _native"
+    public_only = where.startswith(("bench/", "examples/")) and top in {"transport", "congestion"}
+    if public_only and any(re.match(r"_(?!_)", part) for part in name.split(".")):
+        yield f"may not reach into the private {name}"
+
+
+def native_breaches() -> Iterator[str]:
+    include = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+    for where, path in sources(NATIVE_SUFFIXES, "native"):
+        room = where.split("/")[1]
+        if room not in NATIVE_ROOMS:
+            yield f"{where}: {room} is not a room of native/"
+            continue
+        banned = re.compile(rf"(?:{BANNED_INCLUDES[room]})\Z")
+        words = re.compile(BANNED_WORDS.get(room, r"(?!)"))
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = include.match(line)
+            if match is None:
+                if words.search(line.split("//")[0]):
+                    yield f"{where}:{number}: a pure room may not use {line.strip()}"
+                continue
+            quote, name = match.groups()
+            if quote == '"' and not name.startswith("native/"):
+                yield f"{where}:{number}: includes {name} by a path that does not start at native/"
+            elif quote == '"' and name not in EVERYWHERE:
+                if name.split("/")[1] not in NATIVE_ROOMS[room]:
+                    yield f"{where}:{number}: may not include {name}"
+            elif quote == "<" and banned.match(name):
+                yield f"{where}:{number}: may not include <{name}>"
+
+
+def opening(path: Path) -> list[str]:
+    """The lines of the comment or docstring that a file starts with."""
+    text = path.read_text()
+    if path.suffix in {".py", ".pyi"}:
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        return [line for line in docstring.splitlines() if line.strip()]
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("// "):
+            break
+        lines.append(line)
+    return lines
+
+
+def opening_breaches() -> Iterator[str]:
+    rooms = ("native", "transport", "congestion", "bench", "examples")
+    for where, path in sources({".py", *NATIVE_SUFFIXES}, *rooms):
+        if len(opening(path)) < 2:
+            yield f"{where}: line one says what it decides, line two what it never touches"
+    for where, path in sources({".py", *NATIVE_SUFFIXES}, "tests"):
+        if not opening(path):
+            yield f"{where}: the first line says what is tested"
+
+
+def size_breaches() -> Iterator[str]:
+    rooms = ("native", "transport", "congestion", "bench", "examples", "tests")
+    for where, path in sources({".py", ".pyi", *NATIVE_SUFFIXES}, *rooms):
+        count = len(path.read_text().splitlines())
+        if count > LINES_MAX:
+            yield f"{where}: {count} lines, {LINES_MAX} at most"
+        if path.suffix != ".py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    yield f"{where}: {node.name} has {length} lines, {FUNCTION_LINES_MAX} at most"
+
+
+def top_level_breaches() -> Iterator[str]:
+    for path in sorted(ROOT.iterdir()):
+        if not path.name.startswith(".") and path.name not in TOP_LEVEL | BY_TOOLS:
+            yield f"{path.name}: not a name of the top level"
+
+
+def test_walls__python_imports() -> None:
+    assert list(python_breaches()) == []
+
+
+def test_walls__native_includes() -> None:
+    assert list(native_breaches()) == []
+
+
+def test_walls__first_lines() -> None:
+    assert list(opening_breaches()) == []
+
+
+def test_walls__sizes() -> None:
+    assert list(size_breaches()) == []
+
+
+def test_walls__top_level() -> None:
+    assert list(top_level_breaches()) == []
+
+
+def test_walls__a_breach_is_seen() -> None:
+    tree = ast.parse("from ..native import x\nfrom . import _native\ndef f():\n    import numba\n")
+    found = dict(imports("transport/sim/a.py", tree))
+    assert found == {"transport.native.x": False, "transport.sim._native": False, "numba": True}
+    assert list(judge("transport/sim/a.py", "time", False, {"transport"}))
+    assert list(judge("transport/a.py", "transport._native", False, {"transport"}))
+    assert list(judge("congestion/window/a.py", "os", False, {"congestion"}))
+    assert list(judge("bench/a.py", "transport._private", False, {"transport"}))
+
+
+if __name__ == "__main__":
+    found = [
+        *python_breaches(),
+        *native_breaches(),
+        *opening_breaches(),
+        *size_breaches(),
+        *top_level_breaches(),
+    ]
+    test_walls__a_breach_is_seen()
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"walls: {len(found)} breaches")
+    sys.exit(bool(found))
