@@ -1,4 +1,30 @@
-"""Decides nothing yet: the control plane of weft.
+"""The control plane of weft: endpoints, policies, diagnosis and the command line.
 
-Never touches the native extension when imported.
+Never touches the native extension when imported: every public name is resolved on first use.
 """
+
+from importlib import import_module
+from typing import Any
+
+# Public name -> the module it lives in.
+_PUBLIC = {
+    "native": "transport.native",
+    "compiler": "transport.compiler",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("weft")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'transport' has no attribute {name!r}")
+    module = import_module(_PUBLIC[name])
+    return module if _PUBLIC[name] == f"transport.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,130 @@
+"""The command line as a user meets it: exit statuses, one clear line, JSON, `weft run`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transport import cli, knobs, native
+from transport.cli import run
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOBS_PAGE = ROOT / "docs" / "KNOBS.md"
+
+
+def built() -> bool:
+    try:
+        native.load()
+    except native.NativeMissingError:
+        return False
+    return True
+
+
+needs_native = pytest.mark.skipif(not built(), reason="the native extension is not built")
+needs_plugin = pytest.mark.skipif(not native.PLUGIN_PATH.exists(), reason="the plugin is not built")
+
+
+def weft(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from transport.cli import main; main()", *arguments]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")} | variables
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["--nope"], ["knobs", "--nope"], ["run"], ["run", "--", "no-such-cmd"]]
+)
+def test_cli__wrong_usage_is_status_2_and_one_line(arguments: list[str]) -> None:
+    if arguments[-1] == "no-such-cmd" and not (native.PLUGIN_PATH.exists() and built()):
+        pytest.skip("the plugin is not built")
+    done = weft(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("weft: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_cli__help_lists_every_command() -> None:
+    done = weft("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("doctor", "knobs", "run"))
+
+
+def test_cli__importing_the_package_loads_neither_extension_nor_numba() -> None:
+    script = (
+        "import sys, transport, transport.cli\n"
+        "print({'numba', 'transport._native'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_cli__result_becomes_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.weft, "main", lambda **_: 1)
+    assert cli.invoke([]) == 1
+    monkeypatch.setattr(cli.weft, "main", lambda **_: None)
+    assert cli.invoke([]) == 0
+
+
+def test_doctor__reports_every_subject_as_json() -> None:
+    done = weft("doctor", "--json", "-")
+    findings = json.loads(done.stdout)
+    assert {f["subject"] for f in findings} >= {"plugin", "UDP GSO/GRO", "NCCL", "CUDA", "knobs"}
+    assert done.returncode == int(any(f["state"] == "BROKEN" for f in findings))
+    assert all(f["remedy"] for f in findings if f["state"] != "ok")
+
+
+def test_run__names_the_plugin_and_keeps_the_rest() -> None:
+    chosen = run.environment({"NCCL_ALGO": "Ring", "NCCL_NET": "Socket"}, net_debug=False)
+    assert chosen["NCCL_NET_PLUGIN"] == str(native.PLUGIN_PATH)
+    assert Path(chosen["NCCL_NET_PLUGIN"]).is_absolute()
+    assert chosen["NCCL_NET"] == "weft"
+    assert chosen["NCCL_ALGO"] == "Ring"
+    assert "NCCL_DEBUG" not in chosen
+    assert run.environment({}, net_debug=True)["NCCL_DEBUG_SUBSYS"] == "INIT,NET"
+
+
+@needs_native
+@needs_plugin
+def test_run__becomes_the_command() -> None:
+    done = weft("run", "--", "sh", "-c", "echo $NCCL_NET $WEFT_PATHS; exit 7", WEFT_PATHS="4")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "weft 4\n", "")
+
+
+@needs_native
+@needs_plugin
+def test_run__refuses_a_misspelt_knob() -> None:
+    done = weft("run", "--", "true", WEFT_PTHS="4")
+    assert done.returncode == 2
+    assert "did you mean WEFT_PATHS?" in done.stderr
+
+
+@needs_native
+def test_knobs__json_carries_values_in_force() -> None:
+    done = weft("knobs", "--json", "-", WEFT_PATHS="3")
+    rows = {row["variable"]: row for row in json.loads(done.stdout)}
+    assert rows["WEFT_PATHS"]["value"] == "3"
+    assert rows["WEFT_PATHS"]["default"] == "8"
+    assert weft("knobs").stdout.count("WEFT_") >= len(rows)
+
+
+@needs_native
+def test_knobs__page_is_not_stale() -> None:
+    page = KNOBS_PAGE.read_text()
+    assert page == knobs.markdown(knobs.table()), "docs/KNOBS.md is stale: run make docs"
+
+
+def test_native__a_missing_extension_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transport._native", None)
+    native.load.cache_clear()
+    try:
+        with pytest.raises(native.NativeMissingError, match="run make build"):
+            native.load()
+    finally:
+        native.load.cache_clear()

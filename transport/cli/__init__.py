@@ -1,0 +1,80 @@
+"""Decides how `weft` finds its commands and how it ends: 0 done and right, 1 failed, 2 wrong usage.
+
+Never imports a command that was not asked for, and holds no command itself.
+"""
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+# Name -> one line of help. The module transport.cli.NAME holds it, as `command` or under its name.
+COMMANDS = {
+    "doctor": "What this host can do, and why not.",
+    "knobs": "Every knob: type, unit, default, range, meaning.",
+    "policy": "List, check and compile policies.",
+    "run": "Run a command with NCCL pointed at the weft plugin.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in sorted(COMMANDS) if find_spec(f"transport.cli.{name}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = import_module(f"transport.cli.{cmd_name}")
+        found = getattr(module, "command", None) or getattr(module, cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="weft")
+def weft() -> None:
+    """Userspace transport for GPU traffic: a drop-in NCCL network plugin."""
+
+
+def fail(text: str, status: int) -> int:
+    """One line on stderr, whatever the text was; returns the status."""
+    click.echo("weft: " + " ".join(text.split()), err=True)
+    return status
+
+
+def invoke(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    from transport.knobs import KnobError
+    from transport.native import NativeMissingError
+
+    try:
+        result = weft.main(args=arguments, prog_name="weft", standalone_mode=False)
+    except click.UsageError as error:
+        usage = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+        return fail(error.format_message() + usage, 2)
+    except click.ClickException as error:
+        return fail(error.format_message(), error.exit_code)
+    except click.Abort:
+        return fail("interrupted", 1)
+    except KnobError as error:
+        return fail(str(error), 2)
+    except NativeMissingError as error:
+        return fail(str(error), 1)
+    except BrokenPipeError:
+        # The reader left; a second complaint at interpreter exit would help nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(invoke())

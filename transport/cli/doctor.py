@@ -1,0 +1,179 @@
+"""`weft doctor`: decides what each finding about this host means, and what would remedy it.
+
+Finds nothing out itself (transport.probes does) and changes nothing.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from transport import knobs, native, probes
+from transport.cli.output import json_option, print_table, write_json
+
+OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `absent` is something optional; only `BROKEN` fails the command."""
+
+    subject: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def check_extension() -> Finding:
+    try:
+        return Finding("extension", OK, str(native.load().__file__))
+    except native.NativeMissingError as error:
+        return Finding("extension", BROKEN, str(error), "make build")
+
+
+def check_plugin() -> Finding:
+    if not native.PLUGIN_PATH.exists():
+        return Finding("plugin", BROKEN, f"not built: {native.PLUGIN_PATH}", "make build")
+    complaint = probes.library_loads(native.PLUGIN_PATH)
+    if complaint:
+        return Finding("plugin", BROKEN, complaint, "make build")
+    return Finding("plugin", OK, str(native.PLUGIN_PATH))
+
+
+def check_knobs() -> Finding:
+    try:
+        values = knobs.in_force()
+    except native.NativeMissingError:
+        return Finding("knobs", LIMITED, "unknown without the extension", "make build")
+    except knobs.KnobError as error:
+        return Finding("knobs", BROKEN, str(error), "weft knobs lists what exists")
+    changed = [
+        f"{row.variable}={values[row.field]}"
+        for row in knobs.table()
+        if values[row.field] != row.default
+    ]
+    return Finding("knobs", OK, ", ".join(changed) or "all at their defaults")
+
+
+def check_interfaces() -> Finding:
+    up = [i for i in probes.interfaces() if i.up and i.addresses]
+    if not up:
+        return Finding("interfaces", BROKEN, "none is up with an address", "ip link set lo up")
+    text = "; ".join(
+        f"{i.name} mtu {i.mtu_bytes}"
+        + (f" {i.speed_mbps} Mbit/s" if i.speed_mbps else "")
+        + f" {i.addresses[0]}"
+        for i in up
+    )
+    small = [i.name for i in up if i.name != "lo" and i.mtu_bytes < 9000]
+    if small:
+        remedy = f"if the network carries 9,000-byte frames: ip link set {small[0]} mtu 9000"
+        return Finding("interfaces", LIMITED, text, remedy)
+    return Finding("interfaces", OK, text)
+
+
+def check_offload() -> Finding:
+    complaint = probes.offload_works()
+    if complaint:
+        remedy = "a kernel from 5.0 on; without it every datagram costs a system call"
+        return Finding("UDP GSO/GRO", LIMITED, complaint, remedy)
+    return Finding("UDP GSO/GRO", OK, "trains cross lo in one call")
+
+
+def check_buffers() -> Finding:
+    wanted = 8 << 20
+    granted = probes.socket_buffer_bytes(wanted)
+    text = f"{granted >> 10} KiB granted of {wanted >> 10} KiB asked for"
+    if granted < wanted:
+        remedy = f"sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}"
+        return Finding("socket buffers", LIMITED, text, remedy)
+    return Finding("socket buffers", OK, text)
+
+
+def check_ecn() -> Finding:
+    complaint = probes.ecn_works()
+    if complaint:
+        return Finding("ECN", LIMITED, complaint, "WEFT_ECN=0 stops asking for marks")
+    return Finding("ECN", OK, "marks can be set and read")
+
+
+def check_cores() -> Finding:
+    cores = probes.usable_cores()
+    text = f"{cores:g} usable"
+    if cores < 2:
+        remedy = "give the process two cores or more: engines compete with the application"
+        return Finding("cores", LIMITED, text, remedy)
+    return Finding("cores", OK, text)
+
+
+def check_nccl() -> Finding:
+    path, version = probes.nccl_library()
+    if not path:
+        return Finding(
+            "NCCL", ABSENT, "not found", "pip install nvidia-nccl-cu13, or a torch with CUDA"
+        )
+    return Finding("NCCL", OK, f"{version} {path}")
+
+
+def check_cuda() -> Finding:
+    count, text = probes.cuda_devices()
+    if count == 0:
+        return Finding("CUDA", ABSENT, text, "host memory works without it; NCCL needs it")
+    return Finding("CUDA", OK, f"{count} devices, driver for CUDA {text}")
+
+
+def check_nvcc() -> Finding:
+    found = shutil.which("nvcc")
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    if found is None and usual.exists():
+        found = str(usual)
+    if found is None:
+        return Finding("nvcc", ABSENT, "not found", "only needed to build the CUDA kernels")
+    return Finding("nvcc", OK, found)
+
+
+def check_verbs() -> Finding:
+    devices, library = probes.verbs_devices()
+    if not devices:
+        return Finding(
+            "verbs", ABSENT, "no RDMA device", "UDP is used; rdma link add ... type rxe makes one"
+        )
+    if not library:
+        return Finding("verbs", LIMITED, ", ".join(devices), "apt-get install libibverbs1")
+    return Finding("verbs", OK, ", ".join(devices))
+
+
+def check_policies() -> Finding:
+    shipped = len(list(native.POLICY_DIRECTORY.glob("*.so")))
+    try:
+        text = f"{shipped} compiled, numba {metadata.version('numba')} for new ones"
+        state, remedy = OK, ""
+    except metadata.PackageNotFoundError:
+        text = f"{shipped} compiled, no numba for new ones"
+        state, remedy = ABSENT, "pip install 'weft[policies]'"
+    if shipped == 0:
+        state, remedy = BROKEN, "make build"
+    return Finding("policies", state, text, remedy)
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    *(check_extension, check_plugin, check_policies, check_knobs),
+    *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
+    *(check_nccl, check_cuda, check_nvcc, check_verbs),
+)
+
+
+@click.command("doctor")
+@json_option
+def command(json_path: str | None) -> int:
+    """What this host can do, and why not. Exit status 1 when something is broken."""
+    findings = [check() for check in CHECKS]
+    if json_path is not None:
+        write_json([asdict(finding) for finding in findings], json_path)
+    else:
+        rows = [(f.subject, f.state, f.found, f.remedy) for f in findings]
+        print_table(["", "state", "found", "remedy"], rows)
+    return int(any(finding.state == BROKEN for finding in findings))

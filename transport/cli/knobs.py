@@ -1,0 +1,43 @@
+"""`weft knobs`: decides how the knob table is shown: a table, JSON or its page in docs.
+
+Declares no knob.
+"""
+
+from dataclasses import asdict
+
+import click
+
+from transport import knobs
+from transport.cli.output import json_option, print_table, write_json
+
+
+@click.command("knobs")
+@json_option
+@click.option("--markdown", is_flag=True, help="Print docs/KNOBS.md.")
+def command(json_path: str | None, markdown: bool) -> None:
+    """Every knob: type, unit, default, range, meaning, and its value in force."""
+    if markdown and json_path is not None:
+        raise click.UsageError("--markdown and --json exclude each other")
+    rows = knobs.table()
+    if markdown:
+        click.echo(knobs.markdown(rows), nl=False)
+        return
+    values = knobs.in_force()
+    if json_path is not None:
+        write_json([asdict(row) | {"value": values[row.field]} for row in rows], json_path)
+        return
+    print_table(
+        ["variable", "value", "unit", "range", "meaning"],
+        [
+            (
+                row.variable,
+                values[row.field] + ("" if values[row.field] == row.default else " *"),
+                row.unit,
+                row.range,
+                row.sentence,
+            )
+            for row in rows
+        ],
+    )
+    if any(values[row.field] != row.default for row in rows):
+        click.echo("* differs from the default")

@@ -1,0 +1,46 @@
+"""Decides how commands print: tables for people, JSON for files and pipes.
+
+Never computes what it prints.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+json_option = click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Write JSON to FILE instead of a table; - is stdout.",
+)
+
+
+def write_json(value: Any, path: str) -> None:
+    """JSON to a file, or to stdout for '-'."""
+    text = json.dumps(value, indent=2) + "\n"
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table that wraps on a terminal and keeps every word in a pipe."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)

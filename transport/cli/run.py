@@ -1,0 +1,50 @@
+"""`weft run`: decides which environment a command needs so that its NCCL uses weft or fails aloud.
+
+Never stays in the way: the command takes this process over, its exit status is its own.
+"""
+
+import os
+import shutil
+
+import click
+
+from transport import knobs, native
+
+
+def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
+    """The command's environment: the user's variables, and the plugin by path and by name."""
+    chosen = dict(current)
+    chosen["NCCL_NET_PLUGIN"] = str(native.PLUGIN_PATH)
+    # With the name given NCCL refuses to start where it would fall back in silence.
+    chosen["NCCL_NET"] = "weft"
+    if net_debug:
+        chosen["NCCL_DEBUG"] = "INFO"
+        chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
+    return chosen
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option(
+    "--net-debug", is_flag=True, help="Let NCCL log its set-up: which network, which paths."
+)
+@click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
+    """Run CMD with NCCL pointed at the weft plugin.
+
+    Example: weft run -- torchrun --nproc-per-node 8 train.py
+    """
+    if not native.PLUGIN_PATH.exists():
+        raise click.ClickException(
+            f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
+        )
+    knobs.in_force()
+    program = shutil.which(cmd[0])
+    if program is None:
+        raise click.UsageError(f"{cmd[0]}: no such command")
+    try:
+        os.execve(program, list(cmd), environment(dict(os.environ), net_debug=net_debug))
+    except OSError as error:
+        raise click.UsageError(f"{cmd[0]}: {error.strerror}") from None

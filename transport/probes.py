@@ -1,0 +1,200 @@
+"""What this host offers a transport, found out by trying: sockets, cores, libraries.
+
+Changes nothing on the host, and judges nothing: `weft doctor` decides what a finding means.
+"""
+
+import ctypes
+import ctypes.util
+import os
+import socket
+import struct
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+UDP_SEGMENT = 103
+UDP_GRO = 104
+IP_TOS_ECT0 = 0x02
+IFF_UP = 0x1
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface as sysfs shows it."""
+
+    name: str
+    mtu_bytes: int
+    up: bool
+    speed_mbps: int
+    addresses: tuple[str, ...]
+
+
+def read_text(path: Path | str) -> str:
+    """A small file of /proc or /sys, or nothing when it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def interface_addresses(name: str) -> tuple[str, ...]:
+    found = []
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asker:
+        request = struct.pack("256s", name.encode()[:15])
+        try:
+            import fcntl
+
+            siocgifaddr = 0x8915
+            answer = fcntl.ioctl(asker.fileno(), siocgifaddr, request)
+            found.append(socket.inet_ntoa(answer[20:24]))
+        except OSError:
+            pass  # no IPv4 address
+    for line in read_text("/proc/net/if_inet6").splitlines():
+        fields = line.split()
+        if fields[-1] == name:
+            found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
+    return tuple(found)
+
+
+def interfaces() -> list[Interface]:
+    found = []
+    for _, name in socket.if_nameindex():
+        directory = Path("/sys/class/net") / name
+        flags = int(read_text(directory / "flags") or "0x0", 16)
+        found.append(
+            Interface(
+                name=name,
+                mtu_bytes=number(read_text(directory / "mtu")),
+                up=bool(flags & IFF_UP),
+                speed_mbps=max(0, number(read_text(directory / "speed"))),
+                addresses=interface_addresses(name),
+            )
+        )
+    return found
+
+
+def loopback_pair() -> tuple[socket.socket, socket.socket]:
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    receiver.settimeout(2.0)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(receiver.getsockname())
+    return sender, receiver
+
+
+def offload_works() -> str:
+    """Empty when two segments cross lo in one send and one receive, else what failed."""
+    sender, receiver = loopback_pair()
+    with closing(sender), closing(receiver):
+        try:
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
+        except OSError as error:
+            return f"UDP_SEGMENT: {error.strerror}"
+        try:
+            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        except OSError as error:
+            return f"UDP_GRO: {error.strerror}"
+        try:
+            sender.send(bytes(2000))
+            data, ancillary, _, _ = receiver.recvmsg(65536, 64)
+        except OSError as error:
+            return f"a train of two segments: {error}"
+        sizes = [value for level, kind, value in ancillary if (level, kind) == (17, UDP_GRO)]
+        if len(data) != 2000 or not sizes:
+            return "the receiver got the segments one by one"
+    return ""
+
+
+def ecn_works() -> str:
+    """Empty when an ECN mark crosses lo and can be read, else what failed."""
+    sender, receiver = loopback_pair()
+    with closing(sender), closing(receiver):
+        try:
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, IP_TOS_ECT0)
+            receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+            sender.send(b"x")
+            _, ancillary, _, _ = receiver.recvmsg(16, 64)
+        except OSError as error:
+            return str(error)
+        marks = [v[0] & 3 for _, kind, v in ancillary if kind == socket.IP_TOS]
+        return "" if marks == [IP_TOS_ECT0] else f"marks seen: {marks}"
+
+
+def socket_buffer_bytes(wanted_bytes: int) -> int:
+    """The receive buffer that the kernel grants when this many bytes are asked for."""
+    so_rcvbufforce = 33
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, so_rcvbufforce, wanted_bytes)
+        except OSError:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes)
+        # The kernel reports twice what it grants, to cover its own bookkeeping.
+        return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+def usable_cores() -> float:
+    """Cores of the affinity mask, or what the cgroup's quota leaves of them."""
+    cores = float(len(os.sched_getaffinity(0)))
+    quota, _, period = read_text("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        cores = min(cores, int(quota) / int(period))
+    return cores
+
+
+def nccl_library() -> tuple[str, str]:
+    """Path and version of an NCCL, a Python wheel's first; empty when there is none."""
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+        try:
+            files = metadata.files(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name.startswith("libnccl.so"):
+                return str(file.locate()), metadata.version(package)
+    found = ctypes.util.find_library("nccl")
+    if found is None:
+        return "", ""
+    version = ctypes.c_int(0)
+    try:
+        ctypes.CDLL(found).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        return found, f"does not load: {error}"
+    return found, f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100}"
+
+
+def cuda_devices() -> tuple[int, str]:
+    """Number of CUDA devices and the driver's version, or 0 and why there are none."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0, "no libcuda.so.1: no NVIDIA driver on this host"
+    if (status := cuda.cuInit(0)) != 0:
+        return 0, f"cuInit failed with status {status}"
+    count, version = ctypes.c_int(0), ctypes.c_int(0)
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    return count.value, f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def verbs_devices() -> tuple[list[str], bool]:
+    """RDMA devices that the kernel has, and whether the library that speaks to them is there."""
+    directory = Path("/sys/class/infiniband")
+    names = sorted(p.name for p in directory.iterdir()) if directory.is_dir() else []
+    return names, ctypes.util.find_library("ibverbs") is not None
+
+
+def library_loads(path: Path) -> str:
+    """Empty when the dynamic loader takes the library, else its complaint."""
+    try:
+        ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        return str(error)
+    return ""
