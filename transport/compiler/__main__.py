@@ -1,0 +1,48 @@
+"""Decides what a build asks of the compiler: the shipped policies, one policy, or the C header.
+
+Never touches a policy of another distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from congestion.header import header_text
+from congestion.registry import shipped
+
+from transport.compiler import PolicyError, compile, compile_object
+
+
+def write_all(out: Path, cpu: str) -> None:
+    """Each shipped policy as OUT/<family>_<name>.so, each fixed one also as OUT/fixed_<family>.o."""
+    for entry in shipped():
+        family, name = entry.policy.family.name, entry.policy.name
+        compile(entry.policy, out / f"{family}_{name}.so", cpu=cpu)
+        if name == "fixed":
+            compile_object(entry.policy, out / f"fixed_{family}.o", cpu=cpu)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m transport.compiler")
+    parser.add_argument("--all", action="store_true", help="compile the shipped policies")
+    parser.add_argument("--out", type=Path, default=Path("."), help="the folder for --all")
+    parser.add_argument("--cpu", default="", help="the CPU baseline, this architecture's if absent")
+    parser.add_argument("--header", type=Path, help="write the C header of the records")
+    given = parser.parse_args(arguments)
+    if not given.all and given.header is None:
+        parser.error("give --all or --header FILE")
+    try:
+        if given.header is not None:
+            given.header.write_text(header_text(), encoding="utf-8")
+        if given.all:
+            write_all(given.out, given.cpu)
+    except PolicyError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""Decides what a compiled policy looks like: one exported descriptor, and nothing of Python in it.
+
+Never touches the policy's source. llvmlite is imported here, when first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from congestion.api import Policy
+
+from transport.compiler import lint, lower, source
+from transport.compiler.errors import PolicyError
+from transport.compiler.objectfile import symbols
+
+ABI_VERSION = 1  # kAbiVersion in native/policy/policy.h
+DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol
+DESCRIPTOR_BYTES = 224
+HOOKS_MAX = 4
+
+# What a policy may need from others: libm and the two copies that LLVM makes by itself.
+NEEDS = frozenset({"exp", "log", "pow", "sqrt", "cbrt", "memset", "memcpy", "memmove", "fmod"})
+
+# The CPU each baseline is compiled for.
+BASELINES = {"x86-64-v3": "x86-64-v3", "aarch64": "generic"}
+
+
+def baseline() -> str:
+    """The CPU baseline of this machine's architecture."""
+    return "aarch64" if platform.machine() == "aarch64" else "x86-64-v3"
+
+
+@functools.cache
+def _llvm() -> Any:
+    lower._numba()  # brings the llvmlite it was built against
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def _bytes_ir(data: bytes) -> str:
+    return 'c"' + "".join(f"\\{byte:02x}" for byte in data) + '"'
+
+
+def _hook_ir(name: str, inner: str) -> str:
+    """numba's calling convention behind ours: any status but 0 becomes 1."""
+    given = "ptr %flow, ptr %shared, i64 %count, ptr %params, ptr %event, ptr %result"
+    return f"""
+declare i32 @"{inner}"(ptr, ptr, ptr, ptr, i64, ptr, ptr, ptr)
+define i32 @"{name}"({given}) {{
+  %value = alloca ptr
+  %raised = alloca ptr
+  %status = call i32 @"{inner}"(ptr %value, ptr %raised, {given})
+  %wrong = icmp ne i32 %status, 0
+  %answer = zext i1 %wrong to i32
+  ret i32 %answer
+}}"""
+
+
+def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
+    family = policy.family
+    head = struct.pack(
+        "<10I48s72s24s", DESCRIPTOR_BYTES, ABI_VERSION, family.code, len(hooks),
+        policy.flow.size_bytes, policy.shared.size_bytes, policy.params.size_bytes,
+        family.event.size_bytes, family.result.size_bytes, 0,
+        policy.name.encode(), source.sha256(policy).encode(), cpu.encode(),
+    )
+    params = policy.params.filled().tobytes() if policy.params.size_bytes else b""
+    defaults, pointer = "", "ptr null"
+    if params:
+        defaults = (f"@params_default = internal constant [{len(params)} x i8] "
+                    f"{_bytes_ir(params)}, align 8\n")
+        pointer = "ptr @params_default"
+    slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
+    return (
+        f"{defaults}@{symbol} = constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr] }} "
+        f"{{ [{len(head)} x i8] {_bytes_ir(head)}, {pointer}, "
+        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}] }}, align 8\n"
+    )
+
+
+def _machine(cpu: str, triple: str, jit: bool = False) -> Any:
+    llvm = _llvm()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=BASELINES[cpu], opt=3, reloc="default" if jit else "pic",
+        codemodel="jitdefault" if jit else "default", jit=jit,
+    )
+
+
+def _internalize(module: Any, keep: set[str]) -> None:
+    for item in [*module.functions, *module.global_variables]:
+        if not item.is_declaration and item.name not in keep:
+            item.linkage = "internal"
+
+
+def build(policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False) -> tuple[Any, Any]:
+    """The optimized module of a policy, and the target machine it was optimized for."""
+    if cpu not in BASELINES:
+        raise PolicyError(policy.module, 0, f"no CPU baseline {cpu!r}",
+                          "there are: " + ", ".join(sorted(BASELINES)))
+    lint.check(policy)
+    llvm = _llvm()
+    whole: Any = None
+    names: list[str] = []
+    by_inner: dict[str, str] = {}
+    for hook, (text, inner) in zip(policy.family.hooks, lower.lower(policy), strict=True):
+        if inner not in by_inner:
+            part = llvm.parse_assembly(text)
+            head = f'target datalayout = "{part.data_layout}"\ntarget triple = "{part.triple}"\n'
+            by_inner[inner] = f"weft_{hook}"
+            part.link_in(llvm.parse_assembly(head + _hook_ir(by_inner[inner], inner)))
+            _internalize(part, {by_inner[inner]})
+            if whole is None:
+                whole = part
+            else:
+                whole.link_in(part)
+        names.append(by_inner[inner])
+    declares = "".join(
+        f'declare i32 @"{name}"(ptr, ptr, i64, ptr, ptr, ptr)\n' for name in sorted(set(names))
+    )
+    head = f'target datalayout = "{whole.data_layout}"\ntarget triple = "{whole.triple}"\n'
+    whole.link_in(llvm.parse_assembly(head + declares + _descriptor_ir(policy, names, symbol, cpu)))
+    _internalize(whole, {symbol})
+    machine = _machine(cpu, whole.triple, jit)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.inlining_threshold = 2000  # one call into a hook, none inside it
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(whole, passes)
+    return whole, machine
+
+
+def _gate(policy: Policy, image: bytes, symbol: str) -> None:
+    found = symbols(image)
+    foreign = sorted(found.undefined - NEEDS - {"_GLOBAL_OFFSET_TABLE_"})
+    if foreign:
+        raise PolicyError(policy.module, 0, f"the compiled policy needs {', '.join(foreign)}",
+                          "use numbers and records only: nothing of Python runs in there")
+    if found.defined != {symbol}:
+        raise PolicyError(policy.module, 0,
+                          f"the compiled policy exports {', '.join(sorted(found.defined))}",
+                          f"only {symbol} may be exported: please report this")
+
+
+def object_image(policy: Policy, cpu: str, symbol: str = DESCRIPTOR) -> bytes:
+    """The object file of a policy, checked."""
+    module, machine = build(policy, cpu, symbol)
+    image: bytes = machine.emit_object(module)
+    _gate(policy, image, symbol)
+    return image
+
+
+def _linker(policy: Policy) -> str:
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise PolicyError(policy.module, 0, "no C compiler to link with", "install gcc or clang")
+
+
+def write_object(policy: Policy, out: Path, symbol: str, cpu: str) -> Path:
+    image = object_image(policy, cpu, symbol)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(image)
+    return out
+
+
+def write_library(policy: Policy, out: Path, cpu: str) -> Path:
+    image = object_image(policy, cpu)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        part, linked = Path(folder, "policy.o"), Path(folder, "policy.so")
+        part.write_bytes(image)
+        command = [_linker(policy), "-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-z,now",
+                   "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-s", "-o", str(linked),
+                   str(part), "-Wl,--as-needed", "-lm", "-lc"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise PolicyError(policy.module, 0, f"linking failed: {done.stderr.strip()}",
+                              "see the linker's words")
+        # Renamed into place: a process that has the old library mapped keeps the old file.
+        beside = out.with_name(f".{out.name}.{os.getpid()}")
+        shutil.copyfile(linked, beside)
+        beside.replace(out)
+    return out

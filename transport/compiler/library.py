@@ -1,0 +1,80 @@
+"""Decides how Python calls compiled hooks: from a .so, or compiled in the process itself.
+
+Never touches the engine. For tests, conformance and debugging: the data path loads in native code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congestion.api import FAMILIES, MAX_PATHS, Policy
+
+from transport.compiler import emit, source
+
+_HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
+                         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Descriptor(ctypes.Structure):
+    """struct Descriptor of native/policy/policy.h."""
+
+    _fields_ = (
+        ("descriptor_bytes", ctypes.c_uint32), ("abi_version", ctypes.c_uint32),
+        ("family", ctypes.c_uint32), ("hook_count", ctypes.c_uint32),
+        ("flow_bytes", ctypes.c_uint32), ("shared_bytes", ctypes.c_uint32),
+        ("params_bytes", ctypes.c_uint32), ("event_bytes", ctypes.c_uint32),
+        ("result_bytes", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+        ("name", ctypes.c_char * 48), ("source_sha256", ctypes.c_char * 72),
+        ("cpu_baseline", ctypes.c_char * 24), ("params_default", ctypes.c_void_p),
+        ("hooks", ctypes.c_void_p * emit.HOOKS_MAX),
+    )
+
+
+def _address(records: np.ndarray[Any, Any] | None) -> int | None:
+    return None if records is None or records.nbytes == 0 else int(records.ctypes.data)
+
+
+class Library:
+    """Compiled hooks, called with numpy records that they write to."""
+
+    def __init__(self, descriptor: Descriptor, keep: Any) -> None:
+        self.descriptor = descriptor
+        self._keep = keep
+        (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
+        self.family = family
+        self.name = descriptor.name.decode()
+        self._hooks = {hook: _HOOK(descriptor.hooks[i]) for i, hook in enumerate(family.hooks)}
+
+    @property
+    def params_default(self) -> bytes:
+        where, size = self.descriptor.params_default, self.descriptor.params_bytes
+        return ctypes.string_at(where, size) if where else b""
+
+    def call(self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any,
+             result: Any) -> int:
+        """The hook's status: 0, or 1 when it went wrong."""
+        count = 0 if shared is None else len(shared)
+        if count > MAX_PATHS:
+            raise ValueError(f"{count} paths; at most {MAX_PATHS}")
+        return int(self._hooks[hook](_address(flow), _address(shared), count, _address(params),
+                                     _address(event), _address(result)))
+
+
+def load(path: str | Path) -> Library:
+    """A library written by `write_library`."""
+    handle = ctypes.CDLL(str(path))
+    return Library(Descriptor.in_dll(handle, emit.DESCRIPTOR), handle)
+
+
+def jit(policy_or_path: Policy | str | Path, cpu: str = "") -> Library:
+    """The same code, compiled into this process: no linker and no file."""
+    policy = source.load(policy_or_path)
+    module, machine = emit.build(policy, cpu or emit.baseline(), jit=True)
+    engine = emit._llvm().create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    where = engine.get_global_value_address(emit.DESCRIPTOR)
+    return Library(Descriptor.from_address(where), engine)

@@ -1,0 +1,199 @@
+"""Decides how the hooks of a policy become LLVM IR: numba types them, we keep what needs no Python.
+
+Never touches files or the linker. numba is imported here and nowhere else, when first needed.
+
+Division by zero, an index out of range, a failed assert and an int() of a number that has none
+raise in Python; compiled, the hook returns 1. Integer overflow wraps compiled and goes on
+interpreted until it is stored, where it raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types as python_types
+from collections.abc import Callable
+from typing import Any
+
+from congestion.api import Policy, Record
+
+from transport.compiler.errors import PolicyError
+
+OPTIONS = {
+    "boundscheck": True,
+    "error_model": "python",
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+NUMBA_VERSIONS = ((0, 68),)  # internals are used, seen to work with 0.68.0 and 0.68.1
+
+
+def _checked_int(x: Any) -> Any:
+    if not (-9.2233720368547748e18 <= x <= 9.2233720368547748e18):
+        raise ValueError("int of a number without one")
+    return int(x)
+
+
+def _checked_sqrt(x: Any) -> Any:
+    if x < 0.0:
+        raise ValueError("sqrt of a negative number")
+    return math.sqrt(x)
+
+
+def _checked_log(x: Any) -> Any:
+    if x <= 0.0:
+        raise ValueError("log of a number that is not positive")
+    return math.log(x)
+
+
+def _checked_exp(x: Any) -> Any:
+    y = math.exp(x)
+    if y == math.inf and x != math.inf:
+        raise OverflowError("exp of a number too large")
+    return y
+
+
+@functools.cache
+def _numba() -> Any:
+    try:
+        import numba
+    except ImportError as error:
+        raise PolicyError("transport.compiler", 0, "numba is not installed",
+                          "pip install 'weft[policies]'") from error
+    if tuple(numba.version_info[:2]) not in NUMBA_VERSIONS:
+        raise PolicyError("transport.compiler", 0, f"numba {numba.__version__} is not supported",
+                          "pip install 'numba>=0.68.0,<0.69'")
+    return numba
+
+
+@functools.cache
+def _checked() -> dict[str, Any]:
+    """Globals that replace those of a hook: the same functions, raising where Python raises."""
+    jit = _numba().njit(**OPTIONS)
+    checked_math = python_types.ModuleType("math")
+    for name in ("pi", "e", "tau", "inf", "fabs", "isnan", "isinf", "isfinite"):
+        setattr(checked_math, name, getattr(math, name))
+    for name, function in (("sqrt", _checked_sqrt), ("log", _checked_log), ("exp", _checked_exp)):
+        setattr(checked_math, name, jit(function))
+    return {"int": jit(_checked_int), "math": checked_math}
+
+
+class _Lowering:
+    """The dispatchers of one policy: each Python function it reaches, compiled once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.functions: dict[Any, Any] = {}
+
+    def native(self, function: Any) -> Any:
+        if function in self.functions:
+            return self.functions[function]
+        namespace: dict[str, Any] = {"__name__": function.__module__}
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, python_types.FunctionType):
+                namespace[name] = self.native(value)
+            elif value is math:
+                namespace[name] = _checked()["math"]
+            elif name == "int":
+                namespace[name] = _checked()["int"]
+            elif value is not None:
+                namespace[name] = value
+        bare = python_types.FunctionType(function.__code__, namespace, function.__name__)
+        self.functions[function] = _numba().njit(**OPTIONS)(bare)
+        return self.functions[function]
+
+    def adapter(self, hook: Any) -> Callable[..., None]:
+        """Gives a hook the uniform C signature over record pointers."""
+        policy = self.policy
+        first = {
+            "flow": "carray(flow, 1)[0]" if policy.flow.size_bytes else "0",
+            "paths": "carray(shared, count)" if policy.shared.size_bytes else "empty",
+            "port": "carray(shared, 1)[0]" if policy.shared.size_bytes else "0",
+            "params": "carray(params, 1)[0]" if policy.params.size_bytes else "0",
+            "event": "carray(event, 1)[0]",
+            "result": "carray(result, 1)[0]",
+        }
+        arguments = ", ".join(first[name] for name in policy.family.arguments)
+        text = (
+            "def call(flow, shared, count, params, event, result):\n"
+            f"    body({arguments})\n"
+        )
+        namespace = {"carray": _numba().carray, "body": self.native(hook), "empty": ()}
+        exec(text, namespace)
+        call: Callable[..., None] = namespace["call"]
+        return call
+
+    def signature(self) -> tuple[Any, ...]:
+        numba = _numba()
+
+        def pointer(layout: Record) -> Any:
+            if not layout.size_bytes:
+                return numba.types.CPointer(numba.types.uint8)
+            return numba.types.CPointer(numba.from_dtype(layout.dtype))
+
+        policy, family = self.policy, self.policy.family
+        return (pointer(policy.flow), pointer(policy.shared), numba.types.int64,
+                pointer(policy.params), pointer(family.event), pointer(family.result))
+
+    def check_stores(self) -> None:
+        """A float stored in an integer field would lose its fraction without a word."""
+        numba = _numba()
+        for function, dispatcher in self.functions.items():
+            for overload in dispatcher.overloads.values():
+                for statement, signature in overload.type_annotation.calltypes.items():
+                    if not isinstance(statement, numba.core.ir.SetAttr):
+                        continue
+                    layout = signature.args[0]
+                    written = overload.type_annotation.typemap[statement.value.name]
+                    if (isinstance(layout.typeof(statement.attr), numba.types.Integer)
+                            and isinstance(written, numba.types.Float)):
+                        raise PolicyError(
+                            function.__code__.co_filename, statement.loc.line,
+                            f"a float is stored in the integer field {statement.attr}",
+                            "write int(...) around it, or declare the field as float")
+
+
+def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
+    line = getattr(getattr(error, "loc", None), "line", None) or hook.__code__.co_firstlineno
+    words = [row.strip() for row in str(error).splitlines() if row.strip()]
+    file = hook.__code__.co_filename
+    places = [row for row in words if file in row and "(" in row]
+    for place in reversed(places):
+        digits = place.rsplit("(", 1)[1].split(")")[0]
+        if digits.isdigit():
+            line = int(digits)
+            break
+    reason = next((row for row in words if "No implementation" in row or "Cannot unify" in row
+                   or "Unknown attribute" in row or "Invalid use" in row), words[0])
+    return PolicyError(file, line, f"{policy.name} cannot be typed: {reason}",
+                       "use int64 and float64 values only")
+
+
+def lower(policy: Policy) -> list[tuple[str, str]]:
+    """For each hook the IR of a module that holds it, and the name of the function in there."""
+    numba = _numba()
+    from numba.core.compiler import Flags, compile_extra
+    from numba.core.registry import cpu_target
+
+    lowering = _Lowering(policy)
+    done: dict[Any, tuple[str, str]] = {}
+    for hook in policy.hooks:
+        if hook in done:
+            continue
+        flags = Flags()
+        flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        flags.nrt = True  # carray cannot be typed without it; the optimizer removes what it leaves
+        flags.error_model = "python"
+        flags.boundscheck = True
+        try:
+            compiled = compile_extra(
+                cpu_target.typing_context, cpu_target.target_context, lowering.adapter(hook),
+                lowering.signature(), numba.types.void, flags, {},
+            )
+        except numba.core.errors.NumbaError as error:
+            raise _typing_error(policy, hook, error) from error
+        done[hook] = (compiled.library.get_llvm_str(), compiled.fndesc.llvm_func_name)
+    lowering.check_stores()
+    return [done[hook] for hook in policy.hooks]
