@@ -81,9 +81,11 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         defaults = (f"@params_default = internal constant [{len(params)} x i8] "
                     f"{_bytes_ir(params)}, align 8\n")
         pointer = "ptr @params_default"
+    # A descriptor to link in must not become an export of the library that it ends up in.
+    reach = "" if symbol == DESCRIPTOR else "hidden "
     slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
     return (
-        f"{defaults}@{symbol} = constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr] }} "
+        f"{defaults}@{symbol} = {reach}constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr] }} "
         f"{{ [{len(head)} x i8] {_bytes_ir(head)}, {pointer}, "
         f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}] }}, align 8\n"
     )

@@ -1,0 +1,236 @@
+// Decides whether a compiled policy may run here, and which library a policy's name means.
+// Never touches an event or calls a hook; never throws.
+#include "native/policy/loader.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+
+// The objects that `python -m transport.compiler --all` writes for each family's fixed.
+extern "C" {
+extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attribute__((visibility("hidden")));
+extern const weft::policy::Descriptor weft_policy_descriptor_credit_fixed __attribute__((visibility("hidden")));
+extern const weft::policy::Descriptor weft_policy_descriptor_path_fixed __attribute__((visibility("hidden")));
+extern const weft::policy::Descriptor weft_policy_descriptor_loss_fixed __attribute__((visibility("hidden")));
+}
+
+namespace weft::policy {
+namespace {
+
+struct Shape {
+  std::uint32_t hook_count;
+  std::size_t event_bytes;
+  std::size_t result_bytes;
+  std::size_t shared_bytes_min;
+};
+
+bool known(std::uint32_t family) { return family >= 1 && family <= 4; }
+
+Shape shape_of(Family family) {
+  switch (family) {
+    case Family::window:
+      return {4, sizeof(WindowEvent), sizeof(WindowResult), 0};
+    case Family::credit:
+      return {3, sizeof(CreditEvent), sizeof(CreditResult), 0};
+    case Family::path:
+      return {3, sizeof(PathEvent), sizeof(PathResult), sizeof(PathHead)};
+    case Family::loss:
+      return {3, sizeof(LossEvent), sizeof(LossResult), 0};
+  }
+  return {0, 0, 0, 0};
+}
+
+template <std::size_t bytes>
+bool terminated(const char (&text)[bytes]) {
+  return std::memchr(text, 0, bytes) != nullptr && text[0] != 0;
+}
+
+// Whether this CPU runs what was compiled for the baseline.
+bool runs_here(const char* baseline) {
+#if defined(__x86_64__)
+  if (std::strcmp(baseline, "x86-64-v3") != 0) return false;
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+#elif defined(__aarch64__)
+  return std::strcmp(baseline, "aarch64") == 0;
+#else
+  return false;
+#endif
+}
+
+bool record_fits(std::uint32_t bytes) { return bytes <= kMaxRecordBytes && bytes % alignof(std::int64_t) == 0; }
+
+// Never lets a failed allocation of the message become an exception.
+void say(std::string* error, std::string_view text) noexcept {
+  if (error == nullptr) return;
+  try {
+    error->assign(text);
+  } catch (const std::exception&) {
+    error->clear();
+  }
+}
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || (name.size() > 3 && name.ends_with(".so"));
+}
+
+std::string what_exists(const std::string& prefix, const std::vector<std::string>& directories) {
+  std::set<std::string> names{"fixed"};
+  for (const std::string& directory : directories) {
+    std::error_code failed;
+    std::filesystem::directory_iterator place(directory, failed);
+    for (; !failed && place != std::filesystem::directory_iterator(); place.increment(failed)) {
+      const std::filesystem::path& file = place->path();
+      const std::string stem = file.stem().string();
+      if (file.extension() == ".so" && stem.starts_with(prefix)) names.insert(stem.substr(prefix.size()));
+    }
+  }
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+std::shared_ptr<const Library> load_for(Family family, const std::string& path, const std::string& name,
+                                        std::string* error) {
+  std::shared_ptr<const Library> library = Library::load(path, error);
+  if (library == nullptr) return nullptr;
+  const Descriptor& found = library->descriptor();
+  if (found.family != static_cast<std::uint32_t>(family)) {
+    say(error, path + " holds a " + family_name(static_cast<Family>(found.family)) + " policy; a " +
+                   family_name(family) + " policy is wanted");
+    return nullptr;
+  }
+  if (!name.empty() && name != found.name) {
+    say(error, path + " holds the policy '" + found.name + "', not '" + name + "'");
+    return nullptr;
+  }
+  return library;
+}
+
+std::shared_ptr<const Library> find_or_throw(Family family, const std::string& name_or_path,
+                                             const std::vector<std::string>& directories, std::string* error) {
+  if (name_or_path == "fixed") return Library::linked_in(family);
+  if (is_path(name_or_path)) return load_for(family, name_or_path, "", error);
+  const std::string prefix = std::string(family_name(family)) + "_";
+  for (const std::string& directory : directories) {
+    const std::filesystem::path file = std::filesystem::path(directory) / (prefix + name_or_path + ".so");
+    std::error_code failed;
+    if (std::filesystem::is_regular_file(file, failed)) return load_for(family, file.string(), name_or_path, error);
+  }
+  say(error, std::string("no ") + family_name(family) + " policy '" + name_or_path + "': there are " +
+                 what_exists(prefix, directories));
+  return nullptr;
+}
+
+}  // namespace
+
+const char* family_name(Family family) noexcept {
+  switch (family) {
+    case Family::window:
+      return "window";
+    case Family::credit:
+      return "credit";
+    case Family::path:
+      return "path";
+    case Family::loss:
+      return "loss";
+  }
+  return "unknown";
+}
+
+std::string complaint(const Descriptor& descriptor) {
+  // Size and version come first: they say whether the rest means what we think.
+  if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short";
+  if (descriptor.abi_version != kAbiVersion) {
+    return "it speaks ABI " + std::to_string(descriptor.abi_version) + ", this build ABI " +
+           std::to_string(kAbiVersion) + ": compile it again";
+  }
+  if (!known(descriptor.family)) return "it is of no known family";
+  if (!terminated(descriptor.name) || !terminated(descriptor.source_sha256) || !terminated(descriptor.cpu_baseline)) {
+    return "its descriptor holds text without an end";
+  }
+  if (!runs_here(descriptor.cpu_baseline)) {
+    return std::string("it is compiled for ") + descriptor.cpu_baseline + ", which this CPU does not run";
+  }
+  const Shape shape = shape_of(static_cast<Family>(descriptor.family));
+  if (descriptor.event_bytes != shape.event_bytes || descriptor.result_bytes != shape.result_bytes) {
+    return "it was compiled against other event or result records: compile it again";
+  }
+  if (!record_fits(descriptor.flow_bytes) || !record_fits(descriptor.shared_bytes) ||
+      !record_fits(descriptor.params_bytes) || descriptor.shared_bytes < shape.shared_bytes_min) {
+    return "one of its records has an impossible size";
+  }
+  if ((descriptor.params_bytes != 0) != (descriptor.params_default != nullptr)) {
+    return "it lacks its default parameters";
+  }
+  if (descriptor.hook_count != shape.hook_count) return "it has the wrong number of hooks";
+  for (std::size_t i = 0; i < shape.hook_count; ++i) {
+    if (descriptor.hooks[i] == nullptr) return "a hook is missing";
+  }
+  return "";
+}
+
+Library::~Library() {
+  if (handle_ != nullptr) dlclose(handle_);
+}
+
+std::shared_ptr<const Library> Library::load(const std::string& path, std::string* error) noexcept try {
+  // dlopen searches the system's directories for a name without a slash: that is never meant.
+  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = dlerror();
+    say(error, why != nullptr ? why : "cannot be loaded");
+    return nullptr;
+  }
+  // The handle has its owner before anything else can fail; a library that does not fit closes it again.
+  std::unique_ptr<void, int (*)(void*)> opened(handle, dlclose);
+  const auto* descriptor = static_cast<const Descriptor*>(dlsym(handle, kDescriptorSymbol));
+  const std::string wrong = descriptor == nullptr ? "it exports no policy" : complaint(*descriptor);
+  if (!wrong.empty()) {
+    say(error, path + " cannot be used: " + wrong);
+    return nullptr;
+  }
+  std::unique_ptr<Library> library(new Library(opened.get(), descriptor));
+  static_cast<void>(opened.release());
+  return library;
+} catch (const std::exception& failure) {
+  say(error, failure.what());
+  return nullptr;
+}
+
+std::shared_ptr<const Library> Library::linked_in(Family family) noexcept try {
+  return std::shared_ptr<const Library>(new Library(nullptr, &fixed(family)));
+} catch (const std::exception&) {
+  return nullptr;
+}
+
+const Descriptor& fixed(Family family) noexcept {
+  switch (family) {
+    case Family::window:
+      return weft_policy_descriptor_window_fixed;
+    case Family::credit:
+      return weft_policy_descriptor_credit_fixed;
+    case Family::path:
+      return weft_policy_descriptor_path_fixed;
+    case Family::loss:
+      break;
+  }
+  return weft_policy_descriptor_loss_fixed;
+}
+
+std::shared_ptr<const Library> find(Family family, const std::string& name_or_path,
+                                    const std::vector<std::string>& directories, std::string* error) noexcept try {
+  return find_or_throw(family, name_or_path, directories, error);
+} catch (const std::exception& failure) {
+  say(error, failure.what());
+  return nullptr;
+}
+
+}  // namespace weft::policy
