@@ -1,0 +1,108 @@
+// Version 11 of NCCL's network plugin interface (NCCL 2.28 on): a context for each communicator, finalize.
+// Written from the interface's facts; decides nothing.
+#pragma once
+
+#include "native/plugin/abi_common.h"
+
+namespace weft::nccl::v11 {
+
+struct Properties {
+  char* name;
+  char* pci_path;
+  std::uint64_t guid;
+  int pointer_support;
+  int registration_is_global;
+  int force_flush;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int comms_max;
+  int receives_max;
+  int net_device_type;
+  int net_device_version;
+  VirtualProperties<4> virtual_properties;
+  std::size_t p2p_bytes_max;
+  std::size_t collective_bytes_max;
+  int multi_request_size_max;
+};
+static_assert(sizeof(Properties) == 112);
+static_assert(offsetof(Properties, pci_path) == 8);
+static_assert(offsetof(Properties, guid) == 16);
+static_assert(offsetof(Properties, pointer_support) == 24);
+static_assert(offsetof(Properties, registration_is_global) == 28);
+static_assert(offsetof(Properties, force_flush) == 32);
+static_assert(offsetof(Properties, speed_mbps) == 36);
+static_assert(offsetof(Properties, port) == 40);
+static_assert(offsetof(Properties, latency_us) == 44);
+static_assert(offsetof(Properties, comms_max) == 48);
+static_assert(offsetof(Properties, receives_max) == 52);
+static_assert(offsetof(Properties, net_device_type) == 56);
+static_assert(offsetof(Properties, net_device_version) == 60);
+static_assert(offsetof(Properties, virtual_properties) == 64);
+static_assert(offsetof(Properties, p2p_bytes_max) == 88);
+static_assert(offsetof(Properties, collective_bytes_max) == 96);
+static_assert(offsetof(Properties, multi_request_size_max) == 104);
+
+struct CommAttributes {
+  std::int32_t concurrent_peers_max;
+  std::int32_t concurrent_peers_min;
+  std::int32_t flows_per_peer_max;
+  std::int32_t flows_per_peer_min;
+};
+
+// A hint about the traffic to come; -1 is undefined, operations and the like are bit sets.
+struct Attributes {
+  CommAttributes send;
+  CommAttributes receive;
+  std::uint32_t operations;
+  std::uint32_t algorithms;
+  std::uint32_t protocols;
+};
+static_assert(sizeof(Attributes) == 44);
+
+struct Net {
+  const char* name;
+  Result (*init)(void** context, std::uint64_t comm_id, CommConfig* config, Logger log, ProfilerCallback profile);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm);
+  Result (*accept)(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
+  Result (*reg_mr)(void* comm, void* data, std::size_t size, int type, void** mhandle);
+  Result (*reg_mr_dma_buf)(void* comm, void* data, std::size_t size, int type, std::uint64_t offset, int descriptor,
+                           void** mhandle);
+  Result (*dereg_mr)(void* comm, void* mhandle);
+  Result (*isend)(void* send_comm, void* data, std::size_t size, int tag, void* mhandle, void* phandle, void** request);
+  Result (*irecv)(void* receive_comm, int count, void** data, std::size_t* sizes, int* tags, void** mhandles,
+                  void** phandles, void** request);
+  Result (*iflush)(void* receive_comm, int count, void** data, int* sizes, void** mhandles, void** request);
+  Result (*test)(void* request, int* done, int* sizes);
+  Result (*close_send)(void* comm);
+  Result (*close_receive)(void* comm);
+  Result (*close_listen)(void* comm);
+  Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
+  Result (*irecv_consumed)(void* receive_comm, int count, void* request);
+  Result (*make_virtual_device)(int* device, VirtualProperties<4>* properties);
+  Result (*finalize)(void* context);
+  Result (*set_attributes)(void* context, Attributes* attributes);
+};
+static_assert(sizeof(Net) == 176);
+static_assert(offsetof(Net, get_properties) == 0x18);
+static_assert(offsetof(Net, listen) == 0x20);
+static_assert(offsetof(Net, connect) == 0x28);
+static_assert(offsetof(Net, accept) == 0x30);
+static_assert(offsetof(Net, reg_mr_dma_buf) == 0x40);
+static_assert(offsetof(Net, dereg_mr) == 0x48);
+static_assert(offsetof(Net, isend) == 0x50);
+static_assert(offsetof(Net, irecv) == 0x58);
+static_assert(offsetof(Net, iflush) == 0x60);
+static_assert(offsetof(Net, test) == 0x68);
+static_assert(offsetof(Net, close_send) == 0x70);
+static_assert(offsetof(Net, close_receive) == 0x78);
+static_assert(offsetof(Net, close_listen) == 0x80);
+static_assert(offsetof(Net, irecv_consumed) == 144);
+static_assert(offsetof(Net, make_virtual_device) == 152);
+static_assert(offsetof(Net, finalize) == 160);
+static_assert(offsetof(Net, set_attributes) == 168);
+
+}  // namespace weft::nccl::v11

@@ -1,0 +1,58 @@
+// The plugin's one core: what each call of NCCL does, free of interface versions.
+// Never throws past `guarded` and never blocks; would-block is a null comm or a null request with ok.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include "native/plugin/abi_common.h"
+#include "native/plugin/fork_check.h"
+#include "native/plugin/result.h"
+#include "native/plugin/session.h"
+
+namespace weft::nccl {
+
+inline constexpr char kName[] = "weft";
+
+// What the version headers' property structs are filled from.
+struct DeviceFacts {
+  char* name = nullptr;
+  std::uint64_t guid = 0;
+  int speed_mbps = 0;
+};
+
+Status init(Logger log);
+Status init(Logger log, std::uint64_t comm_id, void** context);
+Status finalize(void* context);
+Status device_count(int* count);
+Status device_facts(int device, DeviceFacts* facts);
+
+Status listen(void* context, int device, void* handle, void** listen_comm);
+Status connect(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm);
+Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
+Status close_comm(void* comm);
+Status close_listen(void* listen_comm);
+
+Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandle);
+Status dereg_mr(void* comm, void* mhandle);
+
+Status isend(void* send_comm, const void* data, std::size_t bytes, void** request);
+Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void** request);
+Status test(void* request, int* done, int* sizes);
+
+// Every entry point runs its body in here: nothing is thrown into C, nothing runs in a forked child.
+template <typename Body>
+Result guarded(Body&& body) noexcept {
+  if (in_forked_child()) return result_of(Status::forked_child);
+  try {
+    return result_of(body());
+  } catch (const std::bad_alloc&) {
+    return result_of(Status::out_of_memory);
+  } catch (...) {
+    return result_of(Status::internal_error);
+  }
+}
+
+}  // namespace weft::nccl

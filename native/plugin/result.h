@@ -1,0 +1,41 @@
+// Decides which NCCL result each outcome of the engine becomes: one table, which a test walks.
+// Never returns in_progress, and knows no call.
+#pragma once
+
+#include "native/core/status.h"
+#include "native/plugin/abi_common.h"
+
+namespace weft::nccl {
+
+// NCCL shows "remote error" as the peer's doing and "invalid usage" as the user's.
+constexpr Result result_of(Status status) noexcept {
+  switch (status) {
+    case Status::ok:
+    case Status::would_block:
+      return Result::success;
+    case Status::invalid_argument:
+      return Result::invalid_argument;
+    case Status::message_too_long:
+    case Status::version_mismatch:
+    case Status::authentication_failed:
+    case Status::forked_child:
+      return Result::invalid_usage;
+    case Status::connection_closed:
+    case Status::peer_dead:
+    case Status::peer_silent:
+    case Status::refused:
+    case Status::timed_out:
+      return Result::remote_error;
+    case Status::address_unavailable:
+    case Status::out_of_memory:
+    case Status::out_of_descriptors:
+    case Status::system_error:
+    case Status::cancelled:
+      return Result::system_error;
+    case Status::internal_error:
+      return Result::internal_error;
+  }
+  return Result::internal_error;
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,194 @@
+// Decides when the process's one runtime starts and stops, and keeps what NCCL may abandon half-way.
+// Joins threads only outside its lock, and never calls into a comm.
+#include "native/plugin/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+namespace weft::nccl {
+
+Session& Session::instance() noexcept {
+  static Session* const session = new Session;
+  return *session;
+}
+
+// Requires the lock.
+Status Session::start() {
+  if (runtime_ != nullptr) return Status::ok;
+  std::string error;
+  const Status status = engine::Runtime::open(knobs_, &runtime_, &error);
+  if (status != Status::ok) {
+    runtime_.reset();
+    if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: cannot start: %s", error.c_str());
+    return status;
+  }
+  return Status::ok;
+}
+
+// Requires the lock. Leaves everything as it was when it fails, but for the logger.
+Status Session::open(Logger log) {
+  if (log != nullptr) log_ = log;
+  const bool first = runtime_ == nullptr;
+  if (first) {
+    engine::Knobs knobs;
+    std::string error;
+    if (const Status status = engine::load_knobs(&knobs, &error); status != Status::ok) {
+      if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: %s", error.c_str());
+      return status;
+    }
+    knobs_ = std::move(knobs);
+  }
+  if (const Status status = start(); status != Status::ok) return status;
+  if (runtime_->devices().empty()) {
+    if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: no usable network interface");
+    runtime_.reset();
+    return Status::address_unavailable;
+  }
+  const auto same = [](const engine::Device& a, const engine::Device& b) {
+    return a.name == b.name && a.guid == b.guid;
+  };
+  const std::vector<engine::Device>& found = runtime_->devices();
+  // Names handed to NCCL point in here: another list is another entry.
+  if (device_lists_.empty() ||
+      !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
+    device_lists_.push_back(found);
+  }
+  if (first && log_ != nullptr) {
+    log_(kLogInfo, kLogInit | kLogNet, "weft", 0, "NET/weft: %s", runtime_->summary().c_str());
+  }
+  return Status::ok;
+}
+
+Status Session::init(Logger log) {
+  const std::lock_guard lock(mutex_);
+  return open(log);
+}
+
+Status Session::init(Logger log, std::uint64_t comm_id, Context** context) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = open(log); status != Status::ok) return status;
+  auto made = std::make_unique<Context>();
+  made->comm_id = comm_id;
+  *context = made.get();
+  contexts_.emplace(made.get(), std::move(made));
+  return Status::ok;
+}
+
+void Session::finalize(Context* context) {
+  std::shared_ptr<engine::Runtime> stopping;
+  std::vector<std::unique_ptr<ListenComm>> listeners;
+  std::vector<std::shared_ptr<Attempt>> attempts;
+  {
+    const std::lock_guard lock(mutex_);
+    if (contexts_.erase(context) == 0) return;
+    const bool last = contexts_.empty();
+    // NCCL forgets listeners and connects that it gave up; with the last context the contextless ones go as well.
+    for (auto entry = listeners_.begin(); entry != listeners_.end();) {
+      const bool leaves = last || entry->second->context == context;
+      if (leaves) listeners.push_back(std::move(entry->second));
+      entry = leaves ? listeners_.erase(entry) : std::next(entry);
+    }
+    for (auto entry = attempts_.begin(); entry != attempts_.end();) {
+      const bool leaves = last || entry->second->context == context;
+      if (leaves) attempts.push_back(std::move(entry->second));
+      entry = leaves ? attempts_.erase(entry) : std::next(entry);
+    }
+    if (last) {
+      stopping = std::move(runtime_);
+      log_ = nullptr;
+    }
+  }
+  // Destroyed here, outside the lock: attempts and listeners first, the runtime's threads last.
+  attempts.clear();
+  listeners.clear();
+}
+
+const std::vector<engine::Device>& Session::devices() {
+  static const std::vector<engine::Device> none;
+  const std::lock_guard lock(mutex_);
+  return device_lists_.empty() ? none : device_lists_.back();
+}
+
+Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
+  const std::lock_guard lock(mutex_);
+  if (device_lists_.empty()) return Status::invalid_argument;  // init was never called, or failed
+  if (const Status status = start(); status != Status::ok) return status;
+  *out = runtime_;
+  return Status::ok;
+}
+
+void Session::add(void* comm) {
+  const std::lock_guard lock(mutex_);
+  comms_.insert(comm);
+}
+
+bool Session::remove(void* comm) {
+  const std::lock_guard lock(mutex_);
+  return comms_.erase(comm) != 0;
+}
+
+bool Session::owns(const void* comm) {
+  const std::lock_guard lock(mutex_);
+  return comms_.count(comm) != 0;
+}
+
+void Session::settle() {
+  std::shared_ptr<engine::Runtime> stopping;
+  const std::lock_guard lock(mutex_);
+  if (!contexts_.empty() || !comms_.empty() || !listeners_.empty() || !attempts_.empty()) return;
+  stopping = std::move(runtime_);
+}
+
+void Session::add_listener(std::unique_ptr<ListenComm> listener, void** out) {
+  const std::lock_guard lock(mutex_);
+  *out = listener.get();
+  listeners_.emplace(listener.get(), std::move(listener));
+}
+
+std::unique_ptr<ListenComm> Session::remove_listener(void* comm) {
+  const std::lock_guard lock(mutex_);
+  const auto found = listeners_.find(comm);
+  if (found == listeners_.end()) return nullptr;
+  std::unique_ptr<ListenComm> listener = std::move(found->second);
+  listeners_.erase(found);
+  return listener;
+}
+
+ListenComm* Session::find_listener(void* comm) {
+  const std::lock_guard lock(mutex_);
+  const auto found = listeners_.find(comm);
+  return found == listeners_.end() ? nullptr : found->second.get();
+}
+
+std::uint64_t Session::add_attempt(std::shared_ptr<Attempt> attempt) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t id = next_attempt_++;
+  attempts_.emplace(id, std::move(attempt));
+  return id;
+}
+
+std::shared_ptr<Attempt> Session::find_attempt(std::uint64_t id, const engine::Handle& handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = attempts_.find(id);
+  if (found == attempts_.end()) return nullptr;
+  if (std::memcmp(found->second->handle.bytes, handle.bytes, engine::kHandleBytes) != 0) return nullptr;
+  return found->second;
+}
+
+void Session::remove_attempt(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  attempts_.erase(id);
+}
+
+void Session::log(int level, const std::string& text) {
+  Logger logger = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    logger = log_;
+  }
+  if (logger != nullptr) logger(level, kLogInit | kLogNet, "weft", 0, "NET/weft: %s", text.c_str());
+}
+
+}  // namespace weft::nccl

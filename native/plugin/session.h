@@ -1,0 +1,94 @@
+// Decides when the process's one runtime starts and stops, and keeps what NCCL may abandon half-way.
+// Moves no data and knows no interface version.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "native/core/status.h"
+#include "native/engine/runtime.h"
+#include "native/plugin/abi_common.h"
+
+namespace weft::nccl {
+
+// One communicator of NCCL 2.28 and later; older ones have none and pass null.
+struct Context {
+  std::uint64_t comm_id = 0;
+};
+
+// A listener handed to NCCL; it may be closed unused, or never.
+struct ListenComm {
+  Context* context = nullptr;
+  std::shared_ptr<engine::Runtime> runtime;  // declared before what lives in it, so that it goes last
+  std::unique_ptr<engine::Listener> listener;
+};
+
+// A connect that NCCL calls again until it is through, or never again.
+struct Attempt {
+  Context* context = nullptr;
+  engine::Handle handle;
+  std::shared_ptr<engine::Runtime> runtime;
+  std::unique_ptr<engine::Dial> dial;
+};
+
+// Never destroyed: exit handlers would race with threads of NCCL that still call in.
+class Session {
+ public:
+  static Session& instance() noexcept;
+
+  // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed.
+  Status init(Logger log);
+  // Interfaces from v11: once per communicator; the runtime stops with the last of them.
+  Status init(Logger log, std::uint64_t comm_id, Context** context);
+  void finalize(Context* context);
+
+  // The devices as the last start found them. A list is never changed or freed, so that names may be kept.
+  const std::vector<engine::Device>& devices();
+  const engine::Knobs& knobs() const { return knobs_; }
+  // Starts the runtime again when it had stopped.
+  Status runtime(std::shared_ptr<engine::Runtime>* out);
+
+  // Everything NCCL holds is counted, and known by address so that a stale pointer is seen before it is followed.
+  void add(void* comm);
+  // False when it is none of ours. The caller frees it, then calls settle().
+  bool remove(void* comm);
+  bool owns(const void* comm);
+  // Stops the runtime when nothing needs it any more.
+  void settle();
+
+  void add_listener(std::unique_ptr<ListenComm> listener, void** out);
+  std::unique_ptr<ListenComm> remove_listener(void* comm);
+  // The listener itself, or null when it is none of ours; NCCL does not close it while it accepts.
+  ListenComm* find_listener(void* comm);
+
+  std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
+  // Null when the number is unknown or belongs to another handle.
+  std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const engine::Handle& handle);
+  void remove_attempt(std::uint64_t id);
+
+  // One line in NCCL's log; silent before init and after the last finalize.
+  void log(int level, const std::string& text);
+
+ private:
+  Status open(Logger log);
+  Status start();
+
+  std::mutex mutex_;
+  Logger log_ = nullptr;
+  engine::Knobs knobs_;
+  std::deque<std::vector<engine::Device>> device_lists_;  // the last is in force
+  std::shared_ptr<engine::Runtime> runtime_;
+  std::unordered_map<Context*, std::unique_ptr<Context>> contexts_;
+  std::unordered_set<const void*> comms_;
+  std::unordered_map<const void*, std::unique_ptr<ListenComm>> listeners_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Attempt>> attempts_;
+  std::uint64_t next_attempt_ = 1;
+};
+
+}  // namespace weft::nccl

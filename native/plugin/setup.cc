@@ -1,0 +1,148 @@
+// Decides how devices, listeners and connection attempts look to NCCL.
+// Never blocks: an attempt that is not through yet is a null comm and success.
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "native/plugin/comm.h"
+#include "native/plugin/plugin.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr int kSpeedMbpsUnknown = 100'000;  // lo and virtual devices: what a current NIC has
+
+// The second half of NCCL's handle is ours alone: it survives from one call of connect to the next. It holds a number
+// and no pointer, since the first half comes from another process and so might the second.
+struct HandleTail {
+  std::uint64_t magic;
+  std::uint64_t attempt;
+};
+constexpr std::uint64_t kTailMagic = 0x7765'6674'7472'7931;
+static_assert(engine::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
+
+std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + engine::kHandleBytes; }
+
+Status begin_attempt(void* context, int device, const engine::Handle& handle, std::shared_ptr<Attempt>* out) {
+  auto attempt = std::make_shared<Attempt>();
+  attempt->context = static_cast<Context*>(context);
+  attempt->handle = handle;
+  if (const Status status = Session::instance().runtime(&attempt->runtime); status != Status::ok) return status;
+  std::string error;
+  const Status status = attempt->runtime->connect(device, handle, &attempt->dial, &error);
+  if (status != Status::ok) {
+    Session::instance().log(kLogWarn, "cannot connect: " + error +
+                                          ". Every rank needs the same NCCL_NET and the same P2P and SHM settings");
+    return status;
+  }
+  *out = std::move(attempt);
+  return Status::ok;
+}
+
+}  // namespace
+
+Status init(Logger log) {
+  if (!mark_parent()) return Status::forked_child;
+  return Session::instance().init(log);
+}
+
+Status init(Logger log, std::uint64_t comm_id, void** context) {
+  if (!mark_parent()) return Status::forked_child;
+  Context* made = nullptr;
+  const Status status = Session::instance().init(log, comm_id, &made);
+  if (context != nullptr) *context = made;
+  return status;
+}
+
+Status finalize(void* context) {
+  Session::instance().finalize(static_cast<Context*>(context));
+  return Status::ok;
+}
+
+Status device_count(int* count) {
+  *count = static_cast<int>(Session::instance().devices().size());
+  return Status::ok;
+}
+
+Status device_facts(int device, DeviceFacts* facts) {
+  // NCCL keeps the name's address; the list behind it is never changed once made.
+  const std::vector<engine::Device>& devices = Session::instance().devices();
+  if (device < 0 || static_cast<std::size_t>(device) >= devices.size()) return Status::invalid_argument;
+  const engine::Device& found = devices[static_cast<std::size_t>(device)];
+  const std::int64_t knob_mbps = Session::instance().knobs().nccl_speed_mbps;
+  const std::int64_t speed_mbps = knob_mbps != 0 ? knob_mbps : found.speed_mbps;
+  facts->name = const_cast<char*>(found.name.c_str());  // NOLINT: the interface's type; NCCL only reads it
+  facts->guid = found.guid;
+  facts->speed_mbps =
+      speed_mbps > 0 ? static_cast<int>(std::min<std::int64_t>(speed_mbps, INT_MAX)) : kSpeedMbpsUnknown;
+  return Status::ok;
+}
+
+Status listen(void* context, int device, void* handle, void** listen_comm) {
+  *listen_comm = nullptr;
+  std::memset(handle, 0, kHandleBytesMax);
+  auto made = std::make_unique<ListenComm>();
+  made->context = static_cast<Context*>(context);
+  if (const Status status = Session::instance().runtime(&made->runtime); status != Status::ok) return status;
+  std::string error;
+  const Status status = made->runtime->listen(device, 0, &made->listener, &error);
+  if (status != Status::ok) {
+    Session::instance().log(kLogWarn, "cannot listen: " + error);
+    return status;
+  }
+  const engine::Handle own = made->listener->handle();
+  std::memcpy(handle, own.bytes, engine::kHandleBytes);
+  Session::instance().add_listener(std::move(made), listen_comm);
+  return Status::ok;
+}
+
+Status connect(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm) {
+  *send_comm = nullptr;
+  if (device_comm != nullptr) *device_comm = nullptr;
+  engine::Handle peer;
+  std::memcpy(peer.bytes, handle, engine::kHandleBytes);
+  HandleTail tail;
+  std::memcpy(&tail, tail_of(handle), sizeof tail);
+
+  Session& session = Session::instance();
+  std::shared_ptr<Attempt> attempt;
+  if (tail.magic == kTailMagic) attempt = session.find_attempt(tail.attempt, peer);
+  if (attempt == nullptr) {
+    if (const Status status = begin_attempt(context, device, peer, &attempt); status != Status::ok) return status;
+    tail = {kTailMagic, session.add_attempt(attempt)};
+    std::memcpy(tail_of(handle), &tail, sizeof tail);
+  }
+  std::shared_ptr<engine::Connection> connection;
+  const Status status = attempt->dial->poll(&connection);
+  if (status == Status::would_block) return Status::ok;
+  if (status == Status::ok) {
+    *send_comm = make_comm(attempt->runtime, std::move(connection));
+  } else {
+    session.log(kLogWarn, "cannot connect: " + attempt->dial->error());
+  }
+  session.remove_attempt(tail.attempt);
+  std::memset(tail_of(handle), 0, sizeof tail);
+  return status;
+}
+
+Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm) {
+  *receive_comm = nullptr;
+  if (device_comm != nullptr) *device_comm = nullptr;
+  ListenComm* const found = Session::instance().find_listener(listen_comm);
+  if (found == nullptr) return Status::invalid_argument;
+  std::shared_ptr<engine::Connection> connection;
+  const Status status = found->listener->accept(&connection);
+  if (status == Status::would_block) return Status::ok;
+  if (status == Status::ok) *receive_comm = make_comm(found->runtime, std::move(connection));
+  return status;
+}
+
+Status close_listen(void* listen_comm) {
+  // One that is not ours any more went with its context's finalize.
+  Session::instance().remove_listener(listen_comm).reset();
+  Session::instance().settle();
+  return Status::ok;
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,264 @@
+// Fits the one core to every version of NCCL's interface; a shim is named for the first version it fits.
+// Holds no state and no behaviour of its own; out-parameters are written before the guard, which may refuse the call.
+#include "native/plugin/abi_v10.h"
+#include "native/plugin/abi_v11.h"
+#include "native/plugin/abi_v12.h"
+#include "native/plugin/abi_v8.h"
+#include "native/plugin/abi_v9.h"
+#include "native/plugin/plugin.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr int kCommsMax = 1 << 16;
+
+// NCCL passes an uninitialised struct: `*properties = {}` in the callers, then every field that is not zero.
+template <typename Properties>
+void fill_v8(Properties* properties, const DeviceFacts& facts) {
+  properties->name = facts.name;
+  // No PCI path: NCCL would take a NIC close to a GPU for one whose 128-byte stores arrive whole and in order, and
+  // turn on a protocol (LL128) that bytes copied by a CPU do not satisfy.
+  properties->pci_path = nullptr;
+  properties->guid = facts.guid;
+  properties->pointer_support = kPointerHost;
+  properties->speed_mbps = facts.speed_mbps;
+  properties->comms_max = kCommsMax;
+  properties->receives_max = 1;
+  properties->net_device_type = kDeviceTypeHost;
+}
+
+template <typename Properties>
+void fill_v9(Properties* properties, const DeviceFacts& facts, int device) {
+  fill_v8(properties, facts);
+  properties->virtual_properties.ndevs = 1;
+  properties->virtual_properties.devs[0] = device;
+  properties->p2p_bytes_max = kMaxMessageBytes;
+  properties->collective_bytes_max = kMaxMessageBytes;
+}
+
+template <typename Properties, typename Fill>
+Result get_properties(int device, Properties* properties, Fill&& fill) noexcept {
+  return guarded([&] {
+    *properties = {};
+    DeviceFacts facts;
+    const Status status = device_facts(device, &facts);
+    if (status == Status::ok) fill(facts);
+    return status;
+  });
+}
+
+Result get_properties_v8(int device, v8::Properties* properties) noexcept {
+  return get_properties(device, properties, [&](const DeviceFacts& facts) { fill_v8(properties, facts); });
+}
+
+Result get_properties_v9(int device, v9::Properties* properties) noexcept {
+  return get_properties(device, properties, [&](const DeviceFacts& facts) { fill_v9(properties, facts, device); });
+}
+
+Result get_properties_v11(int device, v11::Properties* properties) noexcept {
+  return get_properties(device, properties, [&](const DeviceFacts& facts) {
+    fill_v9(properties, facts, device);
+    properties->multi_request_size_max = 1;
+  });
+}
+
+Result get_properties_v12(int device, v12::Properties* properties) noexcept {
+  return get_properties(device, properties, [&](const DeviceFacts& facts) {
+    fill_v9(properties, facts, device);
+    properties->multi_request_size_max = 1;
+    properties->rail_id = -1;
+    properties->plane_id = -1;
+  });
+}
+
+Result init_v8(Logger log) noexcept {
+  return guarded([&] { return init(log); });
+}
+
+Result init_v10(Logger log, ProfilerCallback) noexcept { return init_v8(log); }
+
+Result init_v11(void** context, std::uint64_t comm_id, CommConfig*, Logger log, ProfilerCallback) noexcept {
+  return guarded([&] { return init(log, comm_id, context); });
+}
+
+Result finalize_v11(void* context) noexcept {
+  return guarded([&] { return finalize(context); });
+}
+
+Result devices_v8(int* count) noexcept {
+  return guarded([&] { return device_count(count); });
+}
+
+Result listen_v11(void* context, int device, void* handle, void** listen_comm) noexcept {
+  return guarded([&] { return listen(context, device, handle, listen_comm); });
+}
+
+Result listen_v8(int device, void* handle, void** listen_comm) noexcept {
+  return listen_v11(nullptr, device, handle, listen_comm);
+}
+
+Result connect_v11(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {
+  *send_comm = nullptr;
+  return guarded([&] { return connect(context, device, handle, send_comm, device_comm); });
+}
+
+Result connect_v10(int device, CommConfig*, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {
+  return connect_v11(nullptr, device, handle, send_comm, device_comm);
+}
+
+Result connect_v8(int device, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {
+  return connect_v11(nullptr, device, handle, send_comm, device_comm);
+}
+
+Result accept_v8(void* listen_comm, void** receive_comm, DeviceHandle** device_comm) noexcept {
+  *receive_comm = nullptr;
+  return guarded([&] { return accept(listen_comm, receive_comm, device_comm); });
+}
+
+Result reg_mr_v8(void* comm, void* data, std::size_t size, int type, void** mhandle) noexcept {
+  return guarded([&] { return reg_mr(comm, data, size, type, mhandle); });
+}
+
+Result dereg_mr_v8(void* comm, void* mhandle) noexcept {
+  return guarded([&] { return dereg_mr(comm, mhandle); });
+}
+
+Result isend_v10(void* send_comm, void* data, std::size_t size, int, void*, void*, void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] { return isend(send_comm, data, size, request); });
+}
+
+Result isend_v9(void* send_comm, void* data, std::size_t size, int, void*, void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] { return isend(send_comm, data, size, request); });
+}
+
+Result isend_v8(void* send_comm, void* data, int size, int, void*, void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] {
+    return size < 0 ? Status::invalid_argument : isend(send_comm, data, static_cast<std::size_t>(size), request);
+  });
+}
+
+Result irecv_v10(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void**, void**,
+                 void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], request); });
+}
+
+Result irecv_v9(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void**, void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], request); });
+}
+
+Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, void**, void** request) noexcept {
+  *request = nullptr;
+  return guarded([&] {
+    if (sizes[0] < 0) return Status::invalid_argument;
+    return irecv(receive_comm, count, data, static_cast<std::size_t>(sizes[0]), request);
+  });
+}
+
+// Host memory is visible to the GPU once its stores are complete, which a done receive already says.
+Result iflush_v8(void*, int, void**, int*, void**, void** request) noexcept {
+  *request = nullptr;
+  return guarded([] { return Status::ok; });
+}
+
+Result test_v8(void* request, int* done, int* sizes) noexcept {
+  *done = 0;
+  return guarded([&] { return test(request, done, sizes); });
+}
+
+Result close_comm_v8(void* comm) noexcept {
+  return guarded([&] { return close_comm(comm); });
+}
+
+Result close_listen_v8(void* comm) noexcept {
+  return guarded([&] { return close_listen(comm); });
+}
+
+// Calls that no version needs of a plugin for host memory: dma-buf registration, device handles, NIC fusion, hints.
+template <typename Net>
+constexpr Net common(Net net) {
+  net.name = kName;
+  net.devices = devices_v8;
+  net.accept = accept_v8;
+  net.reg_mr = reg_mr_v8;
+  net.dereg_mr = dereg_mr_v8;
+  net.iflush = iflush_v8;
+  net.test = test_v8;
+  net.close_send = close_comm_v8;
+  net.close_receive = close_comm_v8;
+  net.close_listen = close_listen_v8;
+  return net;
+}
+
+constexpr v8::Net net_v8() {
+  v8::Net net = common(v8::Net{});
+  net.init = init_v8;
+  net.get_properties = get_properties_v8;
+  net.listen = listen_v8;
+  net.connect = connect_v8;
+  net.isend = isend_v8;
+  net.irecv = irecv_v8;
+  return net;
+}
+
+constexpr v9::Net net_v9() {
+  v9::Net net = common(v9::Net{});
+  net.init = init_v8;
+  net.get_properties = get_properties_v9;
+  net.listen = listen_v8;
+  net.connect = connect_v8;
+  net.isend = isend_v9;
+  net.irecv = irecv_v9;
+  return net;
+}
+
+constexpr v10::Net net_v10() {
+  v10::Net net = common(v10::Net{});
+  net.init = init_v10;
+  net.get_properties = get_properties_v9;
+  net.listen = listen_v8;
+  net.connect = connect_v10;
+  net.isend = isend_v10;
+  net.irecv = irecv_v10;
+  return net;
+}
+
+template <typename Net>
+constexpr Net net_from_v11() {
+  Net net = common(Net{});
+  net.init = init_v11;
+  net.listen = listen_v11;
+  net.connect = connect_v11;
+  net.isend = isend_v10;
+  net.irecv = irecv_v10;
+  net.finalize = finalize_v11;
+  return net;
+}
+
+constexpr v11::Net net_v11() {
+  v11::Net net = net_from_v11<v11::Net>();
+  net.get_properties = get_properties_v11;
+  return net;
+}
+
+constexpr v12::Net net_v12() {
+  v12::Net net = net_from_v11<v12::Net>();
+  net.get_properties = get_properties_v12;
+  return net;
+}
+
+}  // namespace
+}  // namespace weft::nccl
+
+#define WEFT_EXPORT __attribute__((visibility("default"), used)) constinit
+extern "C" {
+WEFT_EXPORT weft::nccl::v8::Net ncclNetPlugin_v8 = weft::nccl::net_v8();
+WEFT_EXPORT weft::nccl::v9::Net ncclNetPlugin_v9 = weft::nccl::net_v9();
+WEFT_EXPORT weft::nccl::v10::Net ncclNetPlugin_v10 = weft::nccl::net_v10();
+WEFT_EXPORT weft::nccl::v11::Net ncclNetPlugin_v11 = weft::nccl::net_v11();
+WEFT_EXPORT weft::nccl::v12::Net ncclNetPlugin_v12 = weft::nccl::net_v12();
+}
