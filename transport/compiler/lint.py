@@ -284,7 +284,7 @@ class _Function:
             case ast.Call():
                 self.call(node, bound)
             case ast.Subscript(value=ast.Attribute() as field, slice=index):
-                self.attribute(field, bound)
+                self.attribute(field, bound, indexed=True)
                 self.value(index, bound)
             case ast.Subscript():
                 self.refuse(node, "only paths and array fields are indexed", "use a record field")
@@ -306,7 +306,7 @@ class _Function:
             self.refuse(node, f"{node.id} is not a constant number",
                         GLOBAL_REMEDIES.get(node.id, "use a number, a record or an argument"))
 
-    def attribute(self, node: ast.Attribute, bound: set[str]) -> None:
+    def attribute(self, node: ast.Attribute, bound: set[str], indexed: bool = False) -> None:
         role = self.record(node.value)
         if role is not None and not role[2]:
             if isinstance(node.value, ast.Subscript):
@@ -316,6 +316,9 @@ class _Function:
             if node.attr not in role[1].defaults:
                 there = ", ".join(role[1].defaults) or "none"
                 self.refuse(node, f"{role[0]} has no field {node.attr!r}", f"there are: {there}")
+            if bool(role[1].dtype[node.attr].shape) != indexed:
+                self.refuse(node, f"{node.attr} is {'a number' if indexed else 'an array'}",
+                            "index array fields, and only those")
             return
         if isinstance(node.value, ast.Name) and node.value.id not in self.locals:
             module = self.function.__globals__.get(node.value.id)

@@ -1,0 +1,88 @@
+"""Decides what the registry and the declarations refuse, and that the C header is fresh.
+
+Never touches the compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from congestion import registry
+from congestion.api import FAMILIES, path_policy, record, window_policy
+from congestion.header import header_text
+from congestion.registry import Entry, RegistryError, find, policies, table
+
+
+def hook(flow: Any, params: Any, event: Any, result: Any) -> None:
+    result.window_bytes = 1.0
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = 0
+
+
+HOOKS = {"on_start": hook, "on_ack": hook, "on_loss": hook, "on_timeout": hook}
+
+
+def test_header__is_fresh() -> None:
+    path = Path(__file__).parents[2] / "native" / "policy" / "records.h"
+    assert path.read_text() == header_text(), "run python -m transport.compiler --header"
+
+
+def test_registry__every_family_has_its_fixed() -> None:
+    for family in FAMILIES:
+        assert find(family, "fixed").family.name == family
+
+
+def test_registry__an_unknown_name_lists_what_exists() -> None:
+    with pytest.raises(RegistryError, match=r"no window policy 'bbr': there are fixed, swift"):
+        find("window", "bbr")
+    with pytest.raises(RegistryError, match="credit, loss, path, window"):
+        find("windows", "fixed")
+
+
+def test_registry__a_name_taken_twice_names_both_places() -> None:
+    policy = find("window", "swift")
+    with pytest.raises(RegistryError, match=r"'swift': one from here, one from there"):
+        table([Entry(policy, "here"), Entry(policy, "there")])
+    table([Entry(policy, "here"), Entry(replace(policy, name="swift2"), "there")])
+
+
+def test_registry__a_module_without_a_policy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SHIPPED", ("congestion.api",))
+    with pytest.raises(RegistryError, match="congestion.api:POLICY"):
+        policies()
+    monkeypatch.setattr(registry, "SHIPPED", ("congestion.absent",))
+    with pytest.raises(RegistryError, match="congestion.absent"):
+        policies()
+
+
+@pytest.mark.parametrize("name", ["", "Swift", "a b", "x/y", "9", "x" * 48])
+def test_declare__names(name: str) -> None:
+    with pytest.raises(ValueError, match="policy name"):
+        window_policy(name, **HOOKS)
+
+
+def test_declare__records() -> None:
+    with pytest.raises(ValueError, match="starts at zero: set it in on_start"):
+        window_policy("x", flow=record(a=3), **HOOKS)
+    with pytest.raises(ValueError, match="written by the core"):
+        path_policy("x", path=record(rtt_ns=int), pick=pick, on_feedback=pick)
+    with pytest.raises(TypeError, match="give int, float, a number"):
+        record(a="text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give int, float, a number"):
+        record(a=True)
+    with pytest.raises(ValueError, match="at most 4096"):
+        record(a=(0,) * 513)
+    assert record(a=int, b=(1.0, 2.0)).size_bytes == 24
+
+
+def test_declare__hooks() -> None:
+    with pytest.raises(TypeError, match=r"pick takes \(flow, paths, params, event, result\)"):
+        path_policy("x", pick=hook, on_feedback=hook)
+    with pytest.raises(TypeError, match="not a plain function"):
+        window_policy("x", **(HOOKS | {"on_ack": max}))
