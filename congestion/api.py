@@ -3,8 +3,8 @@
 Never touches a clock, a random source, a file or a thread, and holds no algorithm.
 
 A hook is a plain function over records. Records hold int64 and float64 only, so that one file gives
-the same numbers interpreted and compiled. Flow, path and port records start at zero; params start at
-their defaults; a result arrives zeroed and the hook writes every field of it.
+the same numbers interpreted and compiled. Flow, path and port records start at zero; params start
+at their defaults; a result arrives zeroed and the hook writes every field of it.
 """
 
 from __future__ import annotations
@@ -75,18 +75,14 @@ def record(**fields: Value) -> Record:
     dtype = np.dtype([spec for spec, _ in described], align=True)
     if dtype.itemsize > MAX_RECORD_BYTES:
         raise ValueError(f"a record of {dtype.itemsize} bytes; at most {MAX_RECORD_BYTES}")
-    return Record(
-        dtype, MappingProxyType({spec[0]: start for spec, start in described})
-    )
+    return Record(dtype, MappingProxyType({spec[0]: start for spec, start in described}))
 
 
 EMPTY = record()
 
 
 def _layout(integers: str, floats: str = "") -> Record:
-    return record(
-        **{name: int for name in integers.split()}, **{name: float for name in floats.split()}
-    )
+    return record(**dict.fromkeys(integers.split(), int), **dict.fromkeys(floats.split(), float))
 
 
 WINDOW_EVENT = _layout(
@@ -119,7 +115,7 @@ CREDIT_RESULT = _layout("granted_bytes next_tick_ns")
 
 @dataclass(frozen=True)
 class Family:
-    """What all policies of one kind share. Codes and hook order are those of native/policy/policy.h."""
+    """What all policies of one kind share; codes and hook order as in native/policy/policy.h."""
 
     name: str
     code: int
@@ -135,19 +131,49 @@ class Family:
         return ("flow", *middle, "params", "event", "result")
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType({
-    family.name: family
-    for family in (
-        Family("window", 1, ("on_start", "on_ack", "on_loss", "on_timeout"),
-               WINDOW_EVENT, WINDOW_RESULT, "", EMPTY),
-        Family("credit", 2, ("on_start", "on_demand", "on_tick"),
-               CREDIT_EVENT, CREDIT_RESULT, "port", EMPTY),
-        Family("path", 3, ("on_start", "pick", "on_feedback"),
-               PATH_EVENT, PATH_RESULT, "path", PATH_HEAD),
-        Family("loss", 4, ("on_start", "on_ack", "on_timer"),
-               LOSS_EVENT, LOSS_RESULT, "path", EMPTY),
-    )
-})
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        family.name: family
+        for family in (
+            Family(
+                "window",
+                1,
+                ("on_start", "on_ack", "on_loss", "on_timeout"),
+                WINDOW_EVENT,
+                WINDOW_RESULT,
+                "",
+                EMPTY,
+            ),
+            Family(
+                "credit",
+                2,
+                ("on_start", "on_demand", "on_tick"),
+                CREDIT_EVENT,
+                CREDIT_RESULT,
+                "port",
+                EMPTY,
+            ),
+            Family(
+                "path",
+                3,
+                ("on_start", "pick", "on_feedback"),
+                PATH_EVENT,
+                PATH_RESULT,
+                "path",
+                PATH_HEAD,
+            ),
+            Family(
+                "loss",
+                4,
+                ("on_start", "on_ack", "on_timer"),
+                LOSS_EVENT,
+                LOSS_RESULT,
+                "path",
+                EMPTY,
+            ),
+        )
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -181,7 +207,11 @@ def _joined(head: Record, own: Record) -> Record:
 
 
 def _declare(
-    family: Family, name: str, flow: Record, shared: Record, params: Record,
+    family: Family,
+    name: str,
+    flow: Record,
+    shared: Record,
+    params: Record,
     hooks: Mapping[str, Hook],
 ) -> Policy:
     plain = name.replace("-", "_")
@@ -206,13 +236,24 @@ def _declare(
 
 
 def window_policy(
-    name: str, *, flow: Record = EMPTY, params: Record = EMPTY,
-    on_start: Hook, on_ack: Hook, on_loss: Hook, on_timeout: Hook,
+    name: str,
+    *,
+    flow: Record = EMPTY,
+    params: Record = EMPTY,
+    on_start: Hook,
+    on_ack: Hook,
+    on_loss: Hook,
+    on_timeout: Hook,
 ) -> Policy:
     """How much a flow may have in flight, and how fast it sends."""
-    return _declare(FAMILIES["window"], name, flow, EMPTY, params,
-                    {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss,
-                     "on_timeout": on_timeout})
+    return _declare(
+        FAMILIES["window"],
+        name,
+        flow,
+        EMPTY,
+        params,
+        {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss, "on_timeout": on_timeout},
+    )
 
 
 def _start_path(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -221,12 +262,24 @@ def _start_path(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
 
 
 def path_policy(
-    name: str, *, flow: Record = EMPTY, path: Record = EMPTY, params: Record = EMPTY,
-    on_start: Hook = _start_path, pick: Hook, on_feedback: Hook,
+    name: str,
+    *,
+    flow: Record = EMPTY,
+    path: Record = EMPTY,
+    params: Record = EMPTY,
+    on_start: Hook = _start_path,
+    pick: Hook,
+    on_feedback: Hook,
 ) -> Policy:
     """Which path the next burst takes, and how long the burst is. The flow record is the peer's."""
-    return _declare(FAMILIES["path"], name, flow, path, params,
-                    {"on_start": on_start, "pick": pick, "on_feedback": on_feedback})
+    return _declare(
+        FAMILIES["path"],
+        name,
+        flow,
+        path,
+        params,
+        {"on_start": on_start, "pick": pick, "on_feedback": on_feedback},
+    )
 
 
 def _start_loss(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -236,18 +289,42 @@ def _start_loss(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
 
 
 def loss_policy(
-    name: str, *, flow: Record = EMPTY, path: Record = EMPTY, params: Record = EMPTY,
-    on_start: Hook = _start_loss, on_ack: Hook, on_timer: Hook,
+    name: str,
+    *,
+    flow: Record = EMPTY,
+    path: Record = EMPTY,
+    params: Record = EMPTY,
+    on_start: Hook = _start_loss,
+    on_ack: Hook,
+    on_timer: Hook,
 ) -> Policy:
     """Which segments are taken for lost, as horizons, and when to look again."""
-    return _declare(FAMILIES["loss"], name, flow, path, params,
-                    {"on_start": on_start, "on_ack": on_ack, "on_timer": on_timer})
+    return _declare(
+        FAMILIES["loss"],
+        name,
+        flow,
+        path,
+        params,
+        {"on_start": on_start, "on_ack": on_ack, "on_timer": on_timer},
+    )
 
 
 def credit_policy(
-    name: str, *, flow: Record = EMPTY, port: Record = EMPTY, params: Record = EMPTY,
-    on_start: Hook, on_demand: Hook, on_tick: Hook,
+    name: str,
+    *,
+    flow: Record = EMPTY,
+    port: Record = EMPTY,
+    params: Record = EMPTY,
+    on_start: Hook,
+    on_demand: Hook,
+    on_tick: Hook,
 ) -> Policy:
-    """How much a sender may send, decided by its receiver. The port record is shared by all flows."""
-    return _declare(FAMILIES["credit"], name, flow, port, params,
-                    {"on_start": on_start, "on_demand": on_demand, "on_tick": on_tick})
+    """How much a sender may send, decided by its receiver. All flows share the port record."""
+    return _declare(
+        FAMILIES["credit"],
+        name,
+        flow,
+        port,
+        params,
+        {"on_start": on_start, "on_demand": on_demand, "on_tick": on_tick},
+    )

@@ -56,8 +56,10 @@ def shipped() -> list[Entry]:
 def installed() -> list[Entry]:
     """What other distributions registered."""
     return [
-        Entry(_load(point.module, point.attr or "POLICY"),
-              f"{point.module} ({point.dist.name if point.dist else 'unknown distribution'})")
+        Entry(
+            _load(point.module, point.attr or "POLICY"),
+            f"{point.module} ({point.dist.name if point.dist else 'unknown distribution'})",
+        )
         for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.value)
     ]
 

@@ -27,7 +27,7 @@ Params = record(
 )
 
 
-def reorder_ns(path: Any, params: Any, event: Any) -> int:
+def reorder_ns(path: Any, params: Any, event: Any) -> Any:
     window_ns = max(path.reorder_quarters, 1) * event.rtt_min_ns // 4
     return max(min(window_ns, event.srtt_ns), params.reorder_floor_ns)
 

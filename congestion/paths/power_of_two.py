@@ -48,7 +48,7 @@ def bar(paths: Any, event: Any, index: int) -> int:
     return 0
 
 
-def expected_ns(flow: Any, path: Any, params: Any, event: Any) -> float:
+def expected_ns(flow: Any, path: Any, params: Any, event: Any) -> Any:
     queued_ns = params.queued_ns_per_byte * path.inflight_bytes
     if path.score_ns == 0.0:
         return queued_ns + flow.mean_ns * path.untold_picks / params.untold_picks_per_mean

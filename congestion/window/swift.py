@@ -66,7 +66,7 @@ def cut(flow: Any, event: Any, factor: float) -> None:
         flow.last_cut_ns = event.now_ns
 
 
-def observe(flow: Any, event: Any) -> int:
+def observe(flow: Any, event: Any) -> Any:
     """The least queueing delay of this round trip and the last one."""
     if event.now_ns >= flow.round_end_ns:
         flow.last_queue_ns = flow.round_queue_ns
@@ -126,6 +126,11 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 POLICY = window_policy(
-    "swift", flow=Flow, params=Params,
-    on_start=on_start, on_ack=on_ack, on_loss=on_loss, on_timeout=on_timeout,
+    "swift",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
 )

@@ -16,7 +16,7 @@ pytest.importorskip("numba")
 
 from congestion.api import Policy
 from congestion.registry import policies
-from transport.compiler import Interpreted, compile, compile_object
+from transport.compiler import Interpreted, compile_object, compile_policy
 from transport.compiler.emit import DESCRIPTOR, NEEDS
 from transport.compiler.library import Library, jit, load
 from transport.compiler.objectfile import symbols
@@ -27,7 +27,8 @@ EVENTS = 2_500
 PATHS = 8
 
 every_policy = pytest.mark.parametrize(
-    "policy", [entry.policy for entry in policies().values()],
+    "policy",
+    [entry.policy for entry in policies().values()],
     ids=[f"{family}-{name}" for family, name in policies()],
 )
 
@@ -43,15 +44,24 @@ class Side:
     def __init__(self, policy: Policy, runner: Library | Interpreted) -> None:
         self.runner = runner
         self.flow = policy.flow.zeros()
-        self.shared = None if not policy.family.shared else policy.shared.zeros(
-            PATHS if policy.family.shared == "path" else 1)
+        self.shared: Any = (
+            None
+            if not policy.family.shared
+            else policy.shared.zeros(PATHS if policy.family.shared == "path" else 1)
+        )
         self.params = policy.params.filled()
         self.result = policy.family.result.zeros()
 
     def call(self, hook: str, event: Any) -> int:
         self.result[:] = 0
-        return self.runner.call(hook, flow=self.flow, shared=self.shared, params=self.params,
-                                event=event, result=self.result)
+        return self.runner.call(
+            hook,
+            flow=self.flow,
+            shared=self.shared,
+            params=self.params,
+            event=event,
+            result=self.result,
+        )
 
     def records(self) -> list[bytes]:
         shared = b"" if self.shared is None else self.shared.tobytes()
@@ -67,9 +77,15 @@ def compare(policy: Policy, runners: list[Library | Interpreted], seed: int) -> 
         event = source.next(hook, previous)
         if policy.family.name == "path":
             for index in range(PATHS):
-                head = (draw.choice((0, 1, 1, 1)), draw.randint(0, 1 << 20), draw.randint(0, 90_000))
+                head = (
+                    draw.choice((0, 1, 1, 1)),
+                    draw.randint(0, 1 << 20),
+                    draw.randint(0, 90_000),
+                )
                 for side in sides:
-                    for name, value in zip(("usable", "inflight_bytes", "rtt_ns"), head, strict=True):
+                    for name, value in zip(
+                        ("usable", "inflight_bytes", "rtt_ns"), head, strict=True
+                    ):
                         side.shared[name][index] = value
         before = event.tobytes()
         statuses = [side.call(hook, event) for side in sides]
@@ -84,13 +100,13 @@ def compare(policy: Policy, runners: list[Library | Interpreted], seed: int) -> 
 
 @every_policy
 def test_conformance__compiled_equals_interpreted(policy: Policy, folder: Path) -> None:
-    path = compile(policy, folder / f"{policy.family.name}_{policy.name}.so")
+    path = compile_policy(policy, folder / f"{policy.family.name}_{policy.name}.so")
     compare(policy, [Interpreted(policy), load(path), jit(policy)], seed=7)
 
 
 @every_policy
 def test_conformance__library_needs_no_python(policy: Policy, folder: Path) -> None:
-    path = compile(policy, folder / f"symbols_{policy.family.name}_{policy.name}.so")
+    path = compile_policy(policy, folder / f"symbols_{policy.family.name}_{policy.name}.so")
     found = symbols(path.read_bytes(), dynamic=True)
     assert found.undefined <= NEEDS
     assert found.defined == {DESCRIPTOR}
@@ -98,10 +114,11 @@ def test_conformance__library_needs_no_python(policy: Policy, folder: Path) -> N
 
 @every_policy
 def test_conformance__descriptor_matches_the_records(policy: Policy, folder: Path) -> None:
-    library = load(compile(policy, folder / f"head_{policy.family.name}_{policy.name}.so"))
+    library = load(compile_policy(policy, folder / f"head_{policy.family.name}_{policy.name}.so"))
     head = library.descriptor
     assert (head.descriptor_bytes, head.abi_version) == (224, 1)
-    assert library.name == policy.name and library.family is policy.family
+    assert library.name == policy.name
+    assert library.family is policy.family
     assert head.flow_bytes == policy.flow.size_bytes
     assert head.shared_bytes == policy.shared.size_bytes
     assert head.event_bytes == policy.family.event.size_bytes
@@ -123,7 +140,8 @@ def test_conformance__results_stay_in_range(policy: Policy, folder: Path) -> Non
         assert side.call(hook, event) == 0
         if hook == "pick":
             chosen = int(side.result["path"][0])
-            assert 0 <= chosen < PATHS and side.result["burst_bytes"][0] > 0
+            assert 0 <= chosen < PATHS
+            assert side.result["burst_bytes"][0] > 0
             assert side.shared["usable"][chosen] or not side.shared["usable"].any()
         elif policy.family.name == "credit":
             assert side.result["granted_bytes"][0] >= granted
@@ -136,8 +154,8 @@ def test_conformance__results_stay_in_range(policy: Policy, folder: Path) -> Non
 
 @every_policy
 def test_conformance__same_source_same_library(policy: Policy, folder: Path) -> None:
-    one = compile(policy, folder / "one.so").read_bytes()
-    assert compile(policy, folder / "two.so").read_bytes() == one
+    one = compile_policy(policy, folder / "one.so").read_bytes()
+    assert compile_policy(policy, folder / "two.so").read_bytes() == one
 
 
 def test_conformance__fixed_objects_carry_their_own_symbol(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from transport.compiler import PolicyError, compile
+from transport.compiler import PolicyError, compile_policy
 from transport.compiler.library import Library, jit
 
 HEAD = '''"""A policy under test."""
@@ -38,10 +38,10 @@ def hold(flow, params, event, result):
     result.pacing_bytes_per_s = 0.0
 def on_ack(flow, params, event, result):
 '''
-TAIL = '''
+TAIL = """
 POLICY = window_policy("tried", flow=Flow, params=Params,
                        on_start=hold, on_ack=on_ack, on_loss=hold, on_timeout=hold)
-'''
+"""
 FIRST = HEAD.count("\n") + 1
 
 
@@ -53,63 +53,75 @@ def write(folder: Path, body: str) -> Path:
 
 def refusal(folder: Path, body: str) -> PolicyError:
     with pytest.raises(PolicyError) as caught:
-        compile(write(folder, body), folder / "out.so")
+        compile_policy(write(folder, body), folder / "out.so")
     assert not (folder / "out.so").exists()
     return caught.value
 
 
-@pytest.mark.parametrize(("body", "line", "reason"), [
-    ("x = 1\nwhile x:\n    x = 0", 2, "while has no bound"),
-    ("x = again(1)", None, "calls itself"),
-    ("x = ping(1)", None, "calls itself"),
-    ("for i in range(event.path):\n    pass", 1, "range is not constant"),
-    ("n = 4\nfor i in range(n):\n    pass", 2, "range is not constant"),
-    ("for i in TABLE:\n    pass", 1, "a loop runs over a range only"),
-    ("for i in range(1000):\n    for j in range(1000):\n        pass", 2, "up to 1000000 steps"),
-    ("for i in range(1, 9, 0):\n    pass", 1, "range is not constant"),
-    ("try:\n    pass\nexcept ValueError:\n    pass", 1, "exceptions cannot be caught"),
-    ("with flow:\n    pass", 1, "with has no meaning"),
-    ("import os", 1, "import inside a hook"),
-    ("global LIMIT\nLIMIT = 3", 1, "a global cannot be written"),
-    ("print(1)", 1, "print cannot be called"),
-    ("flow.window_bytes = random.random()", 1, "random.random is not available"),
-    ("flow.window_bytes = time.time()", 1, "time.time is not available"),
-    ("flow.window_bytes = TABLE[0]", 1, "only paths and array fields are indexed"),
-    ("event.now_ns = 3", 1, "event is read only"),
-    ("params.gain += 1.0", 1, "params is read only"),
-    ("e = event\ne.now_ns = 1", 2, "event is read only"),
-    ("shrink(event)", None, "event is read only"),
-    ("x = [1, 2]", 1, "a list needs the heap"),
-    ("x = {1: 2}", 1, "a dict needs the heap"),
-    ("x = {1, 2}", 1, "a set needs the heap"),
-    ("x = max([i for i in range(3)])", 1, "needs the heap"),
-    ("f = lambda: 3", 1, "a function inside a function"),
-    ("x = f'{event.path}'", 1, "a formatted string"),
-    ("x = event.rtt_ns ** 2", 1, "** differs"),
-    ("x = 'text'", 1, "is not a number"),
-    ("x = None", 1, "is not a number"),
-    ("x = event.rtt", 1, "event has no field 'rtt'"),
-    ("flow.extra = 1", 1, "flow has no field 'extra'"),
-    ("if event.path:\n    x = 1\nflow.cuts = x", 3, "may be read before it is set"),
-    ("for i in range(3):\n    x = 1\nflow.cuts = x", 3, "may be read before it is set"),
-    ("return 3", 1, "a hook returns nothing"),
-    ("return\nx = 1", 2, "never reached"),
-    ("raise SystemExit", 1, "only plain built-in errors"),
-    ("flow = 3", 1, "flow is a record"),
-    ("x = eval(3)", 1, "eval cannot be called"),
-    ("x = flow.__class__", 1, "flow has no field '__class__'"),
-    ("x = (1).real", 1, "only records have fields"),
-    ("yield 3", 1, "Yield is not part"),
-    ("def inner():\n    pass", 1, "a function inside a function"),
-    ("x = event.path is event.kind", 1, "is compares objects"),
-    ("assert event.path == 3, [1]", 1, "a list needs the heap"),
-    ("x = math.floor(1.5)", 1, "math.floor is not available"),
-    ("x: int = 3\ny = x = 3", 2, "several targets"),
-    ("flow.cuts = event.rand", 1, "a float is stored in the integer field cuts"),
-    ("flow.cuts += 1\nflow.seen = 3", 2, "seen is an array"),
-    ("x = flow.seen", 1, "seen is an array"),
-    ("x = flow.cuts[0]", 1, "cuts is a number"),
-])
+@pytest.mark.parametrize(
+    ("body", "line", "reason"),
+    [
+        ("x = 1\nwhile x:\n    x = 0", 2, "while has no bound"),
+        ("x = again(1)", None, "calls itself"),
+        ("x = ping(1)", None, "calls itself"),
+        ("for i in range(event.path):\n    pass", 1, "range is not constant"),
+        ("n = 4\nfor i in range(n):\n    pass", 2, "range is not constant"),
+        ("for i in TABLE:\n    pass", 1, "a loop runs over a range only"),
+        (
+            "for i in range(1000):\n    for j in range(1000):\n        pass",
+            2,
+            "up to 1000000 steps",
+        ),
+        ("for i in range(1, 9, 0):\n    pass", 1, "range is not constant"),
+        ("try:\n    pass\nexcept ValueError:\n    pass", 1, "exceptions cannot be caught"),
+        ("with flow:\n    pass", 1, "with has no meaning"),
+        ("import os", 1, "import inside a hook"),
+        ("global LIMIT\nLIMIT = 3", 1, "a global cannot be written"),
+        ("print(1)", 1, "print cannot be called"),
+        ("flow.window_bytes = random.random()", 1, "random.random is not available"),
+        ("flow.window_bytes = time.time()", 1, "time.time is not available"),
+        ("flow.window_bytes = TABLE[0]", 1, "only paths and array fields are indexed"),
+        ("event.now_ns = 3", 1, "event is read only"),
+        ("params.gain += 1.0", 1, "params is read only"),
+        ("e = event\ne.now_ns = 1", 2, "event is read only"),
+        ("shrink(event)", None, "event is read only"),
+        ("x = [1, 2]", 1, "a list needs the heap"),
+        ("x = {1: 2}", 1, "a dict needs the heap"),
+        ("x = {1, 2}", 1, "a set needs the heap"),
+        ("x = max([i for i in range(3)])", 1, "needs the heap"),
+        ("f = lambda: 3", 1, "a function inside a function"),
+        ("x = f'{event.path}'", 1, "a formatted string"),
+        ("x = event.rtt_ns ** 2", 1, "** differs"),
+        ("x = 'text'", 1, "is not a number"),
+        ("x = 1 << 3\ny = 9223372036854775808", 2, "does not fit an int64"),
+        ("for i in range(10**9):\n    pass", 1, "** differs"),
+        ("for i in range(100000):\n    pass", 1, "up to 100000 steps"),
+        ("for i in range(9223372036854775807):\n    pass", 1, "out of reach"),
+        ("for i in range(len(flow.nothing)):\n    pass", 1, "range is not constant"),
+        ("x = None", 1, "is not a number"),
+        ("x = event.rtt", 1, "event has no field 'rtt'"),
+        ("flow.extra = 1", 1, "flow has no field 'extra'"),
+        ("if event.path:\n    x = 1\nflow.cuts = x", 3, "may be read before it is set"),
+        ("for i in range(3):\n    x = 1\nflow.cuts = x", 3, "may be read before it is set"),
+        ("return 3", 1, "a hook returns nothing"),
+        ("return\nx = 1", 2, "never reached"),
+        ("raise SystemExit", 1, "only plain built-in errors"),
+        ("flow = 3", 1, "flow is a record"),
+        ("x = eval(3)", 1, "eval cannot be called"),
+        ("x = flow.__class__", 1, "flow has no field '__class__'"),
+        ("x = (1).real", 1, "only records have fields"),
+        ("yield 3", 1, "Yield is not part"),
+        ("def inner():\n    pass", 1, "a function inside a function"),
+        ("x = event.path is event.kind", 1, "is compares objects"),
+        ("assert event.path == 3, [1]", 1, "a list needs the heap"),
+        ("x = math.floor(1.5)", 1, "math.floor is not available"),
+        ("x: int = 3\ny = x = 3", 2, "several targets"),
+        ("flow.cuts = event.rand", 1, "a float is stored in the integer field cuts"),
+        ("flow.cuts += 1\nflow.seen = 3", 2, "seen is an array"),
+        ("x = flow.seen", 1, "seen is an array"),
+        ("x = flow.cuts[0]", 1, "cuts is a number"),
+    ],
+)
 def test_lint__refused(tmp_path: Path, body: str, line: int | None, reason: str) -> None:
     error = refusal(tmp_path, body)
     assert reason in error.reason
@@ -131,35 +143,45 @@ def statuses(folder: Path, body: str, **fields: float) -> tuple[int, int]:
         event = policy.family.event.zeros()
         for name, value in fields.items():
             event[name] = value
-        answers.append(runner.call("on_ack", flow=policy.flow.zeros(), shared=None,
-                                   params=policy.params.filled(), event=event,
-                                   result=policy.family.result.zeros()))
+        answers.append(
+            runner.call(
+                "on_ack",
+                flow=policy.flow.zeros(),
+                shared=None,
+                params=policy.params.filled(),
+                event=event,
+                result=policy.family.result.zeros(),
+            )
+        )
     return answers[0], answers[1]
 
 
-@pytest.mark.parametrize(("body", "fields", "status"), [
-    ("flow.seen[event.path] = 1", {"path": 3}, 0),
-    ("flow.seen[event.path] = 1", {"path": 4}, 1),
-    ("flow.seen[event.path] = 1", {"path": -5}, 1),
-    ("flow.cuts = flow.seen[event.path]", {"path": 1 << 40}, 1),
-    ("flow.cuts = event.rtt_ns // event.path", {"path": 0}, 1),
-    ("flow.cuts = event.rtt_ns % event.path", {"path": 0}, 1),
-    ("flow.window_bytes = event.rtt_ns / event.path", {"path": 0}, 1),
-    ("flow.window_bytes = 1.0 / event.rand", {"rand": 0.0}, 1),
-    ("flow.cuts = int(event.rand)", {"rand": float("nan")}, 1),
-    ("flow.cuts = int(event.rand)", {"rand": 1e300}, 1),
-    ("flow.cuts = int(event.rand)", {"rand": -7.9}, 0),
-    ("flow.window_bytes = math.sqrt(event.rand)", {"rand": -1.0}, 1),
-    ("flow.window_bytes = math.log(event.rand)", {"rand": 0.0}, 1),
-    ("flow.window_bytes = math.exp(event.rand)", {"rand": 1e6}, 1),
-    ("flow.window_bytes = math.exp(event.rand)", {"rand": 1.0}, 0),
-    ("assert event.path == 3", {"path": 3}, 0),
-    ("assert event.path == 3", {"path": 2}, 1),
-    ("if event.path == 2:\n    raise ValueError('two')", {"path": 2}, 1),
-    ("flow.window_bytes = half(event.path)", {"path": 3}, 0),
-    ("for i in range(LIMIT):\n    flow.seen[i] = i", {}, 0),
-    ("for i in range(len(flow.seen)):\n    flow.seen[i] = i", {}, 0),
-])
+@pytest.mark.parametrize(
+    ("body", "fields", "status"),
+    [
+        ("flow.seen[event.path] = 1", {"path": 3}, 0),
+        ("flow.seen[event.path] = 1", {"path": 4}, 1),
+        ("flow.seen[event.path] = 1", {"path": -5}, 1),
+        ("flow.cuts = flow.seen[event.path]", {"path": 1 << 40}, 1),
+        ("flow.cuts = event.rtt_ns // event.path", {"path": 0}, 1),
+        ("flow.cuts = event.rtt_ns % event.path", {"path": 0}, 1),
+        ("flow.window_bytes = event.rtt_ns / event.path", {"path": 0}, 1),
+        ("flow.window_bytes = 1.0 / event.rand", {"rand": 0.0}, 1),
+        ("flow.cuts = int(event.rand)", {"rand": float("nan")}, 1),
+        ("flow.cuts = int(event.rand)", {"rand": 1e300}, 1),
+        ("flow.cuts = int(event.rand)", {"rand": -7.9}, 0),
+        ("flow.window_bytes = math.sqrt(event.rand)", {"rand": -1.0}, 1),
+        ("flow.window_bytes = math.log(event.rand)", {"rand": 0.0}, 1),
+        ("flow.window_bytes = math.exp(event.rand)", {"rand": 1e6}, 1),
+        ("flow.window_bytes = math.exp(event.rand)", {"rand": 1.0}, 0),
+        ("assert event.path == 3", {"path": 3}, 0),
+        ("assert event.path == 3", {"path": 2}, 1),
+        ("if event.path == 2:\n    raise ValueError('two')", {"path": 2}, 1),
+        ("flow.window_bytes = half(event.path)", {"path": 3}, 0),
+        ("for i in range(LIMIT):\n    flow.seen[i] = i", {}, 0),
+        ("for i in range(len(flow.seen)):\n    flow.seen[i] = i", {}, 0),
+    ],
+)
 def test_lint__what_goes_wrong_returns_one(
     tmp_path: Path, body: str, fields: dict[str, float], status: int
 ) -> None:
@@ -179,29 +201,41 @@ def test_lint__an_index_past_the_paths_returns_one(tmp_path: Path) -> None:
     from transport.compiler.source import load as load_source
 
     policy = load_source(path)
-    library = load(compile(path, tmp_path / "wild.so"))
+    library = load(compile_policy(path, tmp_path / "wild.so"))
     event, result = policy.family.event.zeros(), policy.family.result.zeros()
     for index, status in ((0, 0), (3, 0), (4, 1), (1 << 40, 1), (-5, 1)):
         event["path"] = index
-        assert library.call("pick", flow=None, shared=policy.shared.zeros(4), params=None,
-                            event=event, result=result) == status
+        assert (
+            library.call(
+                "pick",
+                flow=None,
+                shared=policy.shared.zeros(4),
+                params=None,
+                event=event,
+                result=result,
+            )
+            == status
+        )
 
 
-@pytest.mark.parametrize(("text", "line", "reason"), [
-    ("x = 1\ndef f(:\n", 2, "syntax"),
-    ("x = 1\ny = 1 / 0\n", 2, "ZeroDivisionError"),
-    ("x = 1\n", 0, "no POLICY is declared"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("x = 1\ndef f(:\n", 2, "syntax"),
+        ("x = 1\ny = 1 / 0\n", 2, "ZeroDivisionError"),
+        ("x = 1\n", 0, "no POLICY is declared"),
+    ],
+)
 def test_lint__a_file_that_declares_nothing(
     tmp_path: Path, text: str, line: int, reason: str
 ) -> None:
     path = tmp_path / "broken.py"
     path.write_text(text)
     with pytest.raises(PolicyError, match=reason) as caught:
-        compile(path, tmp_path / "out.so")
+        compile_policy(path, tmp_path / "out.so")
     assert caught.value.line == line
 
 
 def test_lint__an_unknown_baseline_lists_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="aarch64, x86-64-v3"):
-        compile(write(tmp_path, "pass"), tmp_path / "out.so", cpu="z80")
+        compile_policy(write(tmp_path, "pass"), tmp_path / "out.so", cpu="z80")

@@ -25,7 +25,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.path = 0
 
 
-HOOKS = {"on_start": hook, "on_ack": hook, "on_loss": hook, "on_timeout": hook}
+HOOKS: dict[str, Any] = {"on_start": hook, "on_ack": hook, "on_loss": hook, "on_timeout": hook}
 
 
 def test_header__is_fresh() -> None:
@@ -54,10 +54,10 @@ def test_registry__a_name_taken_twice_names_both_places() -> None:
 
 def test_registry__a_module_without_a_policy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SHIPPED", ("congestion.api",))
-    with pytest.raises(RegistryError, match="congestion.api:POLICY"):
+    with pytest.raises(RegistryError, match=r"congestion\.api:POLICY"):
         policies()
     monkeypatch.setattr(registry, "SHIPPED", ("congestion.absent",))
-    with pytest.raises(RegistryError, match="congestion.absent"):
+    with pytest.raises(RegistryError, match=r"congestion\.absent"):
         policies()
 
 

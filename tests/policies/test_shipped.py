@@ -5,6 +5,7 @@ Never touches the compiler: runs them interpreted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,9 @@ class Rig:
         event["segment_bytes"] = SEGMENT
         for name, value in fields.items():
             event[name] = value
-        self.runner.run(hook, flow=self.flow, shared=self.shared, params=self.params, event=event,
-                        result=result)
+        self.runner.run(
+            hook, flow=self.flow, shared=self.shared, params=self.params, event=event, result=result
+        )
         return {name: result[name][0].item() for name in result.dtype.names}
 
 
@@ -48,8 +50,13 @@ def swift(window_bytes: float = 200 * SEGMENT) -> Rig:
 
 
 def ack(rig: Rig, now_us: int, rtt_us: int, acked: int = 10, **more: float) -> float:
-    given = {"srtt_ns": 100 * US, "rtt_min_ns": 50 * US, "window_bytes_max": 1 << 24,
-             "acked_bytes": acked * SEGMENT, "acked_segments": acked}
+    given = {
+        "srtt_ns": 100 * US,
+        "rtt_min_ns": 50 * US,
+        "window_bytes_max": 1 << 24,
+        "acked_bytes": acked * SEGMENT,
+        "acked_segments": acked,
+    }
     answer = rig.call("on_ack", now_ns=now_us * US, rtt_ns=rtt_us * US, **(given | more))
     return float(answer["window_bytes"])
 
@@ -70,7 +77,7 @@ def test_swift__grows_by_its_increase_once_per_window_acknowledged() -> None:
 def test_swift__cuts_once_per_round_trip() -> None:
     rig = swift(1_600 * SEGMENT)
     windows = [ack(rig, 10_000 + 10 * step, 2_000) for step in range(41)]
-    cuts = sum(later < earlier for earlier, later in zip(windows, windows[1:], strict=False))
+    cuts = sum(later < earlier for earlier, later in itertools.pairwise(windows))
     assert windows[0] < 1_600 * SEGMENT
     assert cuts == 4  # 400 us of acknowledgments, 100 us of RTT
 
@@ -95,9 +102,17 @@ def test_swift__does_not_grow_without_demand_or_under_marks() -> None:
 
 
 def lose(rig: Rig, now_us: int, segments: int) -> float:
-    return float(rig.call("on_loss", now_ns=now_us * US, srtt_ns=100 * US, rtt_min_ns=50 * US,
-                          lost_bytes=segments * SEGMENT, lost_segments=segments,
-                          window_bytes_max=1 << 24)["window_bytes"])
+    return float(
+        rig.call(
+            "on_loss",
+            now_ns=now_us * US,
+            srtt_ns=100 * US,
+            rtt_min_ns=50 * US,
+            lost_bytes=segments * SEGMENT,
+            lost_segments=segments,
+            window_bytes_max=1 << 24,
+        )["window_bytes"]
+    )
 
 
 def test_swift__tolerates_corruption_and_cuts_once_on_congestion() -> None:
@@ -111,19 +126,31 @@ def test_swift__tolerates_corruption_and_cuts_once_on_congestion() -> None:
 def test_swift__repeated_timeouts_end_at_the_least_window() -> None:
     rig = swift()
     fields = {"srtt_ns": 100 * US, "window_bytes_max": 1 << 24}
-    windows = [rig.call("on_timeout", now_ns=(10_000 + 1_000 * i) * US, **fields)["window_bytes"]
-               for i in range(3)]
+    windows = [
+        rig.call("on_timeout", now_ns=(10_000 + 1_000 * i) * US, **fields)["window_bytes"]
+        for i in range(3)
+    ]
     assert windows == [100 * SEGMENT, 50 * SEGMENT, 16 * SEGMENT]
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**8), st.integers(0, 500)),
-                max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**7), st.integers(0, 10**8), st.integers(0, 500)), max_size=40
+    )
+)
 def test_swift__stays_between_its_limits(steps: list[tuple[int, int, int]]) -> None:
     rig, now_ns = swift(), 10**9
     for gap_ns, rtt_ns, acked in steps:
         now_ns += gap_ns
-        window = rig.call("on_ack", now_ns=now_ns, rtt_ns=rtt_ns, srtt_ns=rtt_ns, rtt_min_ns=20_000,
-                          acked_bytes=acked * SEGMENT, window_bytes_max=1 << 24)["window_bytes"]
+        window = rig.call(
+            "on_ack",
+            now_ns=now_ns,
+            rtt_ns=rtt_ns,
+            srtt_ns=rtt_ns,
+            rtt_min_ns=20_000,
+            acked_bytes=acked * SEGMENT,
+            window_bytes_max=1 << 24,
+        )["window_bytes"]
         assert 16 * SEGMENT <= window <= 1 << 24
 
 
@@ -143,8 +170,14 @@ def peer(name: str, paths: int = 8) -> Rig:
 
 
 def feed(rig: Rig, path: int, kind: int, rtt_us: int = 0, now_ns: int = 10**9) -> None:
-    rig.call("on_feedback", now_ns=now_ns, kind=kind, path=path, rtt_ns=rtt_us * US,
-             n_paths=len(rig.shared))
+    rig.call(
+        "on_feedback",
+        now_ns=now_ns,
+        kind=kind,
+        path=path,
+        rtt_ns=rtt_us * US,
+        n_paths=len(rig.shared),
+    )
 
 
 @pytest.mark.parametrize("name", ["fixed", "oblivious", "power_of_two"])
@@ -210,26 +243,41 @@ def test_power_of_two__what_was_slow_is_tried_again() -> None:
     assert 1 in picks(rig, 100, now_ns=10**9 + 15_000_001)
 
 
-def judge(rig: Rig, hook: str = "on_ack", **fields: float) -> Mapping[str, Any]:
+def judge(rig: Rig, hook: str = "on_ack", **fields: Any) -> Mapping[str, Any]:
     usual = {"path": 1, "rtt_min_ns": 80 * US, "srtt_ns": 100 * US, "rto_ns": 1_000 * US}
     return rig.call(hook, **(usual | fields))
 
 
 def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> None:
     rig = Rig(find("loss", "rack"), 4)
-    answer = judge(rig, now_ns=10_000 * US, newest_acked_sent_ns=9_900 * US,
-                   oldest_inflight_sent_ns=9_890 * US)
+    answer = judge(
+        rig, now_ns=10_000 * US, newest_acked_sent_ns=9_900 * US, oldest_inflight_sent_ns=9_890 * US
+    )
     assert answer["lost_sent_before_ns"] == (9_900 - 20) * US  # a quarter of 80 us
     assert answer["next_check_ns"] == (9_890 + 100 + 20) * US + 1
-    later = judge(rig, "on_timer", now_ns=answer["next_check_ns"],
-                  newest_acked_sent_ns=9_900 * US, oldest_inflight_sent_ns=9_890 * US)
+    later = judge(
+        rig,
+        "on_timer",
+        now_ns=answer["next_check_ns"],
+        newest_acked_sent_ns=9_900 * US,
+        oldest_inflight_sent_ns=9_890 * US,
+    )
     assert 9_890 * US < later["lost_sent_before_ns"] <= 9_900 * US
 
 
 def test_rack__the_window_grows_with_needless_resends_up_to_the_round_trip() -> None:
     rig = Rig(find("loss", "rack"), 4)
-    horizons = [judge(rig, now_ns=(10_000 + i) * US, newest_acked_sent_ns=(9_900 + i) * US,
-                      spurious_segments=1)["lost_sent_before_ns"] // US - i for i in range(9)]
+    horizons = [
+        judge(
+            rig,
+            now_ns=(10_000 + i) * US,
+            newest_acked_sent_ns=(9_900 + i) * US,
+            spurious_segments=1,
+        )["lost_sent_before_ns"]
+        // US
+        - i
+        for i in range(9)
+    ]
     assert horizons[:3] == [9_880, 9_860, 9_840]
     assert horizons[-1] == 9_800
     calm = judge(rig, now_ns=300_000 * US, newest_acked_sent_ns=299_900 * US)
@@ -238,7 +286,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_round_trip() -> 
 
 def test_rack__nothing_delivered_means_no_verdict_before_the_timeout() -> None:
     rig = Rig(find("loss", "rack"), 4)
-    fields = {"newest_acked_sent_ns": -1, "oldest_inflight_sent_ns": 9_000 * US}
+    fields: dict[str, Any] = {"newest_acked_sent_ns": -1, "oldest_inflight_sent_ns": 9_000 * US}
     assert judge(rig, now_ns=9_100 * US, **fields)["lost_sent_before_ns"] == -1
     early = judge(rig, "on_timer", now_ns=9_999 * US, **fields)
     assert (early["lost_sent_before_ns"], early["next_check_ns"]) == (-1, -1)
@@ -249,8 +297,13 @@ def test_rack__nothing_delivered_means_no_verdict_before_the_timeout() -> None:
 @pytest.mark.parametrize("hook", ["on_ack", "on_timer"])
 def test_rack__never_loses_what_was_sent_after_the_newest_delivered(hook: str) -> None:
     rig = Rig(find("loss", "rack"), 4)
-    answer = judge(rig, hook, now_ns=20_000 * US, newest_acked_sent_ns=19_500 * US,
-                   oldest_inflight_sent_ns=19_600 * US)
+    answer = judge(
+        rig,
+        hook,
+        now_ns=20_000 * US,
+        newest_acked_sent_ns=19_500 * US,
+        oldest_inflight_sent_ns=19_600 * US,
+    )
     assert answer["lost_sent_before_ns"] <= 19_500 * US
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from congestion.api import Policy
-
 from transport.compiler import source
 from transport.compiler.errors import PolicyError
 from transport.compiler.interpret import Interpreted
 
-__all__ = ["Interpreted", "PolicyError", "compile", "compile_object"]
+__all__ = ["Interpreted", "PolicyError", "compile_object", "compile_policy"]
 
 
-def compile(policy_or_path: Policy | str | Path, out: str | Path, *, cpu: str = "") -> Path:
+def compile_policy(policy_or_path: Policy | str | Path, out: str | Path, *, cpu: str = "") -> Path:
     """Write the policy as a shared library for a CPU baseline, this architecture's by default."""
     from transport.compiler import emit
 
@@ -24,8 +23,9 @@ def compile(policy_or_path: Policy | str | Path, out: str | Path, *, cpu: str = 
     return emit.write_library(policy, Path(out), cpu or emit.baseline())
 
 
-def compile_object(policy_or_path: Policy | str | Path, out: str | Path, *, symbol: str = "",
-                   cpu: str = "") -> Path:
+def compile_object(
+    policy_or_path: Policy | str | Path, out: str | Path, *, symbol: str = "", cpu: str = ""
+) -> Path:
     """Write the policy as an object to link in, its descriptor under a name of its own."""
     from transport.compiler import emit
 

@@ -11,15 +11,14 @@ from pathlib import Path
 
 from congestion.header import header_text
 from congestion.registry import shipped
-
-from transport.compiler import PolicyError, compile, compile_object
+from transport.compiler import PolicyError, compile_object, compile_policy
 
 
 def write_all(out: Path, cpu: str) -> None:
-    """Each shipped policy as OUT/<family>_<name>.so, each fixed one also as OUT/fixed_<family>.o."""
+    """Each shipped policy as OUT/<family>_<name>.so, and each fixed as OUT/fixed_<family>.o too."""
     for entry in shipped():
         family, name = entry.policy.family.name, entry.policy.name
-        compile(entry.policy, out / f"{family}_{name}.so", cpu=cpu)
+        compile_policy(entry.policy, out / f"{family}_{name}.so", cpu=cpu)
         if name == "fixed":
             compile_object(entry.policy, out / f"fixed_{family}.o", cpu=cpu)
 

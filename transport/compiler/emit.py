@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from congestion.api import Policy
-
 from transport.compiler import lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
@@ -70,16 +69,28 @@ define i32 @"{name}"({given}) {{
 def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
     family = policy.family
     head = struct.pack(
-        "<10I48s72s24s", DESCRIPTOR_BYTES, ABI_VERSION, family.code, len(hooks),
-        policy.flow.size_bytes, policy.shared.size_bytes, policy.params.size_bytes,
-        family.event.size_bytes, family.result.size_bytes, 0,
-        policy.name.encode(), source.sha256(policy).encode(), cpu.encode(),
+        "<10I48s72s24s",
+        DESCRIPTOR_BYTES,
+        ABI_VERSION,
+        family.code,
+        len(hooks),
+        policy.flow.size_bytes,
+        policy.shared.size_bytes,
+        policy.params.size_bytes,
+        family.event.size_bytes,
+        family.result.size_bytes,
+        0,
+        policy.name.encode(),
+        source.sha256(policy).encode(),
+        cpu.encode(),
     )
     params = policy.params.filled().tobytes() if policy.params.size_bytes else b""
     defaults, pointer = "", "ptr null"
     if params:
-        defaults = (f"@params_default = internal constant [{len(params)} x i8] "
-                    f"{_bytes_ir(params)}, align 8\n")
+        defaults = (
+            f"@params_default = internal constant [{len(params)} x i8] "
+            f"{_bytes_ir(params)}, align 8\n"
+        )
         pointer = "ptr @params_default"
     # A descriptor to link in must not become an export of the library that it ends up in.
     reach = "" if symbol == DESCRIPTOR else "hidden "
@@ -94,8 +105,11 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
 def _machine(cpu: str, triple: str, jit: bool = False) -> Any:
     llvm = _llvm()
     return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=BASELINES[cpu], opt=3, reloc="default" if jit else "pic",
-        codemodel="jitdefault" if jit else "default", jit=jit,
+        cpu=BASELINES[cpu],
+        opt=3,
+        reloc="default" if jit else "pic",
+        codemodel="jitdefault" if jit else "default",
+        jit=jit,
     )
 
 
@@ -108,8 +122,12 @@ def _internalize(module: Any, keep: set[str]) -> None:
 def build(policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False) -> tuple[Any, Any]:
     """The optimized module of a policy, and the target machine it was optimized for."""
     if cpu not in BASELINES:
-        raise PolicyError(policy.module, 0, f"no CPU baseline {cpu!r}",
-                          "there are: " + ", ".join(sorted(BASELINES)))
+        raise PolicyError(
+            policy.module,
+            0,
+            f"no CPU baseline {cpu!r}",
+            "there are: " + ", ".join(sorted(BASELINES)),
+        )
     lint.check(policy)
     llvm = _llvm()
     whole: Any = None
@@ -145,12 +163,19 @@ def _gate(policy: Policy, image: bytes, symbol: str) -> None:
     found = symbols(image)
     foreign = sorted(found.undefined - NEEDS - {"_GLOBAL_OFFSET_TABLE_"})
     if foreign:
-        raise PolicyError(policy.module, 0, f"the compiled policy needs {', '.join(foreign)}",
-                          "use numbers and records only: nothing of Python runs in there")
+        raise PolicyError(
+            policy.module,
+            0,
+            f"the compiled policy needs {', '.join(foreign)}",
+            "use numbers and records only: nothing of Python runs in there",
+        )
     if found.defined != {symbol}:
-        raise PolicyError(policy.module, 0,
-                          f"the compiled policy exports {', '.join(sorted(found.defined))}",
-                          f"only {symbol} may be exported: please report this")
+        raise PolicyError(
+            policy.module,
+            0,
+            f"the compiled policy exports {', '.join(sorted(found.defined))}",
+            f"only {symbol} may be exported: please report this",
+        )
 
 
 def object_image(policy: Policy, cpu: str, symbol: str = DESCRIPTOR) -> bytes:
@@ -182,13 +207,27 @@ def write_library(policy: Policy, out: Path, cpu: str) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         part, linked = Path(folder, "policy.o"), Path(folder, "policy.so")
         part.write_bytes(image)
-        command = [_linker(policy), "-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-z,now",
-                   "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-s", "-o", str(linked),
-                   str(part), "-Wl,--as-needed", "-lm", "-lc"]
+        command = [
+            _linker(policy),
+            "-shared",
+            "-nostdlib",
+            "-Wl,-z,defs",
+            "-Wl,-z,now",
+            "-Wl,-z,noexecstack",
+            "-Wl,--build-id=none",
+            "-Wl,-s",
+            "-o",
+            str(linked),
+            str(part),
+            "-Wl,--as-needed",
+            "-lm",
+            "-lc",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise PolicyError(policy.module, 0, f"linking failed: {done.stderr.strip()}",
-                              "see the linker's words")
+            raise PolicyError(
+                policy.module, 0, f"linking failed: {done.stderr.strip()}", "see the linker's words"
+            )
         # Renamed into place: a process that has the old library mapped keeps the old file.
         beside = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.copyfile(linked, beside)

@@ -1,4 +1,4 @@
-"""Decides how hooks run as plain Python over numpy records: the meaning that compiled code must have.
+"""Decides how hooks run as plain Python over numpy records: what compiled code must mean.
 
 Never touches the compiler, so a policy can be stepped through in a debugger without numba.
 """
@@ -96,8 +96,9 @@ class Interpreted:
     def params_default(self) -> bytes:
         return self.policy.params.filled().tobytes() if self.policy.params.size_bytes else b""
 
-    def call(self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any,
-             result: Any) -> int:
+    def call(
+        self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
+    ) -> int:
         """The status that compiled code would return: 1 where Python raises."""
         try:
             self.run(hook, flow=flow, shared=shared, params=params, event=event, result=result)
@@ -105,8 +106,9 @@ class Interpreted:
             return 1
         return 0
 
-    def run(self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any,
-            result: Any) -> None:
+    def run(
+        self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
+    ) -> None:
         """The same, with the exception left to the caller: for a debugger."""
         policy, family = self.policy, self.family
         if shared is not None and len(shared) > MAX_PATHS:
@@ -120,5 +122,10 @@ class Interpreted:
             middle = [Views(shared, policy.shared)]
         elif family.shared:
             middle = [one(shared, policy.shared, True)]
-        self._hooks[hook](one(flow, policy.flow, True), *middle, one(params, policy.params, False),
-                          one(event, family.event, False), one(result, family.result, True))
+        self._hooks[hook](
+            one(flow, policy.flow, True),
+            *middle,
+            one(params, policy.params, False),
+            one(event, family.event, False),
+            one(result, family.result, True),
+        )

@@ -12,24 +12,37 @@ from typing import Any
 import numpy as np
 
 from congestion.api import FAMILIES, MAX_PATHS, Policy
-
 from transport.compiler import emit, source
 
-_HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
-                         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_HOOK = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
 
 
 class Descriptor(ctypes.Structure):
     """struct Descriptor of native/policy/policy.h."""
 
     _fields_ = (
-        ("descriptor_bytes", ctypes.c_uint32), ("abi_version", ctypes.c_uint32),
-        ("family", ctypes.c_uint32), ("hook_count", ctypes.c_uint32),
-        ("flow_bytes", ctypes.c_uint32), ("shared_bytes", ctypes.c_uint32),
-        ("params_bytes", ctypes.c_uint32), ("event_bytes", ctypes.c_uint32),
-        ("result_bytes", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-        ("name", ctypes.c_char * 48), ("source_sha256", ctypes.c_char * 72),
-        ("cpu_baseline", ctypes.c_char * 24), ("params_default", ctypes.c_void_p),
+        ("descriptor_bytes", ctypes.c_uint32),
+        ("abi_version", ctypes.c_uint32),
+        ("family", ctypes.c_uint32),
+        ("hook_count", ctypes.c_uint32),
+        ("flow_bytes", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+        ("params_bytes", ctypes.c_uint32),
+        ("event_bytes", ctypes.c_uint32),
+        ("result_bytes", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("name", ctypes.c_char * 48),
+        ("source_sha256", ctypes.c_char * 72),
+        ("cpu_baseline", ctypes.c_char * 24),
+        ("params_default", ctypes.c_void_p),
         ("hooks", ctypes.c_void_p * emit.HOOKS_MAX),
     )
 
@@ -54,14 +67,23 @@ class Library:
         where, size = self.descriptor.params_default, self.descriptor.params_bytes
         return ctypes.string_at(where, size) if where else b""
 
-    def call(self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any,
-             result: Any) -> int:
+    def call(
+        self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
+    ) -> int:
         """The hook's status: 0, or 1 when it went wrong."""
         count = 0 if shared is None else len(shared)
         if count > MAX_PATHS:
             raise ValueError(f"{count} paths; at most {MAX_PATHS}")
-        return int(self._hooks[hook](_address(flow), _address(shared), count, _address(params),
-                                     _address(event), _address(result)))
+        return int(
+            self._hooks[hook](
+                _address(flow),
+                _address(shared),
+                count,
+                _address(params),
+                _address(event),
+                _address(result),
+            )
+        )
 
 
 def load(path: str | Path) -> Library:

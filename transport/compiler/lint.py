@@ -14,57 +14,21 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType
-from typing import NoReturn
 
 from congestion.api import MAX_PATHS, Policy, Record
-
 from transport.compiler.errors import PolicyError
-
-STEPS_MAX = 65_536  # of nested loops together: about 50 us, a hook must not hold the engine longer
-BUILTINS = frozenset({"int", "float", "min", "max", "abs", "len", "range"})
-MATH = frozenset({"sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite",
-                  "pi", "e", "tau", "inf"})
-ERRORS = frozenset({"ValueError", "ArithmeticError", "RuntimeError", "AssertionError",
-                    "IndexError", "OverflowError", "ZeroDivisionError"})
-READ_ONLY = frozenset({"event", "params"})
-
-# Only these run. Each other construct is refused, with what to write instead where that is known.
-ALLOWED: tuple[type[ast.AST], ...] = (
-    ast.arguments, ast.arg, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.Break,
-    ast.Continue, ast.Return, ast.Pass, ast.Expr, ast.Raise, ast.Assert, ast.BinOp, ast.UnaryOp,
-    ast.BoolOp, ast.Compare, ast.IfExp, ast.Name, ast.Attribute, ast.Subscript, ast.Constant,
-    ast.Call, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+from transport.compiler.language import (
+    ALLOWED,
+    BUILTINS,
+    CALLS_MAX,
+    ERRORS,
+    GLOBAL_REMEDIES,
+    INT64_MAX,
+    MATH,
+    READ_ONLY,
+    REMEDIES,
+    STEPS_MAX,
 )
-REMEDIES: Mapping[type[ast.AST], tuple[str, str]] = {
-    ast.While: ("while has no bound", "loop over a constant range and break"),
-    ast.Try: ("exceptions cannot be caught", "test the condition before"),
-    ast.With: ("with has no meaning here", "remove it"),
-    ast.Import: ("import inside a hook", "import at the top of the file"),
-    ast.ImportFrom: ("import inside a hook", "import at the top of the file"),
-    ast.Global: ("a global cannot be written", "keep the value in the flow record"),
-    ast.Nonlocal: ("an outer variable cannot be written", "keep the value in the flow record"),
-    ast.List: ("a list needs the heap", "use a tuple field of a record"),
-    ast.Dict: ("a dict needs the heap", "use fields of a record"),
-    ast.Set: ("a set needs the heap", "use fields of a record"),
-    ast.ListComp: ("a comprehension needs the heap", "loop over a constant range"),
-    ast.SetComp: ("a comprehension needs the heap", "loop over a constant range"),
-    ast.DictComp: ("a comprehension needs the heap", "loop over a constant range"),
-    ast.GeneratorExp: ("a generator needs the heap", "loop over a constant range"),
-    ast.Lambda: ("a function inside a function", "define it at the top of the file"),
-    ast.FunctionDef: ("a function inside a function", "define it at the top of the file"),
-    ast.JoinedStr: ("a formatted string needs the heap", "use a plain message"),
-    ast.Pow: ("** differs between interpreted and compiled", "write the product out"),
-    ast.Is: ("is compares objects, not numbers", "use =="),
-    ast.IsNot: ("is compares objects, not numbers", "use !="),
-    ast.In: ("in needs a container", "compare with =="),
-    ast.NotIn: ("in needs a container", "compare with !="),
-    ast.MatMult: ("@ needs arrays", "loop over a constant range"),
-}
-GLOBAL_REMEDIES = {
-    "random": "use event.rand", "time": "use event.now_ns", "print": "remove it",
-    "round": "use int(x + 0.5)", "sum": "add in a loop", "pow": "write the product out",
-    "bool": "compare with != 0", "open": "remove it",
-}
 
 # What a name stands for: the record's role and, for paths, whether it is the whole array.
 Roles = Mapping[str, tuple[str, Record, bool]]
@@ -78,37 +42,52 @@ def _tree(file: str) -> ast.Module:
 def definition(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     for node in ast.walk(_tree(code.co_filename)):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            if code.co_firstlineno in (node.lineno, *(d.lineno for d in node.decorator_list)):
-                return node
-    raise PolicyError(code.co_filename, code.co_firstlineno,
-                      f"{code.co_name} is not a plain function", "write it with def")
+        if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
+            continue
+        # With decorators the code object begins at the first of them.
+        if code.co_firstlineno in (node.lineno, *(d.lineno for d in node.decorator_list)):
+            return node
+    raise PolicyError(
+        code.co_filename,
+        code.co_firstlineno,
+        f"{code.co_name} is not a plain function",
+        "write it with def",
+    )
 
 
 class _Function:
     """Checks one function for the roles its arguments have at one call."""
 
-    def __init__(self, function: FunctionType, roles: Roles, stack: tuple[FunctionType, ...],
-                 steps: int) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        roles: Roles,
+        stack: tuple[FunctionType, ...],
+        steps: int,
+        calls: list[FunctionType],
+    ) -> None:
         self.function = function
         self.file = function.__code__.co_filename
         self.node = definition(function)
         self.roles = dict(roles)
         self.stack = (*stack, function)
         self.steps = steps
+        self.calls = calls  # of helpers, all of them, as inlining writes them out
         self.locals = frozenset(function.__code__.co_varnames)
 
-    def refuse(self, node: ast.AST, reason: str, remedy: str) -> NoReturn:
-        raise PolicyError(self.file, getattr(node, "lineno", self.node.lineno), reason, remedy)
+    def refusal(self, node: ast.AST, reason: str, remedy: str) -> PolicyError:
+        return PolicyError(self.file, getattr(node, "lineno", self.node.lineno), reason, remedy)
 
     def check(self) -> None:
         if self.node.decorator_list:
-            self.refuse(self.node, "a decorator changes the function", "remove it")
+            raise self.refusal(self.node, "a decorator changes the function", "remove it")
         given = self.node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
-            self.refuse(self.node, "only plain arguments are possible", "write each one out")
+            raise self.refusal(self.node, "only plain arguments are possible", "write each one out")
         if self.function.__code__.co_freevars:
-            self.refuse(self.node, "the function closes over variables", "move it to the top level")
+            raise self.refusal(
+                self.node, "the function closes over variables", "move it to the top level"
+            )
         body = self.node.body
         for statement in body:
             self.shape(statement)
@@ -116,24 +95,29 @@ class _Function:
 
     def shape(self, statement: ast.stmt) -> None:
         """No construct outside the allowed ones, wherever it hides."""
-        annotations = {id(node.annotation) for node in ast.walk(statement)
-                       if isinstance(node, ast.AnnAssign)}
+        annotations = {
+            id(node.annotation) for node in ast.walk(statement) if isinstance(node, ast.AnnAssign)
+        }
         for node in ast.walk(statement):
             if id(node) in annotations:
                 continue
             if type(node) in REMEDIES or not isinstance(node, ALLOWED):
                 reason, remedy = REMEDIES.get(
-                    type(node), (f"{type(node).__name__} is not part of the policy language",
-                                 "use numbers, records, if and bounded for"))
-                self.refuse(node if hasattr(node, "lineno") else statement, reason, remedy)
+                    type(node),
+                    (
+                        f"{type(node).__name__} is not part of the policy language",
+                        "use numbers, records, if and bounded for",
+                    ),
+                )
+                raise self.refusal(node if hasattr(node, "lineno") else statement, reason, remedy)
 
-    # Statements. Each returns the names that are bound after it, None when it does not fall through.
+    # Statements. Each returns the names bound after it, None when it does not fall through.
 
     def block(self, statements: list[ast.stmt], bound: set[str]) -> set[str] | None:
         after: set[str] | None = set(bound)
         for statement in statements:
             if after is None:
-                self.refuse(statement, "this is never reached", "remove it")
+                raise self.refusal(statement, "this is never reached", "remove it")
             after = self.statement(statement, after)
         return after
 
@@ -143,7 +127,9 @@ class _Function:
                 self.value(value, bound, alias=isinstance(target, ast.Name))
                 return self.store(target, value, bound)
             case ast.Assign():
-                self.refuse(node, "several targets in one assignment", "write them one by one")
+                raise self.refusal(
+                    node, "several targets in one assignment", "write them one by one"
+                )
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.value(value, bound)
                 return self.store(target, value, bound)
@@ -162,7 +148,7 @@ class _Function:
             case ast.Return():
                 if node.value is not None:
                     if len(self.stack) == 1:
-                        self.refuse(node, "a hook returns nothing", "write to result")
+                        raise self.refusal(node, "a hook returns nothing", "write to result")
                     self.value(node.value, bound)
                 return None
             case ast.Raise():
@@ -178,30 +164,42 @@ class _Function:
             case ast.Expr(value=ast.Call() as call):
                 self.value(call, bound)
                 return bound
-        self.refuse(node, "this statement has no effect", "remove it")
+        raise self.refusal(node, "this statement has no effect", "remove it")
 
     def raised(self, node: ast.Raise) -> None:
         what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         if not isinstance(what, ast.Name) or what.id not in ERRORS or node.cause is not None:
-            self.refuse(node, "only plain built-in errors can be raised", 'raise ValueError("why")')
+            raise self.refusal(
+                node, "only plain built-in errors can be raised", 'raise ValueError("why")'
+            )
 
     def loop(self, node: ast.For, bound: set[str]) -> None:
         remedy = "write for i in range(8) or for i in range(len(paths))"
         call = node.iter
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-                and call.func.id == "range" and not call.keywords):
-            self.refuse(node, "a loop runs over a range only", remedy)
+        if not (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == "range"
+            and not call.keywords
+        ):
+            raise self.refusal(node, "a loop runs over a range only", remedy)
         if not isinstance(node.target, ast.Name) or node.orelse:
-            self.refuse(node, "a loop has one counter and no else", remedy)
+            raise self.refusal(node, "a loop has one counter and no else", remedy)
         if node.target.id in self.roles:
-            self.refuse(node, f"{node.target.id} is a record", "use another name")
+            raise self.refusal(node, f"{node.target.id} is a record", "use another name")
         bounds = [self.constant(argument) for argument in call.args]
         if any(limit is None for limit in bounds) or (len(bounds) == 3 and bounds[2] == 0):
-            self.refuse(node, "the range is not constant", remedy)
-        trips = len(range(*[limit for limit in bounds if limit is not None]))
+            raise self.refusal(node, "the range is not constant", remedy)
+        limits = [limit for limit in bounds if limit is not None]
+        if any(abs(limit) > INT64_MAX // 4 for limit in limits):
+            raise self.refusal(node, "the range is out of reach", remedy)
+        trips = len(range(*limits))
         if self.steps * trips > STEPS_MAX:
-            self.refuse(node, f"the loops take up to {self.steps * trips} steps",
-                        f"at most {STEPS_MAX} are allowed")
+            raise self.refusal(
+                node,
+                f"the loops take up to {self.steps * trips} steps",
+                f"at most {STEPS_MAX} are allowed",
+            )
         outer, self.steps = self.steps, self.steps * max(trips, 1)
         self.block(node.body, bound | {node.target.id})
         self.steps = outer
@@ -215,15 +213,16 @@ class _Function:
                 inner = self.constant(operand)
                 return None if inner is None else -inner
             case ast.Name(id=name) if name not in self.locals:
-                value = self.function.__globals__.get(name)
-                return value if type(value) is int else None
+                known = self.function.__globals__.get(name)
+                return known if type(known) is int else None
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
-                known = self.roles.get(name)
-                return MAX_PATHS if known and known[2] and known[1].size_bytes else None
+                role = self.roles.get(name)
+                return MAX_PATHS if role and role[2] and role[1].size_bytes else None
             case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute() as field]):
                 role = self.record(field.value)
-                shape = role[1].dtype[field.attr].shape if role else ()
-                return shape[0] if shape else None
+                if role is not None and field.attr in role[1].defaults:
+                    shape = role[1].dtype[field.attr].shape
+                    return int(shape[0]) if shape else None
         return None
 
     # Expressions.
@@ -243,10 +242,14 @@ class _Function:
             case ast.Name(id=name):
                 role = self.record(value)
                 if name in self.roles and role != self.roles[name]:
-                    self.refuse(target, f"{name} is a record", "use another name for a number")
+                    raise self.refusal(
+                        target, f"{name} is a record", "use another name for a number"
+                    )
                 if role is not None:
                     if name in bound and name not in self.roles:
-                        self.refuse(target, f"{name} is a number already", "use another name")
+                        raise self.refusal(
+                            target, f"{name} is a number already", "use another name"
+                        )
                     self.roles[name] = role
                 return bound | {name}
             case ast.Tuple(elts=elements):
@@ -261,18 +264,24 @@ class _Function:
                 self.writable(field)
                 self.value(target, bound)
                 return bound
-        self.refuse(target, "only fields of a record can be written", "write flow.name = value")
+        raise self.refusal(
+            target, "only fields of a record can be written", "write flow.name = value"
+        )
 
     def writable(self, target: ast.Attribute) -> None:
         role = self.record(target.value)
         if role is not None and role[0] in READ_ONLY:
-            self.refuse(target, f"{role[0]} is read only", "keep the value in the flow record")
+            raise self.refusal(
+                target, f"{role[0]} is read only", "keep the value in the flow record"
+            )
 
     def value(self, node: ast.expr, bound: set[str], alias: bool = False) -> None:
         role = self.record(node)
         if role is not None:
             if not alias:
-                self.refuse(node, "a whole record is used as a number", "use one of its fields")
+                raise self.refusal(
+                    node, "a whole record is used as a number", "use one of its fields"
+                )
             if isinstance(node, ast.Subscript):
                 self.value(node.slice, bound)
             return
@@ -287,10 +296,14 @@ class _Function:
                 self.attribute(field, bound, indexed=True)
                 self.value(index, bound)
             case ast.Subscript():
-                self.refuse(node, "only paths and array fields are indexed", "use a record field")
+                raise self.refusal(
+                    node, "only paths and array fields are indexed", "use a record field"
+                )
             case ast.Constant(value=value):
                 if not isinstance(value, int | float):
-                    self.refuse(node, f"{value!r} is not a number", "use numbers only")
+                    raise self.refusal(node, f"{value!r} is not a number", "use numbers only")
+                if isinstance(value, int) and value > INT64_MAX:
+                    raise self.refusal(node, f"{value} does not fit an int64", "use a float")
             case _:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr):
@@ -299,12 +312,15 @@ class _Function:
     def name(self, node: ast.Name, bound: set[str]) -> None:
         if node.id in self.locals:
             if node.id not in bound:
-                self.refuse(node, f"{node.id} may be read before it is set", "set it first")
+                raise self.refusal(node, f"{node.id} may be read before it is set", "set it first")
             return
         known = self.function.__globals__.get(node.id)
         if not isinstance(known, int | float):
-            self.refuse(node, f"{node.id} is not a constant number",
-                        GLOBAL_REMEDIES.get(node.id, "use a number, a record or an argument"))
+            raise self.refusal(
+                node,
+                f"{node.id} is not a constant number",
+                GLOBAL_REMEDIES.get(node.id, "use a number, a record or an argument"),
+            )
 
     def attribute(self, node: ast.Attribute, bound: set[str], indexed: bool = False) -> None:
         role = self.record(node.value)
@@ -312,69 +328,101 @@ class _Function:
             if isinstance(node.value, ast.Subscript):
                 self.value(node.value.slice, bound)
             elif isinstance(node.value, ast.Name) and node.value.id not in bound:
-                self.refuse(node, f"{node.value.id} may be read before it is set", "set it first")
+                raise self.refusal(
+                    node, f"{node.value.id} may be read before it is set", "set it first"
+                )
             if node.attr not in role[1].defaults:
                 there = ", ".join(role[1].defaults) or "none"
-                self.refuse(node, f"{role[0]} has no field {node.attr!r}", f"there are: {there}")
+                raise self.refusal(
+                    node, f"{role[0]} has no field {node.attr!r}", f"there are: {there}"
+                )
             if bool(role[1].dtype[node.attr].shape) != indexed:
-                self.refuse(node, f"{node.attr} is {'a number' if indexed else 'an array'}",
-                            "index array fields, and only those")
+                raise self.refusal(
+                    node,
+                    f"{node.attr} is {'a number' if indexed else 'an array'}",
+                    "index array fields, and only those",
+                )
             return
         if isinstance(node.value, ast.Name) and node.value.id not in self.locals:
             module = self.function.__globals__.get(node.value.id)
             if module is math and node.attr in MATH:
                 return
-            self.refuse(node, f"{node.value.id}.{node.attr} is not available",
-                        GLOBAL_REMEDIES.get(node.value.id, "use math: " + ", ".join(sorted(MATH))))
-        self.refuse(node, "only records have fields", "use flow, params, event, result or a path")
+            raise self.refusal(
+                node,
+                f"{node.value.id}.{node.attr} is not available",
+                GLOBAL_REMEDIES.get(node.value.id, "use math: " + ", ".join(sorted(MATH))),
+            )
+        raise self.refusal(
+            node, "only records have fields", "use flow, params, event, result or a path"
+        )
 
     def call(self, node: ast.Call, bound: set[str]) -> None:
         if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
-            self.refuse(node, "only plain arguments are possible", "give them in order")
+            raise self.refusal(node, "only plain arguments are possible", "give them in order")
         if isinstance(node.func, ast.Attribute):
             self.attribute(node.func, bound)
         elif not isinstance(node.func, ast.Name):
-            self.refuse(node, "only named functions can be called", "call it by its name")
+            raise self.refusal(node, "only named functions can be called", "call it by its name")
         elif isinstance(helper := self.function.__globals__.get(node.func.id), FunctionType):
             self.helper(node, helper, bound)
             return
         elif node.func.id not in BUILTINS or node.func.id in self.function.__globals__:
-            self.refuse(node, f"{node.func.id} cannot be called here",
-                        GLOBAL_REMEDIES.get(node.func.id, "use " + ", ".join(sorted(BUILTINS))))
+            raise self.refusal(
+                node,
+                f"{node.func.id} cannot be called here",
+                GLOBAL_REMEDIES.get(node.func.id, "use " + ", ".join(sorted(BUILTINS))),
+            )
         elif node.func.id == "len":
             if self.constant(node) is None:
-                self.refuse(node, "len of something without a fixed size", "len(paths) is possible")
+                raise self.refusal(
+                    node, "len of something without a fixed size", "len(paths) is possible"
+                )
             return
         elif node.func.id == "range":
-            self.refuse(node, "range outside a loop", "write for i in range(8)")
+            raise self.refusal(node, "range outside a loop", "write for i in range(8)")
         for argument in node.args:
             self.value(argument, bound)
 
     def helper(self, node: ast.Call, helper: FunctionType, bound: set[str]) -> None:
+        self.calls.append(helper)
+        if len(self.calls) > CALLS_MAX:
+            raise self.refusal(
+                node, f"more than {CALLS_MAX} calls when written out", "call helpers less often"
+            )
         if helper in self.stack:
-            self.refuse(node, f"{helper.__name__} calls itself", "loop over a constant range")
+            raise self.refusal(
+                node, f"{helper.__name__} calls itself", "loop over a constant range"
+            )
         names = helper.__code__.co_varnames[: helper.__code__.co_argcount]
         if len(names) != len(node.args):
-            self.refuse(node, f"{helper.__name__} takes {len(names)} arguments", "give them all")
+            raise self.refusal(
+                node, f"{helper.__name__} takes {len(names)} arguments", "give them all"
+            )
         roles = {}
         for name, argument in zip(names, node.args, strict=True):
             self.value(argument, bound, alias=True)
             role = self.record(argument)
             if role is not None:
                 roles[name] = role
-        _Function(helper, roles, self.stack, self.steps).check()
+        _Function(helper, roles, self.stack, self.steps, self.calls).check()
 
 
 def check(policy: Policy) -> None:
     """Raises PolicyError at the first thing in the policy's hooks that is not allowed."""
     _tree.cache_clear()
     family = policy.family
-    layouts = {"flow": policy.flow, "paths": policy.shared, "port": policy.shared,
-               "params": policy.params, "event": family.event, "result": family.result}
+    layouts = {
+        "flow": policy.flow,
+        "paths": policy.shared,
+        "port": policy.shared,
+        "params": policy.params,
+        "event": family.event,
+        "result": family.result,
+    }
     for hook in policy.hooks:
         names = hook.__code__.co_varnames[: hook.__code__.co_argcount]
         roles = {
             name: (role, layouts[role], role == "paths")
             for name, role in zip(names, family.arguments, strict=True)
         }
-        _Function(hook, roles, (), 1).check()
+        _Function(hook, roles, (), 1, []).check()

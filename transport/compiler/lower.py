@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from congestion.api import Policy, Record
-
 from transport.compiler.errors import PolicyError
 
 OPTIONS = {
@@ -59,11 +58,16 @@ def _numba() -> Any:
     try:
         import numba
     except ImportError as error:
-        raise PolicyError("transport.compiler", 0, "numba is not installed",
-                          "pip install 'weft[policies]'") from error
+        raise PolicyError(
+            "transport.compiler", 0, "numba is not installed", "pip install 'weft[policies]'"
+        ) from error
     if tuple(numba.version_info[:2]) not in NUMBA_VERSIONS:
-        raise PolicyError("transport.compiler", 0, f"numba {numba.__version__} is not supported",
-                          "pip install 'numba>=0.68.0,<0.69'")
+        raise PolicyError(
+            "transport.compiler",
+            0,
+            f"numba {numba.__version__} is not supported",
+            "pip install 'numba>=0.68.0,<0.69'",
+        )
     return numba
 
 
@@ -116,10 +120,7 @@ class _Lowering:
             "result": "carray(result, 1)[0]",
         }
         arguments = ", ".join(first[name] for name in policy.family.arguments)
-        text = (
-            "def call(flow, shared, count, params, event, result):\n"
-            f"    body({arguments})\n"
-        )
+        text = f"def call(flow, shared, count, params, event, result):\n    body({arguments})\n"
         namespace = {"carray": _numba().carray, "body": self.native(hook), "empty": ()}
         exec(text, namespace)
         call: Callable[..., None] = namespace["call"]
@@ -134,8 +135,14 @@ class _Lowering:
             return numba.types.CPointer(numba.from_dtype(layout.dtype))
 
         policy, family = self.policy, self.policy.family
-        return (pointer(policy.flow), pointer(policy.shared), numba.types.int64,
-                pointer(policy.params), pointer(family.event), pointer(family.result))
+        return (
+            pointer(policy.flow),
+            pointer(policy.shared),
+            numba.types.int64,
+            pointer(policy.params),
+            pointer(family.event),
+            pointer(family.result),
+        )
 
     def check_stores(self) -> None:
         """A float stored in an integer field would lose its fraction without a word."""
@@ -147,12 +154,15 @@ class _Lowering:
                         continue
                     layout = signature.args[0]
                     written = overload.type_annotation.typemap[statement.value.name]
-                    if (isinstance(layout.typeof(statement.attr), numba.types.Integer)
-                            and isinstance(written, numba.types.Float)):
+                    if isinstance(
+                        layout.typeof(statement.attr), numba.types.Integer
+                    ) and isinstance(written, numba.types.Float):
                         raise PolicyError(
-                            function.__code__.co_filename, statement.loc.line,
+                            function.__code__.co_filename,
+                            statement.loc.line,
                             f"a float is stored in the integer field {statement.attr}",
-                            "write int(...) around it, or declare the field as float")
+                            "write int(...) around it, or declare the field as float",
+                        )
 
 
 def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
@@ -165,32 +175,49 @@ def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
         if digits.isdigit():
             line = int(digits)
             break
-    reason = next((row for row in words if "No implementation" in row or "Cannot unify" in row
-                   or "Unknown attribute" in row or "Invalid use" in row), words[0])
-    return PolicyError(file, line, f"{policy.name} cannot be typed: {reason}",
-                       "use int64 and float64 values only")
+    reason = next(
+        (
+            row
+            for row in words
+            if "No implementation" in row
+            or "Cannot unify" in row
+            or "Unknown attribute" in row
+            or "Invalid use" in row
+        ),
+        words[0],
+    )
+    return PolicyError(
+        file, line, f"{policy.name} cannot be typed: {reason}", "use int64 and float64 values only"
+    )
 
 
 def lower(policy: Policy) -> list[tuple[str, str]]:
     """For each hook the IR of a module that holds it, and the name of the function in there."""
     numba = _numba()
-    from numba.core.compiler import Flags, compile_extra
+    import numba.core.compiler as numba_compiler
     from numba.core.registry import cpu_target
+
+    internals: Any = numba_compiler  # half typed: what is there has no useful signatures
 
     lowering = _Lowering(policy)
     done: dict[Any, tuple[str, str]] = {}
     for hook in policy.hooks:
         if hook in done:
             continue
-        flags = Flags()
+        flags = internals.Flags()
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         flags.nrt = True  # carray cannot be typed without it; the optimizer removes what it leaves
         flags.error_model = "python"
         flags.boundscheck = True
         try:
-            compiled = compile_extra(
-                cpu_target.typing_context, cpu_target.target_context, lowering.adapter(hook),
-                lowering.signature(), numba.types.void, flags, {},
+            compiled = internals.compile_extra(
+                cpu_target.typing_context,
+                cpu_target.target_context,
+                lowering.adapter(hook),
+                lowering.signature(),
+                numba.types.void,
+                flags,
+                {},
             )
         except numba.core.errors.NumbaError as error:
             raise _typing_error(policy, hook, error) from error

@@ -26,8 +26,9 @@ def symbols(image: bytes, dynamic: bool = False) -> Symbols:
         raise ValueError("not a 64-bit little-endian ELF file")
     (table_at,) = struct.unpack_from("<Q", image, 40)
     entry_bytes, count = struct.unpack_from("<HH", image, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, table_at + i * entry_bytes)
-                for i in range(count)]
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", image, table_at + i * entry_bytes) for i in range(count)
+    ]
     undefined: set[str] = set()
     defined: set[str] = set()
     for section in sections:

@@ -10,7 +10,6 @@ import importlib.util
 from pathlib import Path
 
 from congestion.api import Policy
-
 from transport.compiler.errors import PolicyError
 
 
@@ -28,16 +27,22 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise PolicyError(str(path), error.lineno or 0, f"syntax: {error.msg}",
-                          "correct it") from error
+        raise PolicyError(
+            str(path), error.lineno or 0, f"syntax: {error.msg}", "correct it"
+        ) from error
     except Exception as error:  # whatever a stranger's module raises is a refusal with a place
         line = _line_in(error, path)
-        raise PolicyError(str(path), line, f"{type(error).__name__}: {error}",
-                          "a policy file must import cleanly") from error
+        raise PolicyError(
+            str(path), line, f"{type(error).__name__}: {error}", "a policy file must import cleanly"
+        ) from error
     policy = getattr(module, "POLICY", None)
     if not isinstance(policy, Policy):
-        raise PolicyError(str(path), 0, "no POLICY is declared",
-                          'end the file with POLICY = window_policy("name", ...)')
+        raise PolicyError(
+            str(path),
+            0,
+            "no POLICY is declared",
+            'end the file with POLICY = window_policy("name", ...)',
+        )
     return policy
 
 
