@@ -1,0 +1,58 @@
+"""What the plugin tests share: the host program, run on a library, a version and a scenario."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 180
+Play = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def build_tree(request: pytest.FixtureRequest) -> Path:
+    return Path(request.config.getoption("--build-tree")).resolve()
+
+
+@pytest.fixture(scope="session")
+def plugin(build_tree: Path) -> Path:
+    found = build_tree / "libnccl-net-weft.so"
+    if not found.exists():
+        pytest.skip(f"{found} is not built")
+    return found
+
+
+@pytest.fixture(scope="session")
+def fake_plugin(build_tree: Path) -> Path:
+    found = build_tree / "libnccl-net-weft-fake.so"
+    if not found.exists():
+        pytest.skip(f"{found} is not built")
+    return found
+
+
+@pytest.fixture(scope="session")
+def play(build_tree: Path) -> Play:
+    """Runs one scenario of the host program; a failure shows all that it said."""
+
+    def run(
+        library: Path, version: int, processes: int, scenario: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        host = build_tree / "weft_plugin_host"
+        if not host.exists():
+            pytest.skip(f"{host} is not built")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        defaults = {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1"}
+        done = subprocess.run(
+            [str(host), str(library), str(version), str(processes), scenario],
+            env=clean | defaults | variables,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{scenario} v{version}: {done.returncode}\n{done.stderr}"
+        return done
+
+    return run

@@ -1,0 +1,233 @@
+// One way to call any version of the plugin's tables, for the host program alone.
+// Knows the ABI headers and nothing else of the plugin: it dlopens the library as NCCL does.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "native/plugin/abi_v10.h"
+#include "native/plugin/abi_v11.h"
+#include "native/plugin/abi_v12.h"
+#include "native/plugin/abi_v8.h"
+#include "native/plugin/abi_v9.h"
+
+namespace host {
+
+using weft::nccl::DeviceHandle;
+using weft::nccl::Result;
+
+inline void log(int level, unsigned long, const char*, int, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  char text[4096];
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  std::fprintf(stderr, "log %d %s\n", level, text);
+}
+
+[[noreturn]] inline void fail(int line, const char* what) {
+  std::fprintf(stderr, "host.cc:%d: not true: %s\n", line, what);
+  std::_Exit(1);
+}
+#define REQUIRE(condition)                                \
+  do {                                                    \
+    if (!(condition)) ::host::fail(__LINE__, #condition); \
+  } while (false)
+
+struct Facts {
+  std::string name;
+  std::uint64_t guid = 0;
+  int pointer_support = 0;
+  int speed_mbps = 0;
+  int receives_max = 0;
+  int registration_is_global = -1;
+  int net_device_type = -1;
+};
+
+class Net {
+ public:
+  virtual ~Net() = default;
+  virtual const char* name() = 0;
+  virtual Result init(void** context) = 0;
+  virtual Result finalize(void* context) = 0;  // success where the version has none
+  virtual bool has_finalize() = 0;
+  virtual Result devices(int* count) = 0;
+  virtual Result properties(int device, Facts* facts) = 0;
+  virtual Result listen(void* context, int device, void* handle, void** comm) = 0;
+  virtual Result connect(void* context, int device, void* handle, void** comm) = 0;
+  virtual Result accept(void* listen_comm, void** comm) = 0;
+  virtual Result reg(void* comm, void* data, std::size_t bytes, void** mhandle) = 0;
+  virtual Result reg_cuda(void* comm, void* data, std::size_t bytes, void** mhandle) = 0;
+  virtual Result dereg(void* comm, void* mhandle) = 0;
+  virtual Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) = 0;
+  virtual Result irecv(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) = 0;
+  virtual Result irecv_count(void* comm, int count, void** request) = 0;
+  virtual Result iflush(void* comm, void** request) = 0;
+  virtual Result test(void* request, int* done, int* sizes) = 0;
+  virtual Result close_send(void* comm) = 0;
+  virtual Result close_receive(void* comm) = 0;
+  virtual Result close_listen(void* comm) = 0;
+};
+
+template <typename Abi, typename Properties, int version>
+class NetOf final : public Net {
+ public:
+  explicit NetOf(Abi* abi) : abi_(abi) {}
+
+  const char* name() override { return abi_->name; }
+
+  Result init(void** context) override {
+    *context = nullptr;
+    if constexpr (version >= 11) {
+      weft::nccl::CommConfig config{-1};
+      return abi_->init(context, 42, &config, log, nullptr);
+    } else if constexpr (version == 10) {
+      return abi_->init(log, nullptr);
+    } else {
+      return abi_->init(log);
+    }
+  }
+  Result finalize(void* context) override {
+    if constexpr (version >= 11) return abi_->finalize(context);
+    return Result::success;
+  }
+  bool has_finalize() override { return version >= 11; }
+  Result devices(int* count) override { return abi_->devices(count); }
+
+  Result properties(int device, Facts* facts) override {
+    Properties raw;
+    std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);  // as NCCL's stack may hold anything
+    const Result result = abi_->get_properties(device, &raw);
+    if (result != Result::success) return result;
+    *facts = {raw.name,           raw.guid,         raw.pointer_support,
+              raw.speed_mbps,     raw.receives_max, raw.registration_is_global,
+              raw.net_device_type};
+    REQUIRE(raw.pci_path == nullptr || raw.pci_path[0] == '/');
+    REQUIRE(raw.port == 0 && raw.comms_max > 0 && raw.net_device_version == 0);
+    REQUIRE(raw.latency_us >= 0.0F && raw.latency_us < 1e6F);
+    if constexpr (version >= 9) {
+      REQUIRE(raw.force_flush == 0);
+      REQUIRE(raw.virtual_properties.ndevs == 1 && raw.virtual_properties.devs[0] == device);
+      REQUIRE(raw.p2p_bytes_max > 0 && raw.p2p_bytes_max <= std::size_t{1} << 40);
+    }
+    if constexpr (version >= 11) REQUIRE(raw.multi_request_size_max == 1);
+    if constexpr (version >= 12) REQUIRE(raw.rail_id == -1 && raw.plane_id == -1);
+    return result;
+  }
+
+  Result listen(void* context, int device, void* handle, void** comm) override {
+    if constexpr (version >= 11)
+      return abi_->listen(context, device, handle, comm);
+    else
+      return abi_->listen(device, handle, comm);
+  }
+  Result connect(void* context, int device, void* handle, void** comm) override {
+    auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
+    Result result = Result::success;
+    weft::nccl::CommConfig config{-1};
+    static_cast<void>(config);
+    if constexpr (version >= 11) {
+      result = abi_->connect(context, device, handle, comm, &device_comm);
+    } else if constexpr (version == 10) {
+      result = abi_->connect(device, &config, handle, comm, &device_comm);
+    } else {
+      result = abi_->connect(device, handle, comm, &device_comm);
+    }
+    if (result == Result::success) REQUIRE(device_comm == nullptr);
+    return result;
+  }
+  Result accept(void* listen_comm, void** comm) override {
+    auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
+    const Result result = abi_->accept(listen_comm, comm, &device_comm);
+    if (result == Result::success) REQUIRE(device_comm == nullptr);
+    return result;
+  }
+  Result reg(void* comm, void* data, std::size_t bytes, void** mhandle) override {
+    return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerHost, mhandle);
+  }
+  Result reg_cuda(void* comm, void* data, std::size_t bytes, void** mhandle) override {
+    return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerCuda, mhandle);
+  }
+  Result dereg(void* comm, void* mhandle) override { return abi_->dereg_mr(comm, mhandle); }
+
+  Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
+    constexpr int tag = 7;
+    if constexpr (version >= 10)
+      return abi_->isend(comm, data, bytes, tag, mhandle, nullptr, request);
+    else if constexpr (version == 9)
+      return abi_->isend(comm, data, bytes, tag, mhandle, request);
+    else
+      return abi_->isend(comm, data, static_cast<int>(bytes), tag, mhandle, request);
+  }
+  Result irecv(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
+    int tag = 7;
+    if constexpr (version >= 10)
+      return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, nullptr, request);
+    else if constexpr (version == 9)
+      return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, request);
+    else {
+      int bytes32 = static_cast<int>(bytes);
+      return abi_->irecv(comm, 1, &data, &bytes32, &tag, &mhandle, request);
+    }
+  }
+  Result irecv_count(void* comm, int count, void** request) override {
+    void* data[2] = {};
+    std::size_t sizes[2] = {};
+    int tags[2] = {};
+    void* mhandles[2] = {};
+    if constexpr (version >= 10)
+      return abi_->irecv(comm, count, data, sizes, tags, mhandles, nullptr, request);
+    else if constexpr (version == 9)
+      return abi_->irecv(comm, count, data, sizes, tags, mhandles, request);
+    else
+      return abi_->irecv(comm, count, data, tags, tags, mhandles, request);
+  }
+  Result iflush(void* comm, void** request) override {
+    void* data = nullptr;
+    int size = 8;
+    void* mhandle = nullptr;
+    return abi_->iflush(comm, 1, &data, &size, &mhandle, request);
+  }
+  Result test(void* request, int* done, int* sizes) override { return abi_->test(request, done, sizes); }
+  Result close_send(void* comm) override { return abi_->close_send(comm); }
+  Result close_receive(void* comm) override { return abi_->close_receive(comm); }
+  Result close_listen(void* comm) override { return abi_->close_listen(comm); }
+
+ private:
+  Abi* abi_;
+};
+
+// Opens the library as NCCL does and never closes it.
+inline std::unique_ptr<Net> load(const char* path, int version) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    std::_Exit(1);
+  }
+  void* table = dlsym(library, ("ncclNetPlugin_v" + std::to_string(version)).c_str());
+  REQUIRE(table != nullptr);
+  using namespace weft::nccl;
+  switch (version) {
+    case 8:
+      return std::make_unique<NetOf<v8::Net, v8::Properties, 8>>(static_cast<v8::Net*>(table));
+    case 9:
+      return std::make_unique<NetOf<v9::Net, v9::Properties, 9>>(static_cast<v9::Net*>(table));
+    case 10:
+      return std::make_unique<NetOf<v10::Net, v10::Properties, 10>>(static_cast<v10::Net*>(table));
+    case 11:
+      return std::make_unique<NetOf<v11::Net, v11::Properties, 11>>(static_cast<v11::Net*>(table));
+    case 12:
+      return std::make_unique<NetOf<v12::Net, v12::Properties, 12>>(static_cast<v12::Net*>(table));
+    default:
+      std::_Exit(2);
+  }
+}
+
+}  // namespace host

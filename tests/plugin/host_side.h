@@ -1,0 +1,184 @@
+// One side of a scenario: polled connects and requests, and memory that is gone once it is freed.
+// Knows no scenario; calls the plugin through host_net.h alone.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/plugin/host_net.h"
+
+namespace host {
+
+using Clock = std::chrono::steady_clock;
+inline constexpr auto kPatience = std::chrono::seconds(60);
+inline constexpr std::size_t kOutstanding = 32;
+
+class Deadline {
+ public:
+  bool over() const { return Clock::now() > end_; }
+
+ private:
+  Clock::time_point end_ = Clock::now() + kPatience;
+};
+
+// Memory that is gone when it is freed: a late write into it is a crash and no silence.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 1)) {
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory_ != MAP_FAILED);
+  }
+  ~Buffer() { munmap(memory_, bytes_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::uint8_t* data() { return static_cast<std::uint8_t*>(memory_); }
+
+ private:
+  void* memory_;
+  std::size_t bytes_;
+};
+
+inline std::uint8_t pattern(std::size_t seed, std::size_t i) {
+  return static_cast<std::uint8_t>((seed * 131) ^ (i * 2654435761U >> 13) ^ i);
+}
+inline void fill(std::uint8_t* data, std::size_t bytes, std::size_t seed) {
+  for (std::size_t i = 0; i < bytes; ++i) data[i] = pattern(seed, i);
+}
+inline bool holds(const std::uint8_t* data, std::size_t bytes, std::size_t seed) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (data[i] != pattern(seed, i)) return false;
+  }
+  return true;
+}
+
+struct Link {
+  void* send = nullptr;
+  void* receive = nullptr;
+};
+
+// One side: its own context of the plugin, and a pipe to the other side that has nothing to do with it.
+struct Side {
+  Net& net;
+  int channel;
+  int rank;
+  void* context = nullptr;
+
+  void write_all(const void* data, std::size_t bytes) { REQUIRE(::write(channel, data, bytes) == ssize_t(bytes)); }
+  void read_all(void* data, std::size_t bytes) { REQUIRE(::recv(channel, data, bytes, MSG_WAITALL) == ssize_t(bytes)); }
+  void barrier() {
+    char byte = 'b';
+    write_all(&byte, 1);
+    read_all(&byte, 1);
+  }
+  void start() { REQUIRE(net.init(&context) == Result::success); }
+  void stop() { REQUIRE(net.finalize(context) == Result::success); }
+
+  void* listen(std::uint8_t* handle) {
+    std::memset(handle, 0x5A, weft::nccl::kHandleBytesMax);
+    void* comm = nullptr;
+    REQUIRE(net.listen(context, 0, handle, &comm) == Result::success);
+    REQUIRE(comm != nullptr);
+    return comm;
+  }
+  // A connection each way, polled as NCCL's service thread does.
+  Link link() {
+    std::uint8_t own[weft::nccl::kHandleBytesMax];
+    std::uint8_t peer[weft::nccl::kHandleBytesMax];
+    void* const listener = listen(own);
+    write_all(own, sizeof own);
+    read_all(peer, sizeof peer);
+    Link made;
+    const Deadline deadline;
+    while (made.send == nullptr || made.receive == nullptr) {
+      REQUIRE(!deadline.over());
+      if (made.send == nullptr) REQUIRE(net.connect(context, 0, peer, &made.send) == Result::success);
+      if (made.receive == nullptr) REQUIRE(net.accept(listener, &made.receive) == Result::success);
+    }
+    REQUIRE(net.close_listen(listener) == Result::success);
+    return made;
+  }
+  void unlink(const Link& link) {
+    REQUIRE(net.close_send(link.send) == Result::success);
+    REQUIRE(net.close_receive(link.receive) == Result::success);
+  }
+  void* send(void* comm, void* data, std::size_t bytes, void* mhandle) {
+    const Deadline deadline;
+    for (;;) {
+      auto* request = reinterpret_cast<void*>(0xDEAD0);
+      REQUIRE(net.isend(comm, data, bytes, mhandle, &request) == Result::success);
+      if (request != nullptr) return request;
+      REQUIRE(!deadline.over());
+    }
+  }
+  void* receive(void* comm, void* data, std::size_t bytes, void* mhandle, std::uintptr_t hint = 0xDEAD0) {
+    const Deadline deadline;
+    for (;;) {
+      auto* request = reinterpret_cast<void*>(hint);
+      REQUIRE(net.irecv(comm, data, bytes, mhandle, &request) == Result::success);
+      if (request != nullptr) return request;
+      REQUIRE(!deadline.over());
+    }
+  }
+  // The first result that is not success, or success with done.
+  Result outcome(void* request, int* sizes) {
+    const Deadline deadline;
+    for (;;) {
+      int done = 77;
+      const Result result = net.test(request, &done, sizes);
+      REQUIRE(done == 0 || done == 1);
+      if (result != Result::success || done == 1) return result;
+      REQUIRE(!deadline.over());
+      std::this_thread::yield();
+    }
+  }
+  void finish(void* request, std::size_t bytes) {
+    int size = -1;
+    REQUIRE(outcome(request, &size) == Result::success);
+    REQUIRE(size == static_cast<int>(bytes));
+  }
+};
+
+// One message of each size, each way, as many out as NCCL keeps; every receive has room for more than is sent.
+inline void exchange(Side& side, const Link& link, const std::vector<std::size_t>& sizes,
+                     std::uintptr_t hint = 0xDEAD0) {
+  constexpr std::size_t slack = 37;
+  const std::size_t largest = *std::max_element(sizes.begin(), sizes.end());
+  Buffer out(largest * sizes.size());
+  Buffer in((largest + slack) * sizes.size());
+  void* out_handle = nullptr;
+  void* in_handle = nullptr;
+  REQUIRE(side.net.reg(link.send, out.data(), largest * sizes.size(), &out_handle) == Result::success);
+  REQUIRE(side.net.reg(link.receive, in.data(), (largest + slack) * sizes.size(), &in_handle) == Result::success);
+  REQUIRE(out_handle != nullptr && in_handle != nullptr);
+  std::vector<void*> sends;
+  std::vector<void*> receives;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::uint8_t* const data = out.data() + largest * i;
+    fill(data, sizes[i], i);
+    receives.push_back(
+        side.receive(link.receive, in.data() + (largest + slack) * i, sizes[i] + slack, in_handle, hint));
+    sends.push_back(side.send(link.send, data, sizes[i], out_handle));
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    side.finish(receives[i], sizes[i]);
+    const std::uint8_t* const data = in.data() + (largest + slack) * i;
+    REQUIRE(holds(data, sizes[i], i));
+    REQUIRE(std::all_of(data + sizes[i], data + sizes[i] + slack, [](std::uint8_t byte) { return byte == 0; }));
+    if (i % 2 == 0)
+      side.finish(sends[i], sizes[i]);
+    else
+      REQUIRE(side.outcome(sends[i], nullptr) == Result::success);
+  }
+  REQUIRE(side.net.dereg(link.send, out_handle) == Result::success);
+  REQUIRE(side.net.dereg(link.receive, in_handle) == Result::success);
+}
+
+}  // namespace host

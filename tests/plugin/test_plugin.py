@@ -1,0 +1,132 @@
+"""The plugin as NCCL sees it: every version, two processes and one, each thing that goes wrong."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Play
+
+VERSIONS = (8, 9, 10, 11, 12)
+# Behaviour that a shim cannot change is played for the oldest and the newest interface alone.
+ENDS = (8, 12)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", ["transfer", "bad_arguments", "contexts", "properties"])
+def test_fake__every_step_may_say_not_now(
+    play: Play, fake_plugin: Path, version: int, scenario: str
+) -> None:
+    play(fake_plugin, version, 1, scenario)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", ["oversized", "close_outstanding", "uneven_close", "restart"])
+def test_fake__endings(play: Play, fake_plugin: Path, version: int, scenario: str) -> None:
+    play(fake_plugin, version, 1, scenario)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("scenario", ["transfer", "close_outstanding", "contexts"])
+def test_plugin__moves_data(
+    play: Play, plugin: Path, version: int, processes: int, scenario: str
+) -> None:
+    play(plugin, version, processes, scenario)
+
+
+@pytest.mark.parametrize("version", ENDS)
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("scenario", ["large", "uneven_close", "oversized", "bad_arguments"])
+def test_plugin__edges(
+    play: Play, plugin: Path, version: int, processes: int, scenario: str
+) -> None:
+    play(plugin, version, processes, scenario)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", ["properties", "forked", "restart"])
+def test_plugin__life_of_a_process(play: Play, plugin: Path, version: int, scenario: str) -> None:
+    play(plugin, version, 2, scenario)
+
+
+@pytest.mark.parametrize("version", ENDS)
+@pytest.mark.parametrize("scenario", ["strays", "death"])
+def test_plugin__strangers_and_deaths(
+    play: Play, plugin: Path, version: int, scenario: str
+) -> None:
+    play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="3000000000")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_plugin__five_hundred_connections(play: Play, plugin: Path, processes: int) -> None:
+    play(plugin, 12, processes, "many")
+
+
+@pytest.mark.parametrize("version", ENDS)
+def test_plugin__moves_data_over_a_bad_network(play: Play, plugin: Path, version: int) -> None:
+    faults = {
+        "WEFT_FAULT_LOSS": "0.02",
+        "WEFT_FAULT_REORDER": "0.05",
+        "WEFT_FAULT_DUPLICATE": "0.02",
+        "WEFT_FAULT_CORRUPT": "0.01",
+    }
+    play(plugin, version, 2, "transfer", **faults)
+
+
+def test_plugin__a_misspelt_knob_makes_init_fail_aloud(play: Play, plugin: Path) -> None:
+    done = play(plugin, 12, 2, "refused", WEFT_PTHS="3")
+    assert "did you mean WEFT_PATHS?" in done.stderr
+
+
+def test_plugin__without_a_device_it_declines(play: Play, plugin: Path) -> None:
+    done = play(plugin, 12, 2, "refused", WEFT_INTERFACES="nosuch0")
+    assert "nosuch0" in done.stderr
+
+
+def test_plugin__says_once_what_it_uses(play: Play, plugin: Path) -> None:
+    done = play(plugin, 12, 1, "contexts")
+    assert done.stderr.count("log 3 NET/weft: ") == 1
+
+
+def exported(library: Path) -> set[str]:
+    listing = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line.split()[-1] for line in listing.stdout.splitlines()}
+
+
+def needed(library: Path) -> set[str]:
+    listing = subprocess.run(
+        ["readelf", "--dynamic", "--wide", str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = listing.stdout.splitlines()
+    return {line.split("[")[1].rstrip("]") for line in lines if "(NEEDED)" in line}
+
+
+@pytest.mark.parametrize("kind", ["plugin", "fake_plugin"])
+def test_plugin__exports_the_tables_and_nothing_else(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    library: Path = request.getfixturevalue(kind)
+    assert exported(library) == {f"ncclNetPlugin_v{version}" for version in VERSIONS}
+
+
+def test_plugin__needs_the_c_library_alone(plugin: Path) -> None:
+    allowed = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libibverbs.so.1"}
+    allowed |= {"libpthread.so.0", "libdl.so.2"}
+    assert needed(plugin) <= allowed
+
+
+def test_plugin__is_never_unmapped(plugin: Path) -> None:
+    listing = subprocess.run(
+        ["readelf", "--dynamic", str(plugin)], capture_output=True, text=True, check=True
+    )
+    assert "NODELETE" in listing.stdout
