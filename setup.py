@@ -58,7 +58,10 @@ class CMakeBuild(build_ext):
             [tool("cmake"), "--build", str(self.tree), "--parallel", jobs],
             [tool("cmake"), "--install", str(self.tree), "--prefix", str(prefix)],
         ):
-            subprocess.run(command, check=True)
+            status = subprocess.run(command, check=False).returncode
+            if status != 0:
+                # What went wrong is above; a traceback of this file would bury it.
+                sys.exit(f"weft: {command[0]} {command[1]} failed with status {status}")
 
     def get_outputs(self) -> list[str]:
         return []
