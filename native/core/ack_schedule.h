@@ -1,0 +1,67 @@
+// What is owed to the sender, path by path: the newest time to echo, counts, and which paths wait for an acknowledgment.
+// Knows which segments came over a path only as counts; the window knows which ones.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <memory>
+#include <new>
+
+#include "native/core/types.h"
+
+namespace weft::core {
+
+class AckSchedule {
+ public:
+  struct PathReport {
+    i64 echo_sent_ns = -1;
+    i64 arrived_ns = 0;  // of the segment that is echoed
+    u32 segments = 0;
+    u32 ecn_segments = 0;
+  };
+
+  explicit AckSchedule(u16 path_count) noexcept : path_count_(path_count) {}
+
+  // False when out of memory: the segment is not to be counted as received.
+  bool activate() noexcept {
+    if (reports_ == nullptr) reports_.reset(new (std::nothrow) PathReport[path_count_]);
+    return reports_ != nullptr;
+  }
+  void release() noexcept {
+    if (!pending()) reports_.reset();
+  }
+
+  void on_segment(i64 now_ns, u8 path, i64 sent_ns, bool congestion_experienced) noexcept {
+    PathReport& report = reports_[path];
+    ++report.segments;
+    report.ecn_segments += congestion_experienced ? 1 : 0;
+    if (sent_ns > report.echo_sent_ns) {
+      report.echo_sent_ns = sent_ns;
+      report.arrived_ns = now_ns;
+    }
+    due_[path / 64] |= u64{1} << (path % 64);
+  }
+  // A repeated segment, or a grant that grew: say again where we are, on this path.
+  void on_due(u8 path) noexcept { due_[path / 64] |= u64{1} << (path % 64); }
+
+  bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
+  // The next path owed an acknowledgment, or -1; it is then no longer owed.
+  int poll() noexcept {
+    for (std::size_t word = 0; word < due_.size(); ++word) {
+      if (due_[word] == 0) continue;
+      const auto bit = static_cast<std::size_t>(std::countr_zero(due_[word]));
+      due_[word] &= due_[word] - 1;
+      return static_cast<int>(64 * word + bit);
+    }
+    return -1;
+  }
+  const PathReport* report(u8 path) const noexcept { return reports_ == nullptr ? nullptr : &reports_[path]; }
+  std::size_t bytes_held() const noexcept { return reports_ == nullptr ? 0 : path_count_ * sizeof(PathReport); }
+
+ private:
+  std::unique_ptr<PathReport[]> reports_;
+  std::array<u64, kMaxPaths / 64> due_{};
+  u16 path_count_;
+};
+
+}  // namespace weft::core

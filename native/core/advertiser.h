@@ -1,0 +1,49 @@
+// Decides when the sender must be told of posted receives, and tells it again until it confirms.
+// Knows how many receives there are, not what is in them.
+#pragma once
+
+#include "native/core/types.h"
+
+namespace weft::core {
+
+class Advertiser {
+ public:
+  // `urgent`: the receive can take a message that waits for its advertisement. Others only free eager slots, so they
+  // may wait until half of the slots depend on them.
+  void on_post(u64 posted, bool urgent, u64 eager_slots) noexcept {
+    posted_ = posted;
+    if (urgent || 2 * (posted - confirmed_) >= eager_slots) due_ = posted_ > sent_;
+  }
+  void on_confirm(u64 confirmed) noexcept {
+    if (confirmed <= confirmed_ || confirmed > posted_) return;
+    confirmed_ = confirmed;
+    backoff_ = 0;
+    if (confirmed_ >= sent_) resend_ns_ = kNever;
+  }
+  void on_timer(i64 now_ns) noexcept {
+    if (now_ns < resend_ns_) return;
+    sent_ = confirmed_;
+    if (backoff_ < 10) ++backoff_;
+    due_ = true;
+  }
+
+  bool due() const noexcept { return due_; }
+  u64 first() const noexcept { return sent_; }
+  // [first, first + count) was put into a packet.
+  void on_sent(u64 count, i64 now_ns, i64 rto_ns) noexcept {
+    sent_ += count;
+    due_ = sent_ < posted_;
+    resend_ns_ = now_ns + (rto_ns << backoff_);
+  }
+  i64 poll_timeout() const noexcept { return resend_ns_; }
+
+ private:
+  u64 posted_ = 0;
+  u64 sent_ = 0;
+  u64 confirmed_ = 0;
+  i64 resend_ns_ = kNever;
+  u32 backoff_ = 0;
+  bool due_ = false;
+};
+
+}  // namespace weft::core

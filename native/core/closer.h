@@ -1,0 +1,49 @@
+// The life of one flow: open, closing (said so, until confirmed or five times), closed.
+// Knows why, not what was outstanding; the flow's owner voids that.
+#pragma once
+
+#include "native/core/status.h"
+#include "native/core/types.h"
+
+namespace weft::core {
+
+class Closer {
+ public:
+  enum class State : u8 { open, closing, closed };
+  static constexpr u32 kTries = 5;
+
+  State state() const noexcept { return state_; }
+  Status reason() const noexcept { return reason_; }
+
+  void close(Status reason, i64 now_ns) noexcept {
+    if (state_ != State::open) return;
+    state_ = State::closing;
+    reason_ = reason;
+    next_ns_ = now_ns;
+  }
+  // The peer closed: there is nothing left to say but the confirmation.
+  void on_peer_close() noexcept { state_ = State::closed; }
+  void on_confirm() noexcept {
+    if (state_ == State::closing) state_ = State::closed;
+  }
+  // True when a close packet is to be sent now.
+  bool poll(i64 now_ns, i64 rto_ns) noexcept {
+    if (state_ != State::closing || now_ns < next_ns_) return false;
+    if (tries_ == kTries) {
+      state_ = State::closed;
+      return false;
+    }
+    next_ns_ = now_ns + (rto_ns << tries_);
+    ++tries_;
+    return true;
+  }
+  i64 poll_timeout() const noexcept { return state_ == State::closing ? next_ns_ : kNever; }
+
+ private:
+  State state_ = State::open;
+  Status reason_ = Status::ok;
+  u32 tries_ = 0;
+  i64 next_ns_ = kNever;
+};
+
+}  // namespace weft::core

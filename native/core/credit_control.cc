@@ -1,0 +1,54 @@
+// Grants only ever grow: a smaller answer from the policy leaves the last one standing.
+// A tick is at least 10 us away, whatever the policy asks for.
+#include "native/core/credit_control.h"
+
+namespace weft::core {
+
+bool CreditControl::open() noexcept {
+  if (!policy_.open(1)) return false;
+  policy_.share(port_->record.data(), port_->record.size() * sizeof(i64));
+  return true;
+}
+
+bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_bytes) noexcept {
+  policy::CreditEvent event{};
+  event.now_ns = now_ns;
+  event.kind = kind;
+  event.demand_bytes = static_cast<i64>(demand_bytes_);
+  event.granted_bytes = static_cast<i64>(granted_bytes_);
+  event.received_bytes = static_cast<i64>(received_bytes);
+  event.segment_bytes = segment_bytes_;
+  event.active_flows = port_->active_flows;
+  event.link_bytes_per_s = shared_->config.link_bytes_per_s;
+  event.rand = shared_->random.uniform();
+  policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
+  if (!started_) {
+    started_ = true;
+    policy::CreditEvent start = event;
+    start.kind = -1;
+    static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+    result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
+  }
+  if (!policy_.call(hook, &event, &result)) {
+    shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
+    result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
+    if (policy_.fall_back()) static_cast<void>(policy_.call(hook, &event, &result));
+  }
+  tick_ns_ = result.next_tick_ns < 0 ? kNever : std::max(result.next_tick_ns, now_ns + 10'000);
+  if (result.granted_bytes <= static_cast<i64>(granted_bytes_)) return false;
+  granted_bytes_ = static_cast<u64>(result.granted_bytes);
+  return true;
+}
+
+bool CreditControl::on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept {
+  // A sender that waits with nothing in flight gets an answer even when the grant stands: it may have been lost.
+  demand_bytes_ = std::max(demand_bytes_, demand_bytes);
+  return ask(policy::hook::credit_demand, 0, now_ns, received_bytes);
+}
+
+bool CreditControl::on_timer(i64 now_ns, u64 received_bytes) noexcept {
+  if (now_ns < tick_ns_) return false;
+  return ask(policy::hook::credit_tick, 1, now_ns, received_bytes);
+}
+
+}  // namespace weft::core

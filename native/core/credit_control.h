@@ -1,0 +1,47 @@
+// How many bytes a sender may send to us: asks the receiver-driven credit policy on demand and on its ticks.
+// Holds one flow's record; the port record belongs to the stack and is shared by all flows of its ports.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "native/core/policy_slot.h"
+#include "native/core/shared.h"
+
+namespace weft::core {
+
+// The receiving port's record, one an engine.
+struct CreditPort {
+  std::vector<i64> record;  // the policy's own, zeroed; int64 words keep it aligned
+  i64 active_flows = 0;
+};
+
+class CreditControl {
+ public:
+  CreditControl(Shared* shared, CreditPort* port, u32 flow, u16 segment_bytes) noexcept
+      : shared_(shared), port_(port), policy_(policy::Family::credit, shared->config.credit), flow_(flow), segment_bytes_(segment_bytes) {}
+
+  bool open() noexcept;
+  u64 granted_bytes() const noexcept { return granted_bytes_; }
+  // True when the grant grew: an acknowledgment should say so.
+  bool on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept;
+  bool on_timer(i64 now_ns, u64 received_bytes) noexcept;
+  i64 poll_timeout() const noexcept { return tick_ns_; }
+
+ private:
+  bool ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_bytes) noexcept;
+
+  Shared* shared_;
+  CreditPort* port_;
+  PolicySlot policy_;
+  u32 flow_;
+  u16 segment_bytes_;
+  bool started_ = false;
+  u64 demand_bytes_ = 0;
+  u64 granted_bytes_ = 0;
+  i64 tick_ns_ = kNever;
+};
+
+}  // namespace weft::core

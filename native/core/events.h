@@ -1,0 +1,52 @@
+// What the core tells its owner: completions, failures and changes worth a trace, in the order they happened.
+// Carries no text and no time of its own.
+#pragma once
+
+#include <vector>
+
+#include "native/core/status.h"
+#include "native/core/types.h"
+
+namespace weft::core {
+
+struct Event {
+  enum class Kind : u8 {
+    send_done,      // cookie: the send's; every byte of this flow's stripe is in the peer's memory
+    stripe_placed,  // cookie: the receive's ticket; value: bytes of the whole message
+    flow_failed,    // status: why; every send and receive of the flow is void
+    flow_closed,    // both sides are done with the flow: its index may be used again
+    path_down,      // peer, path
+    path_up,        // peer, path
+    peer_dead,      // peer, status
+    policy_failed,  // value: policy::Family; `fixed` took over
+  };
+  Kind kind;
+  u8 path = 0;
+  Status status = Status::ok;
+  u32 flow = kNone;
+  u32 peer = kNone;
+  void* cookie = nullptr;
+  u64 value = 0;
+};
+
+// First in, first out; grows to what was once needed and then stays.
+class EventQueue {
+ public:
+  void push(const Event& event) { events_.push_back(event); }
+  bool poll(Event* out) noexcept {
+    if (head_ == events_.size()) return false;
+    *out = events_[head_++];
+    if (head_ == events_.size()) {
+      events_.clear();
+      head_ = 0;
+    }
+    return true;
+  }
+  bool empty() const noexcept { return head_ == events_.size(); }
+
+ private:
+  std::vector<Event> events_;
+  std::size_t head_ = 0;
+};
+
+}  // namespace weft::core

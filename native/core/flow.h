@@ -1,0 +1,42 @@
+// One flow pair of a connection: its sending half, its receiving half and its life; plus where it waits in the stack.
+// Adds no rule of its own.
+#pragma once
+
+#include "native/core/closer.h"
+#include "native/core/flow_receiver.h"
+#include "native/core/flow_sender.h"
+#include "native/core/peer.h"
+
+namespace weft::core {
+
+struct Flow {
+  Flow(Shared* shared, CreditPort* port, u32 index, const FlowConfig& flow_config, Peer* owner)
+      : config(flow_config),
+        peer(owner),
+        tx(shared, index, flow_config, owner->config(), &owner->paths()),
+        rx(shared, port, index, flow_config, owner->config()) {}
+
+  FlowConfig config;
+  Peer* peer;
+  FlowSender tx;
+  FlowReceiver rx;
+  Closer closer;
+  i64 deficit_bytes = 0;
+  i64 scheduled_ns = kNever;
+  i64 active_ns = 0;           // last packet or post
+  i64 idle_ns = kNever;        // when storage by path may be given back
+  i64 retry_ns = kNever;       // storage was used up with nothing in flight that could free it
+  bool in_control = false;     // waits in the stack's control queue
+  bool in_ready = false;       // ... in the queue of flows with new data
+  bool in_resend = false;      // ... in the queue of flows with something to resend
+  bool in_path_wait = false;   // ... at its peer, for room on a path
+  bool waits = false;          // counted by the peer as waiting for it
+  bool confirm_advert = false;  // an advertisement is to be confirmed
+  bool confirm_close = false;
+  bool failed = false;         // said so by an event
+  bool closed_reported = false;
+
+  bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }
+};
+
+}  // namespace weft::core

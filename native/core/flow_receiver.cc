@@ -1,0 +1,168 @@
+// The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a byte
+// is written; a sequence number is marked received only when its bytes have a place.
+#include "native/core/flow_receiver.h"
+
+#include "native/wire/crc32c.h"
+
+namespace weft::core {
+
+FlowReceiver::FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config,
+                           const PeerConfig& peer_config) noexcept
+    : shared_(shared),
+      window_(&shared->bitmaps),
+      queue_(shared, flow_config.stripe, flow_config.stripes),
+      acks_(peer_config.path_count),
+      port_(port),
+      remote_token_(flow_config.remote_token),
+      remote_flow_(flow_config.remote_flow),
+      flow_(flow),
+      peer_(flow_config.peer),
+      path_count_(peer_config.path_count) {
+  if (!shared->config.credit) return;
+  credit_.reset(new (std::nothrow) CreditControl(shared, port, flow, peer_config.segment_bytes));
+  if (credit_ != nullptr && !credit_->open()) credit_.reset();
+  if (credit_ != nullptr) ++port->active_flows;
+}
+
+FlowReceiver::~FlowReceiver() {
+  if (credit_ != nullptr) --port_->active_flows;
+}
+
+wire::Common FlowReceiver::common(u8 path) const noexcept {
+  wire::Common common;
+  common.token = remote_token_;
+  common.flow = remote_flow_;
+  common.path = path;
+  return common;
+}
+
+FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept {
+  const wire::Data& data = packet.data;
+  const u8 path = packet.common.path;
+  if (path >= path_count_) return Outcome::refused;
+  if ((packet.common.flags & wire::kFlagPayloadCrc) != 0 &&
+      wire::crc32c(0, datagram.payload, datagram.payload_bytes) != data.payload_crc) {
+    return Outcome::bad_crc;
+  }
+  switch (window_.classify(data.seq)) {
+    case ReceiveWindow::Arrival::duplicate:
+      ++counters_.segments_duplicate;
+      last_path_ = path;
+      acks_.on_due(path);
+      return Outcome::duplicate;
+    case ReceiveWindow::Arrival::beyond:
+      ++counters_.segments_refused;
+      return Outcome::refused;
+    case ReceiveWindow::Arrival::fresh:
+      break;
+  }
+  if (!acks_.activate()) return Outcome::refused;
+  const u64 message = expand32(queue_.posted(), data.message);
+  switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
+    case ReceiveQueue::Placement::too_long:
+      return Outcome::too_long;
+    case ReceiveQueue::Placement::refused:
+    case ReceiveQueue::Placement::no_memory:
+      ++counters_.segments_refused;
+      return Outcome::refused;
+    case ReceiveQueue::Placement::placed:
+      break;
+  }
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
+  queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  ++counters_.segments_received;
+  counters_.bytes_received += datagram.payload_bytes;
+  last_path_ = path;
+  acks_.on_segment(now_ns, path, data.sent_ns, datagram.congestion_experienced);
+  if (credit_ != nullptr) {
+    static_cast<void>(credit_->on_demand(now_ns, 0, static_cast<u64>(counters_.bytes_received)));
+  }
+  return Outcome::taken;
+}
+
+Status FlowReceiver::post(u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+  const Status status = queue_.post(flow_, data, capacity_bytes, ticket);
+  if (status == Status::ok) {
+    const bool urgent = capacity_bytes > shared_->config.eager_bytes || shared_->config.eager_slots < 2;
+    advertiser_.on_post(queue_.posted(), urgent, shared_->config.eager_slots);
+  }
+  return status;
+}
+
+void FlowReceiver::on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept {
+  if (credit_ == nullptr || path >= path_count_) return;
+  static_cast<void>(credit_->on_demand(now_ns, demand_bytes, static_cast<u64>(counters_.bytes_received)));
+  last_path_ = path;
+  acks_.on_due(path);
+}
+
+void FlowReceiver::on_timer(i64 now_ns) noexcept {
+  advertiser_.on_timer(now_ns);
+  if (credit_ != nullptr && credit_->on_timer(now_ns, static_cast<u64>(counters_.bytes_received))) acks_.on_due(last_path_);
+}
+
+i64 FlowReceiver::poll_timeout() const noexcept {
+  const i64 tick_ns = credit_ == nullptr ? kNever : credit_->poll_timeout();
+  return advertiser_.poll_timeout() < tick_ns ? advertiser_.poll_timeout() : tick_ns;
+}
+
+bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept {
+  out->peer = peer_;
+  out->count = 1;
+  out->payload[0] = {};
+  if (more_pieces_) {
+    write_ack(now_ns, piece_path_, out);
+    return true;
+  }
+  const int path = acks_.poll();
+  if (path >= 0) {
+    next_piece_seq_ = window_.cumulative_seq();
+    write_ack(now_ns, static_cast<u8>(path), out);
+    return true;
+  }
+  if (!advertiser_.due()) return false;
+  write_advert(now_ns, advert_path, rto_ns, out);
+  return true;
+}
+
+void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
+  u64 words[wire::kAckWordsMax];
+  wire::Common header = common(path);
+  wire::Ack ack;
+  const bool first = !more_pieces_;
+  ack.cumulative_seq = window_.cumulative_seq();
+  ack.base_seq = first || next_piece_seq_ < ack.cumulative_seq ? ack.cumulative_seq : next_piece_seq_;
+  ack.bitmap_words = window_.copy_words(ack.base_seq, wire::kAckWordsMax, words);
+  ack.received_bytes = static_cast<u64>(counters_.bytes_received);
+  ack.granted_bytes = credit_ == nullptr ? kNoCredit : credit_->granted_bytes();
+  const AckSchedule::PathReport* report = acks_.report(path);
+  if (first && report != nullptr && report->echo_sent_ns >= 0) {
+    header.flags |= wire::kFlagEcho;
+    ack.echo_sent_ns = report->echo_sent_ns;
+    ack.ack_delay_ns = now_ns > report->arrived_ns ? now_ns - report->arrived_ns : 0;
+    ack.path_segments = report->segments;
+    ack.path_ecn_segments = report->ecn_segments;
+  }
+  out->path = path;
+  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, header, ack, words));
+  out->datagram_bytes = out->header_bytes;
+  ++counters_.acks_sent;
+  piece_path_ = path;
+  next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
+  more_pieces_ = ack.bitmap_words == wire::kAckWordsMax && next_piece_seq_ < window_.highest_end();
+}
+
+void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept {
+  wire::AdvertEntry entries[wire::kAdvertEntriesMax];
+  const u64 first = advertiser_.first();
+  const u64 left = queue_.posted() - first;
+  const u64 count = left < wire::kAdvertEntriesMax ? left : wire::kAdvertEntriesMax;
+  for (u64 i = 0; i < count; ++i) entries[i].capacity_bytes = queue_.capacity_of(first + i);
+  out->path = path;
+  out->header_bytes = static_cast<u16>(
+      wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
+  out->datagram_bytes = out->header_bytes;
+  advertiser_.on_sent(count, now_ns, rto_ns);
+}
+
+}  // namespace weft::core

@@ -1,0 +1,69 @@
+// The receiving half of a flow: takes segments into posted or eager buffers once, and says what it has.
+// Composes window, queue, acknowledgments, adverts and credit; owns no socket and no clock.
+#pragma once
+
+#include <memory>
+
+#include "native/core/ack_schedule.h"
+#include "native/core/advertiser.h"
+#include "native/core/burst.h"
+#include "native/core/credit_control.h"
+#include "native/core/receive_queue.h"
+#include "native/core/receive_window.h"
+
+namespace weft::core {
+
+class FlowReceiver {
+ public:
+  enum class Outcome : u8 { taken, duplicate, refused, bad_crc, too_long };
+
+  FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept;
+  ~FlowReceiver();
+
+  Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
+  Status post(u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  void on_advert_ack(const wire::AdvertAck& ack) noexcept {
+    advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
+  }
+  void on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept;
+  void on_timer(i64 now_ns) noexcept;
+  i64 poll_timeout() const noexcept;
+
+  // One acknowledgment or advertisement into `out`; false when nothing is owed. `path`: for adverts, where to.
+  bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
+  bool pending() const noexcept { return acks_.pending() || more_pieces_ || advertiser_.due(); }
+
+  u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
+  u64 posted() const noexcept { return queue_.posted(); }
+  u64 finished() const noexcept { return finished_; }
+  void on_finished() noexcept { ++finished_; }
+  void release_idle() noexcept { acks_.release(); }
+  FlowCounters& counters() noexcept { return counters_; }
+  std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }
+
+ private:
+  void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
+  void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
+  wire::Common common(u8 path) const noexcept;
+
+  Shared* shared_;
+  ReceiveWindow window_;
+  ReceiveQueue queue_;
+  AckSchedule acks_;
+  Advertiser advertiser_;
+  std::unique_ptr<CreditControl> credit_;  // only when a credit policy is in force
+  CreditPort* port_;
+  FlowCounters counters_;
+  u64 finished_ = 0;
+  u64 remote_token_;
+  u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
+  u32 remote_flow_;
+  u32 flow_;
+  u32 peer_;
+  u16 path_count_;
+  u8 piece_path_ = 0;
+  u8 last_path_ = 0;
+  bool more_pieces_ = false;
+};
+
+}  // namespace weft::core

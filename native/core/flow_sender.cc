@@ -1,0 +1,228 @@
+// Sending: resends first, then new bytes, one burst on one path each time it is asked.
+// What comes back is in flow_sender_ack.cc.
+#include "native/core/flow_sender.h"
+
+#include <algorithm>
+
+#include "native/wire/crc32c.h"
+
+namespace weft::core {
+
+FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
+                       PathSet* paths) noexcept
+    : shared_(shared),
+      paths_(paths),
+      ledger_(&shared->send_slabs),
+      window_(shared, flow, peer_config.segment_bytes),
+      loss_(shared, flow, peer_config.segment_bytes),
+      remote_token_(flow_config.remote_token),
+      remote_flow_(flow_config.remote_flow),
+      flow_(flow),
+      peer_(flow_config.peer),
+      train_bytes_max_(peer_config.train_bytes_max),
+      segment_payload_bytes_(static_cast<u16>(peer_config.segment_bytes - wire::kDataBytes)),
+      stripe_(flow_config.stripe),
+      stripes_(flow_config.stripes) {}
+
+Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept {
+  if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
+  if (!window_.started()) {
+    if (!window_.open()) return Status::out_of_memory;
+    window_.start(now_ns);
+  }
+  SendMessage entry;
+  entry.number = message;
+  entry.data = data;
+  entry.message_bytes = message_bytes;
+  entry.stripe = stripe_of(message, message_bytes, stripe_, stripes_);
+  entry.cookie = cookie;
+  return queue_.post(entry) ? Status::ok : Status::would_block;
+}
+
+// Storage by path: taken when the flow has something to send, given back when it has been idle (P-7).
+bool FlowSender::activate() noexcept {
+  if (per_path_ != nullptr) return true;
+  std::unique_ptr<FlowPath[]> made(new (std::nothrow) FlowPath[paths_->count()]);
+  if (made == nullptr || !loss_.open(paths_->count())) return false;
+  per_path_ = std::move(made);
+  return true;
+}
+
+void FlowSender::release_idle() noexcept {
+  if (has_inflight() || has_outstanding()) return;
+  per_path_.reset();
+  loss_.close();
+  next_check_ns_ = kNever;
+}
+
+FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
+  if (!queue_.has_unsent()) return Blocked::idle;
+  const SendMessage& message = queue_.next();
+  switch (adverts_.may_send(message.number, message.message_bytes, shared_->config)) {
+    case AdvertLedger::Permission::wait:
+      return Blocked::advert;
+    case AdvertLedger::Permission::too_long:
+      too_long_ = true;
+      return Blocked::advert;
+    case AdvertLedger::Permission::go:
+      break;
+  }
+  if (credit_in_force_ && handed_out_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
+  if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + segment_payload_bytes_ > window_.window_bytes()) {
+    return Blocked::window;
+  }
+  if (!window_.pacer().may_send(now_ns)) return Blocked::pacing;
+  return ledger_.reserve() ? Blocked::sent : Blocked::window;
+}
+
+FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out,
+                                            i64* limit_bytes) noexcept {
+  PickRequest request;
+  request.ready_bytes = static_cast<i64>(queue_.unsent_bytes());
+  request.segment_bytes = segment_payload_bytes_;
+  request.is_resend = resend;
+  if (resend) request.avoid_path = ledger_.at(ledger_.first_lost()).path;
+  const Pick pick = paths_->pick(now_ns, request);
+  if (pick.path < 0) return Blocked::paths;
+  i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max()});
+  limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
+  if (!resend && credit_in_force_) limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - handed_out_bytes_, u64{1} << 40)));
+  *limit_bytes = std::max<i64>(limit, segment_payload_bytes_);
+  out->peer = peer_;
+  out->path = static_cast<u8>(pick.path);
+  out->count = 0;
+  out->header_bytes = wire::kDataBytes;
+  out->datagram_bytes = 0;
+  return Blocked::sent;
+}
+
+FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept {
+  paced_ = false;
+  const bool resend = ledger_.has_lost();
+  const Blocked gate = resend ? (window_.pacer().may_send(now_ns) ? Blocked::sent : Blocked::pacing) : gate_new(now_ns);
+  paced_ = gate == Blocked::pacing;
+  if (gate != Blocked::sent) return gate;
+  if (!activate()) return Blocked::memory;
+  i64 limit_bytes = 0;
+  const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
+  if (started != Blocked::sent) return started;
+  const i64 before = ledger_.inflight_bytes();
+  if (resend) {
+    fill_resends(now_ns, limit_bytes, out);
+  } else {
+    fill_new(now_ns, limit_bytes, out);
+  }
+  finish_burst(now_ns, out, ledger_.inflight_bytes() - before);
+  return Blocked::sent;
+}
+
+// A train's datagrams all have the size of the first; one shorter datagram may end it (UDP_SEGMENT's rule).
+bool FlowSender::add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+                             TxBurst* out) noexcept {
+  wire::Common common;
+  common.token = remote_token_;
+  common.flow = remote_flow_;
+  common.path = out->path;
+  common.body_bytes = payload_bytes;
+  wire::Data data;
+  data.seq = seq;
+  data.sent_ns = now_ns;
+  data.message = static_cast<u32>(message.number);
+  data.offset_bytes = offset_bytes;
+  data.message_bytes = message.message_bytes;
+  const u8* payload = payload_bytes == 0 ? nullptr : message.data + offset_bytes;
+  if (shared_->config.payload_crc) {
+    common.flags |= wire::kFlagPayloadCrc;
+    data.payload_crc = wire::crc32c(0, payload, payload_bytes);
+  }
+  const std::size_t index = out->count++;
+  wire::encode_data(out->headers + index * wire::kDataBytes, common, data);
+  out->payload[index] = {payload, payload_bytes};
+  const u32 datagram_bytes = static_cast<u32>(wire::kDataBytes) + payload_bytes;
+  if (index == 0) out->datagram_bytes = datagram_bytes;
+  return datagram_bytes == out->datagram_bytes && out->count < kMaxBurstSegments &&
+         (out->count + 1u) * out->datagram_bytes <= train_bytes_max_;
+}
+
+void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
+  FlowPath& path = flow_path(out->path);
+  // P-4: a copy takes another path where there is one; the pick has already found out whether there is.
+  const bool same_path = ledger_.at(ledger_.first_lost()).path == out->path;
+  while (ledger_.has_lost()) {
+    const u64 seq = ledger_.first_lost();
+    const SentSegment segment = ledger_.at(seq);
+    const bool fits = out->count == 0 || (segment.payload_bytes <= limit_bytes &&
+                                          segment.payload_bytes + wire::kDataBytes <= out->datagram_bytes &&
+                                          (segment.path == out->path) == same_path);
+    if (!fits) return;
+    ledger_.on_resent(&path.order, seq, now_ns, out->path);
+    ++path.inflight_segments;
+    ++counters_.segments_resent;
+    limit_bytes -= segment.payload_bytes;
+    if (!add_segment(now_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out)) return;
+  }
+}
+
+void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
+  FlowPath& path = flow_path(out->path);
+  // The gate has been passed by the first segment; the others need a message that may go, room and window.
+  for (;;) {
+    SendMessage& message = queue_.next();
+    const u64 left = message.stripe.end - message.next_offset;
+    const auto payload_bytes = static_cast<u16>(std::min<u64>(left, segment_payload_bytes_));
+    if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes)) return;
+    const u64 offset = message.next_offset;
+    const u64 seq = ledger_.append(&path.order, now_ns, out->path, queue_.next_slot(), offset, payload_bytes);
+    ++path.inflight_segments;
+    limit_bytes -= payload_bytes;
+    handed_out_bytes_ += payload_bytes;
+    const bool more = add_segment(now_ns, seq, message, offset, payload_bytes, out);
+    queue_.on_handed_out(payload_bytes);
+    if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;
+    const SendMessage& next = queue_.next();
+    if (adverts_.may_send(next.number, next.message_bytes, shared_->config) != AdvertLedger::Permission::go) return;
+  }
+}
+
+void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept {
+  paths_->on_sent(out->path, payload_bytes, out->count);
+  counters_.segments_sent += out->count;
+  window_.pacer().on_sent(now_ns, payload_bytes);
+  FlowPath& path = flow_path(out->path);
+  active_paths_[out->path / 64] |= u64{1} << (out->path % 64);
+  if (path.next_check_ns == kNever) path.next_check_ns = now_ns + paths_->rto_ns(out->path);
+  next_check_ns_ = std::min(next_check_ns_, path.next_check_ns);
+}
+
+bool FlowSender::poll_demand(i64 now_ns, u64* demand_bytes) noexcept {
+  if (!credit_in_force_ || queue_.posted_bytes() == 0) return false;
+  const bool starved = queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_;
+  const bool news = queue_.posted_bytes() != demanded_bytes_;
+  if (!news && !(starved && now_ns >= demand_ns_)) return false;
+  demanded_bytes_ = *demand_bytes = queue_.posted_bytes();
+  demand_ns_ = now_ns + 2 * shared_->config.rto_ns_min;
+  return true;
+}
+
+i64 FlowSender::poll_timeout() const noexcept {
+  i64 earliest = next_check_ns_;
+  if (paced_) earliest = std::min(earliest, const_cast<FlowSender*>(this)->window_.pacer().next_ns());
+  if (credit_in_force_ && queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_) earliest = std::min(earliest, demand_ns_);
+  return earliest;
+}
+
+void FlowSender::abandon() noexcept {
+  for (u64 seq = ledger_.cumulative_seq(); seq < ledger_.next_seq(); ++seq) {
+    SentSegment& segment = ledger_.at(seq);
+    if (segment.state == SentSegment::in_flight) paths_->on_gone(segment.path, segment.payload_bytes);
+    ledger_.on_acked(&flow_path(segment.path).order, seq);
+  }
+  ledger_.advance();
+  active_paths_.fill(0);
+  next_check_ns_ = demand_ns_ = kNever;
+  credit_in_force_ = false;
+  paced_ = false;
+  queue_ = SendQueue();
+}
+
+}  // namespace weft::core

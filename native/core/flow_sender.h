@@ -1,0 +1,101 @@
+// The sending half of a flow: which segments leave next, and what an acknowledgment or a timer means for those that left.
+// Composes queue, ledger, window, loss and adverts; owns no socket, no clock and no path (the peer's PathSet does).
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "native/core/advert_ledger.h"
+#include "native/core/burst.h"
+#include "native/core/loss_control.h"
+#include "native/core/path_set.h"
+#include "native/core/send_queue.h"
+#include "native/core/window_control.h"
+
+namespace weft::core {
+
+class FlowSender {
+ public:
+  // Why poll_transmit had nothing: tells the scheduler what to wait for.
+  enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, credit, memory };
+
+  FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config, PathSet* paths) noexcept;
+
+  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
+  // Fills at most one burst of at most `budget_bytes` (one segment always fits).
+  Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
+  // False: the packet is malformed or claims what was never sent; nothing changed.
+  bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
+  // The peer's last word: everything below arrived. Same checks, no path to learn from.
+  bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
+  bool on_advert(const wire::Advert& advert) noexcept { return adverts_.on_advert(advert, queue_.next_number()); }
+  u64 known_adverts() const noexcept { return adverts_.known(); }
+  void on_timer(i64 now_ns) noexcept;
+  i64 poll_timeout() const noexcept;
+
+  // Credit: what to ask for now, if anything is to be asked.
+  bool poll_demand(i64 now_ns, u64* demand_bytes) noexcept;
+
+  bool has_outstanding() const noexcept { return !queue_.empty(); }
+  bool has_inflight() const noexcept { return !ledger_.empty(); }
+  bool has_lost() const noexcept { return ledger_.has_lost(); }
+  // The oldest message that cannot be sent because it is longer than its receive.
+  bool is_too_long() const noexcept { return too_long_; }
+  // Forgets everything in flight; every pending send's cookie is reported as part of flow_failed by the owner.
+  void abandon() noexcept;
+  void release_idle() noexcept;
+  FlowCounters& counters() noexcept { return counters_; }
+  WindowControl& window() noexcept { return window_; }
+  std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
+
+ private:
+  struct Acked {
+    i64 bytes = 0, segments = 0, spurious = 0;
+    u64 highest_seq = 0;
+  };
+  bool activate() noexcept;
+  FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
+  Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
+  Blocked gate_new(i64 now_ns) noexcept;
+  void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
+  void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
+  bool add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes, TxBurst* out) noexcept;
+  void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
+  bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
+  void acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept;
+  void acknowledge_bitmap(const wire::Ack& ack, i64 now_ns, Acked* acked) noexcept;
+  void on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept;
+  i64 apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end, i64* oldest_lost_ns) noexcept;
+  LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
+  WindowFacts window_facts(i64 now_ns, u8 path) const noexcept;
+  void note_check(u8 path) noexcept;
+
+  Shared* shared_;
+  PathSet* paths_;
+  SendQueue queue_;
+  SendLedger ledger_;
+  AdvertLedger adverts_;
+  WindowControl window_;
+  LossControl loss_;
+  FlowCounters counters_;
+  std::unique_ptr<FlowPath[]> per_path_;  // only while something is in flight, and a while after
+  std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
+  i64 next_check_ns_ = kNever;            // at or before the earliest of the paths'
+  i64 demand_ns_ = kNever;                // when the demand is to be repeated
+  u64 demanded_bytes_ = 0;
+  u64 handed_out_bytes_ = 0;
+  u64 granted_bytes_ = 0;
+  u64 highest_acked_seq_ = 0;
+  u64 remote_token_;
+  u32 remote_flow_;
+  u32 flow_;
+  u32 peer_;
+  u32 train_bytes_max_;
+  u16 segment_payload_bytes_;
+  u8 stripe_, stripes_;
+  bool credit_in_force_ = false;
+  bool too_long_ = false;
+  bool paced_ = false;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,216 @@
+// What comes back to a sender: acknowledgments, and the timers that fire when none does.
+// A report is checked as a whole before the first of its words is believed (P-6).
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "native/core/flow_sender.h"
+
+namespace weft::core {
+
+bool FlowSender::is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept {
+  if (common.path >= paths_->count()) return false;
+  if (ack.cumulative_seq > ledger_.next_seq() || ack.base_seq < ack.cumulative_seq) return false;
+  if (ack.base_seq > ledger_.next_seq()) return false;
+  if (ack.bitmap_words != 0) {
+    // The highest bit set must name a segment that was sent.
+    u64 last;
+    std::memcpy(&last, ack.bitmap + 8u * (ack.bitmap_words - 1u), 8);
+    const u64 end = ack.base_seq + 64u * (ack.bitmap_words - 1u) + 64u - static_cast<u64>(std::countl_zero(last));
+    if (end > ledger_.next_seq()) return false;
+  }
+  const bool has_echo = (common.flags & wire::kFlagEcho) != 0;
+  return !has_echo || (ack.echo_sent_ns <= now_ns && ack.ack_delay_ns >= 0);
+}
+
+void FlowSender::acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept {
+  SentSegment& segment = ledger_.at(seq);
+  if (segment.state == SentSegment::acked) return;
+  FlowPath& path = flow_path(segment.path);
+  if (segment.state == SentSegment::in_flight) {
+    --path.inflight_segments;
+    paths_->on_gone(segment.path, segment.payload_bytes);
+    // Too soon to be the answer to the last copy: the earlier one was not lost.
+    if (segment.copies > 1 && now_ns - segment.sent_ns < paths_->path(segment.path).rtt.min_ns() / 2) {
+      ++acked->spurious;
+      ++counters_.spurious_resends;
+    }
+  } else {
+    ++acked->spurious;
+  }
+  ledger_.on_acked(&path.order, seq);
+  if (path.order.empty()) {
+    path.next_check_ns = kNever;
+    active_paths_[segment.path / 64] &= ~(u64{1} << (segment.path % 64));
+  }
+  acked->bytes += segment.payload_bytes;
+  ++acked->segments;
+  acked->highest_seq = std::max(acked->highest_seq, seq);
+  SendMessage& message = queue_.at(segment.message_slot);
+  if (queue_.on_acked(message, segment.payload_bytes)) {
+    Event event{};
+    event.kind = Event::Kind::send_done;
+    event.flow = flow_;
+    event.cookie = message.cookie;
+    event.value = message.message_bytes;
+    shared_->events.push(event);
+  }
+}
+
+void FlowSender::acknowledge_bitmap(const wire::Ack& ack, i64 now_ns, Acked* acked) noexcept {
+  for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
+    u64 bits;
+    std::memcpy(&bits, ack.bitmap + 8 * word, 8);
+    const u64 base = ack.base_seq + 64 * word;
+    while (bits != 0) {
+      const u64 seq = base + static_cast<u64>(std::countr_zero(bits));
+      bits &= bits - 1;
+      if (ledger_.holds(seq)) acknowledge(seq, now_ns, acked);
+    }
+  }
+}
+
+WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
+  WindowFacts facts;
+  facts.now_ns = now_ns;
+  facts.rtt = &paths_->path(path).rtt;
+  facts.path = path;
+  facts.inflight_bytes = ledger_.inflight_bytes();
+  facts.delivered_bytes = counters_.bytes_sent;
+  facts.app_limited = !queue_.has_unsent();
+  return facts;
+}
+
+LossFacts FlowSender::loss_facts(i64 now_ns, u8 path) noexcept {
+  const FlowPath& state = flow_path(path);
+  LossFacts facts;
+  facts.now_ns = now_ns;
+  facts.path = path;
+  facts.rtt = &paths_->path(path).rtt;
+  facts.rto_ns = paths_->rto_ns(path);
+  if (!state.order.empty()) {
+    facts.oldest_sent_ns = ledger_.at(ledger_.seq_of(state.order.head)).sent_ns;
+    facts.newest_sent_ns = ledger_.at(ledger_.seq_of(state.order.tail)).sent_ns;
+  }
+  facts.highest_acked_seq = highest_acked_seq_;
+  facts.cumulative_seq = ledger_.cumulative_seq();
+  return facts;
+}
+
+void FlowSender::note_check(u8 path) noexcept {
+  FlowPath& state = flow_path(path);
+  if (state.order.empty()) state.next_check_ns = kNever;
+  next_check_ns_ = std::min(next_check_ns_, state.next_check_ns);
+}
+
+// Walks the path's send order from the oldest on and stops at the first segment that the horizon does not name.
+// Segments at `covered_end` and beyond were outside the report: nothing is known of them.
+i64 FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end,
+                              i64* oldest_lost_ns) noexcept {
+  FlowPath& state = flow_path(path);
+  i64 lost_bytes = 0, lost_segments = 0;
+  while (!state.order.empty()) {
+    const u64 seq = ledger_.seq_of(state.order.head);
+    const SentSegment& segment = ledger_.at(seq);
+    if (!horizon.names(segment, seq) || seq >= covered_end) break;
+    if (lost_segments == 0) *oldest_lost_ns = segment.sent_ns;
+    lost_bytes += segment.payload_bytes;
+    ++lost_segments;
+    paths_->on_gone(path, segment.payload_bytes);
+    --state.inflight_segments;
+    ledger_.on_lost(&state.order, seq);
+  }
+  if (lost_segments == 0) return 0;
+  if (state.order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
+  counters_.segments_lost += lost_segments;
+  paths_->on_lost(path, lost_segments);
+  WindowFacts facts = window_facts(now_ns, path);
+  facts.lost_bytes = lost_bytes;
+  facts.lost_segments = lost_segments;
+  window_.on_loss(facts);
+  return lost_segments;
+}
+
+void FlowSender::on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept {
+  FlowPath& path = flow_path(common.path);
+  const i64 rtt_ns = now_ns - ack.echo_sent_ns - ack.ack_delay_ns;
+  const auto ecn_delta = static_cast<i64>(static_cast<std::int32_t>(ack.path_ecn_segments - path.reported_ecn_segments));
+  const bool known = path.reported && ecn_delta >= 0;
+  const i64 ecn = std::min(known ? ecn_delta : static_cast<i64>(ack.path_ecn_segments), acked.segments);
+  path.reported = true;
+  path.reported_segments = ack.path_segments;
+  path.reported_ecn_segments = ack.path_ecn_segments;
+  // An echo that was reported before (a reordered or repeated acknowledgment) is no new sample.
+  const bool fresh = ack.echo_sent_ns > path.newest_acked_sent_ns;
+  path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, ack.echo_sent_ns);
+  paths_->on_feedback(now_ns, common.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good,
+                      fresh && rtt_ns > 0 ? rtt_ns : -1, acked.bytes);
+
+  WindowFacts facts = window_facts(now_ns, common.path);
+  facts.rtt_ns = fresh && rtt_ns > 0 ? rtt_ns : -1;
+  facts.ack_delay_ns = ack.ack_delay_ns;
+  facts.acked_bytes = acked.bytes;
+  facts.acked_segments = acked.segments;
+  facts.ecn_segments = ecn;
+  if (acked.segments != 0) window_.on_ack(facts);
+
+  LossFacts loss = loss_facts(now_ns, common.path);
+  loss.rtt_ns = facts.rtt_ns;
+  loss.acked_segments = acked.segments;
+  loss.spurious_segments = acked.spurious;
+  const LossHorizon horizon = loss_.on_ack(loss, &path);
+  const bool cut_short = ack.bitmap_words == wire::kAckWordsMax;
+  const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
+  i64 oldest_lost_ns = 0;
+  static_cast<void>(apply_horizon(now_ns, common.path, horizon, covered_end, &oldest_lost_ns));
+  note_check(common.path);
+}
+
+bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
+  if (!is_sane(now_ns, common, ack)) return false;
+  ++counters_.acks_received;
+  if (ack.granted_bytes != kNoCredit) {
+    credit_in_force_ = true;
+    granted_bytes_ = std::max(granted_bytes_, ack.granted_bytes);
+  }
+  if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
+  Acked acked;
+  for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, now_ns, &acked);
+  acknowledge_bitmap(ack, now_ns, &acked);
+  counters_.bytes_sent += acked.bytes;
+  highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
+  ledger_.advance();
+  queue_.advance();
+  if ((common.flags & wire::kFlagEcho) != 0) on_echo(now_ns, common, ack, acked);
+  return true;
+}
+
+bool FlowSender::on_final(i64 now_ns, u64 cumulative_seq) noexcept {
+  wire::Common common;
+  wire::Ack ack;
+  ack.cumulative_seq = ack.base_seq = cumulative_seq;
+  ack.granted_bytes = kNoCredit;
+  return on_ack(now_ns, common, ack);
+}
+
+void FlowSender::on_timer(i64 now_ns) noexcept {
+  if (now_ns < next_check_ns_ || per_path_ == nullptr) return;
+  next_check_ns_ = kNever;
+  for (std::size_t word = 0; word < active_paths_.size(); ++word) {
+    for (u64 bits = active_paths_[word]; bits != 0; bits &= bits - 1) {
+      const auto path = static_cast<u8>(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
+      FlowPath& state = flow_path(path);
+      if (state.next_check_ns <= now_ns) {
+        const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
+        i64 oldest_lost_ns = 0;
+        if (apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns) != 0) {
+          paths_->on_timeout(now_ns, path, oldest_lost_ns);
+          window_.on_timeout(window_facts(now_ns, path));
+        }
+      }
+      note_check(path);
+    }
+  }
+}
+
+}  // namespace weft::core

@@ -1,0 +1,72 @@
+// Event in, horizons out, deadline checked. A horizon beyond the present is cut back: the future cannot be lost.
+// The core's own deadline (four timeouts after the oldest segment) keeps P-2 whatever a policy says.
+#include "native/core/loss_control.h"
+
+#include <algorithm>
+
+namespace weft::core {
+namespace {
+
+constexpr i64 kBackstopTimeouts = 4;
+// A policy that always says "now" would keep an engine from its other work.
+constexpr i64 kCheckNsMin = 10'000;
+
+}  // namespace
+
+void LossControl::start(const policy::LossEvent& event) noexcept {
+  started_ = true;
+  policy::LossEvent start = event;
+  start.kind = -1;
+  policy::LossResult result{-1, -1, -1};
+  static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+}
+
+LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {
+  policy::LossEvent event{};
+  event.now_ns = facts.now_ns;
+  event.kind = kind;
+  event.path = facts.path;
+  event.segment_bytes = segment_bytes_;
+  event.rtt_ns = std::max<i64>(facts.rtt_ns, 0);
+  event.srtt_ns = facts.rtt->smoothed_ns();
+  event.rttvar_ns = facts.rtt->variation_ns();
+  event.rtt_min_ns = facts.rtt->min_ns();
+  event.rto_ns = facts.rto_ns;
+  event.newest_acked_sent_ns = path->newest_acked_sent_ns;
+  event.oldest_inflight_sent_ns = facts.oldest_sent_ns;
+  event.newest_inflight_sent_ns = facts.newest_sent_ns;
+  event.highest_acked_seq = static_cast<i64>(facts.highest_acked_seq);
+  event.cumulative_seq = static_cast<i64>(facts.cumulative_seq);
+  event.acked_segments = facts.acked_segments;
+  event.inflight_segments = path->inflight_segments;
+  event.spurious_segments = facts.spurious_segments;
+  event.rand = shared_->random.uniform();
+  if (!started_) start(event);
+
+  policy::LossResult result{-1, -1, -1};
+  if (!policy_.call(hook, &event, &result)) {
+    shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
+    result = policy::LossResult{-1, -1, -1};
+    if (policy_.fall_back()) {
+      start(event);
+      static_cast<void>(policy_.call(hook, &event, &result));
+    }
+  }
+
+  LossHorizon horizon;
+  horizon.sent_before_ns = std::min(result.lost_sent_before_ns, facts.now_ns);
+  horizon.below_seq = result.lost_below_seq;
+  if (facts.oldest_sent_ns < 0) {
+    path->next_check_ns = kNever;
+    return horizon;
+  }
+  const i64 backstop_ns = facts.oldest_sent_ns + kBackstopTimeouts * facts.rto_ns;
+  if (kind == 1 && backstop_ns <= facts.now_ns) {
+    horizon.sent_before_ns = std::max(horizon.sent_before_ns, facts.now_ns - kBackstopTimeouts * facts.rto_ns + 1);
+  }
+  const i64 asked = result.next_check_ns >= 0 ? result.next_check_ns : facts.oldest_sent_ns + facts.rto_ns;
+  path->next_check_ns = std::max(std::min(asked, backstop_ns), facts.now_ns + kCheckNsMin);
+  return horizon;
+}
+
+}  // namespace weft::core

@@ -1,0 +1,67 @@
+// When a segment counts as lost: asks the loss policy for horizons, path by path, and keeps the next time to ask.
+// Marks nothing itself and keeps no segment; the core's own deadline stands behind a policy that never answers.
+#pragma once
+
+#include "native/core/policy_slot.h"
+#include "native/core/rtt_estimator.h"
+#include "native/core/send_ledger.h"
+#include "native/core/shared.h"
+
+namespace weft::core {
+
+// What a flow remembers of one path.
+struct FlowPath {
+  SegmentList order;                // in flight, oldest first
+  i64 next_check_ns = kNever;
+  i64 newest_acked_sent_ns = -1;
+  i64 inflight_segments = 0;
+  u32 reported_segments = 0;        // the receiver's counts, as last reported
+  u32 reported_ecn_segments = 0;
+  bool reported = false;            // false: the next report only says where the counts stand
+};
+
+struct LossHorizon {
+  i64 sent_before_ns = -1;
+  i64 below_seq = -1;
+  bool names(const SentSegment& segment, u64 seq) const noexcept {
+    return segment.sent_ns < sent_before_ns || static_cast<i64>(seq) < below_seq;
+  }
+};
+
+struct LossFacts {
+  i64 now_ns = 0;
+  u8 path = 0;
+  const RttEstimator* rtt = nullptr;
+  i64 rtt_ns = -1;
+  i64 rto_ns = 0;
+  i64 oldest_sent_ns = -1, newest_sent_ns = -1;  // in flight on this path
+  u64 highest_acked_seq = 0, cumulative_seq = 0;
+  i64 acked_segments = 0, spurious_segments = 0;
+};
+
+class LossControl {
+ public:
+  LossControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
+      : shared_(shared), policy_(policy::Family::loss, shared->config.loss), flow_(flow), segment_bytes_(segment_bytes) {}
+
+  bool open(std::size_t path_count) noexcept { return policy_.open(path_count); }
+  void close() noexcept {
+    policy_.close();
+    started_ = false;
+  }
+  // Both set path->next_check_ns (kNever when nothing is in flight there).
+  LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept { return ask(policy::hook::loss_ack, 0, facts, path); }
+  LossHorizon on_timer(const LossFacts& facts, FlowPath* path) noexcept { return ask(policy::hook::loss_timer, 1, facts, path); }
+
+ private:
+  LossHorizon ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept;
+  void start(const policy::LossEvent& event) noexcept;
+
+  Shared* shared_;
+  PolicySlot policy_;
+  u32 flow_;
+  u16 segment_bytes_;
+  bool started_ = false;
+};
+
+}  // namespace weft::core

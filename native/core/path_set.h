@@ -1,0 +1,91 @@
+// Chooses the path of a burst by the peer's path policy, and keeps each path's health: usable, silent, probed, back.
+// Knows no flow; reads no clock; sends nothing itself (poll_probe says what to send).
+#pragma once
+
+#include <vector>
+
+#include "native/core/policy_slot.h"
+#include "native/core/rtt_estimator.h"
+#include "native/core/shared.h"
+
+namespace weft::core {
+
+struct PathState {
+  RttEstimator rtt;
+  i64 inflight_bytes = 0;
+  i64 heard_ns = -1;          // when anything last came back over it
+  i64 probe_ns = kNever;      // when the next probe is due; kNever while the path is usable
+  i64 probe_interval_ns = 0;
+  u64 probe_id = 0;
+  i64 bytes_sent = 0;
+  i64 segments_sent = 0;
+  i64 segments_lost = 0;
+  u32 timeouts = 0;           // in a row, with nothing heard between
+  bool usable = true;
+};
+
+struct PickRequest {
+  i64 ready_bytes = 0;
+  i64 segment_bytes = 0;
+  int avoid_path = -1;  // the path that lost what is to be resent
+  bool is_resend = false;
+};
+
+struct Pick {
+  int path = -1;  // -1: every path is full; wait for an acknowledgment
+  i64 burst_bytes = 0;
+};
+
+class PathSet {
+ public:
+  enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
+
+  PathSet(Shared* shared, u32 peer, u16 count, i64 room_bytes);
+  bool open() noexcept;
+
+  Pick pick(i64 now_ns, const PickRequest& request) noexcept;
+  void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
+  void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged or lost
+  void on_lost(u8 path, i64 segments) noexcept { paths_[path].segments_lost += segments; }
+  // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
+  void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes) noexcept;
+  // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
+  void on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept;
+  void on_probe_reply(i64 now_ns, u8 path, u64 probe_id, i64 sent_ns) noexcept;
+  // Any packet from the peer on this path.
+  void on_heard(i64 now_ns, u8 path) noexcept;
+
+  // The next path whose probe is due, or -1; moves its timer on.
+  int poll_probe(i64 now_ns, u64* probe_id) noexcept;
+  i64 poll_timeout() const noexcept;
+
+  i64 rto_ns(u8 path) const noexcept;
+  const PathState& path(std::size_t index) const noexcept { return paths_[index]; }
+  u16 count() const noexcept { return static_cast<u16>(paths_.size()); }
+  bool any_usable() const noexcept { return usable_count_ != 0; }
+  bool has_room(i64 bytes) const noexcept;
+  std::size_t bytes_held() const noexcept { return paths_.size() * sizeof(PathState) + policy_.bytes_held(); }
+  PolicySlot& policy() noexcept { return policy_; }
+
+ private:
+  void start_policy(i64 now_ns) noexcept;
+  void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
+  void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
+  bool room(std::size_t path, i64 bytes) const noexcept {
+    return paths_[path].inflight_bytes == 0 || paths_[path].inflight_bytes + bytes <= room_bytes_;
+  }
+  bool eligible(std::size_t path) const noexcept { return paths_[path].usable || usable_count_ == 0; }
+  int next_with_room(std::size_t from, int avoid, i64 bytes) const noexcept;
+  policy::PathEvent event(i64 now_ns) noexcept;
+  bool ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept;
+
+  Shared* shared_;
+  u32 peer_;
+  i64 room_bytes_;
+  std::vector<PathState> paths_;
+  std::size_t usable_count_ = 0;
+  PolicySlot policy_;
+  bool started_ = false;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,51 @@
+// Holds one policy's records and calls its hooks; puts `fixed` of the family in its place when a call goes wrong.
+// Interprets no event and no result: its owner fills one and checks the other.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "native/core/types.h"
+
+namespace weft::core {
+
+class PolicySlot {
+ public:
+  PolicySlot(policy::Family family, PolicyChoice choice) noexcept;
+
+  // Allocates zeroed records (`shared_count` of the shared kind). False when out of memory.
+  bool open(std::size_t shared_count) noexcept;
+  bool is_open() const noexcept { return open_; }
+  // Uses one shared record that somebody else owns; a fallback goes back to a record of its own.
+  void share(void* record, std::size_t bytes) noexcept {
+    if (bytes >= descriptor_->shared_bytes) shared_ = record;
+  }
+  void close() noexcept;  // gives the records back; open() begins anew
+
+  // False when the policy failed; the caller then decides with what fall_back() leaves.
+  bool call(std::size_t hook, const void* event, void* result) noexcept {
+    return descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
+  }
+  // Replaces the policy by `fixed`, with fresh records. False when out of memory (the old one stays, harmless).
+  bool fall_back() noexcept;
+  bool replace(PolicyChoice choice) noexcept;
+
+  void* shared(std::size_t index) noexcept {
+    return static_cast<std::byte*>(shared_) + index * descriptor_->shared_bytes;
+  }
+  const policy::Descriptor& descriptor() const noexcept { return *descriptor_; }
+  std::size_t bytes_held() const noexcept { return bytes_; }
+
+ private:
+  const policy::Descriptor* descriptor_;
+  const void* params_;
+  policy::Family family_;
+  bool open_ = false;
+  std::size_t shared_count_ = 0;
+  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte[]> records_;
+  void* flow_ = nullptr;
+  void* shared_ = nullptr;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,144 @@
+// One slot a message number. A slot is eager (bytes in our own block), posted (bytes in the caller's buffer), or whole.
+// Every rule that keeps a byte out of a buffer it does not belong to is in check().
+#include "native/core/receive_queue.h"
+
+#include <cstring>
+#include <new>
+
+namespace weft::core {
+
+ReceiveQueue::~ReceiveQueue() {
+  if (ring_ == nullptr) return;
+  for (u64 i = 0; i <= mask_; ++i) {
+    if (ring_[i].state == Slot::eager) shared_->eager_blocks.give(ring_[i].data);
+  }
+}
+
+// A slot for `message` that no unfinished message holds; grows the ring until there is one.
+bool ReceiveQueue::ensure(u64 message) noexcept {
+  for (;;) {
+    if (ring_ != nullptr) {
+      const Slot& slot = ring_[message & mask_];
+      // A posted slot of a message that other flows carried is free once its ticket has moved on.
+      const bool elsewhere = slot.state == Slot::posted &&
+                             (slot.ticket->message.load(std::memory_order_acquire) != slot.message ||
+                              (slot.ticket->agreed_bytes.load(std::memory_order_acquire) >= 0 && slot.message_bytes == ~u64{0} &&
+                               !takes_part(slot.message, static_cast<u64>(slot.ticket->agreed_bytes.load()), stripe_, stripes_)));
+      if (slot.message == message || slot.state == Slot::idle || slot.state == Slot::whole || elsewhere) return true;
+    }
+    const u64 entries = ring_ == nullptr ? 4 : 2 * (mask_ + 1);
+    if (entries > kPostedMax) return false;
+    std::unique_ptr<Slot[]> larger(new (std::nothrow) Slot[entries]);
+    if (larger == nullptr) return false;
+    if (ring_ != nullptr) {
+      for (u64 i = 0; i <= mask_; ++i) {
+        if (ring_[i].message != ~u64{0}) larger[ring_[i].message & (entries - 1)] = ring_[i];
+      }
+    }
+    ring_ = std::move(larger);
+    mask_ = entries - 1;
+  }
+}
+
+Status ReceiveQueue::post(u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+  const u64 message = posted_;
+  if (!ensure(message)) return Status::would_block;
+  Slot& slot = ring_[message & mask_];
+  if (slot.message == message && slot.state == Slot::eager) {
+    if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
+    u8* block = slot.data;
+    if (shared_->config.place_payload && slot.message_bytes != 0) {
+      // Segments of one message may still be missing; copying the holes too is harmless, they are filled later.
+      std::memcpy(data, block, slot.message_bytes);
+    }
+    shared_->eager_blocks.give(block);
+    ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
+  } else {
+    slot = Slot{};
+    slot.message = message;
+  }
+  slot.data = data;
+  slot.capacity_bytes = capacity_bytes;
+  slot.ticket = ticket;
+  slot.state = Slot::posted;
+  ++posted_;
+  if (is_whole(slot)) finish(flow, slot);
+  return Status::ok;
+}
+
+ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noexcept {
+  const StackConfig& config = shared_->config;
+  if (message - posted_ >= config.eager_slots || message_bytes > config.eager_bytes) return nullptr;
+  if (!ensure(message)) return nullptr;
+  Slot& slot = ring_[message & mask_];
+  if (slot.message == message && slot.state == Slot::eager) return &slot;
+  void* block = shared_->eager_blocks.take();
+  if (block == nullptr) return nullptr;
+  slot = Slot{};
+  slot.message = message;
+  slot.data = static_cast<u8*>(block);
+  slot.capacity_bytes = config.eager_bytes;
+  slot.state = Slot::eager;
+  return &slot;
+}
+
+// The size every segment of the message must agree on, in this flow and in the others.
+bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
+  if (slot.message_bytes != ~u64{0}) return slot.message_bytes == message_bytes;
+  if (slot.state == Slot::posted) {
+    if (slot.ticket->message.load(std::memory_order_acquire) != slot.message) return false;
+    i64 agreed = -1;
+    const auto wanted = static_cast<i64>(message_bytes);
+    if (!slot.ticket->agreed_bytes.compare_exchange_strong(agreed, wanted) && agreed != wanted) return false;
+  }
+  slot.message_bytes = message_bytes;
+  return true;
+}
+
+ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 payload_bytes,
+                                            u64 message_bytes) noexcept {
+  if (message_bytes > kMessageBytesMax) return Placement::refused;
+  const Range stripe = stripe_of(message, message_bytes, stripe_, stripes_);
+  if (!takes_part(message, message_bytes, stripe_, stripes_)) return Placement::refused;
+  if (offset_bytes < stripe.begin || payload_bytes > stripe.end - offset_bytes || offset_bytes > stripe.end) {
+    return Placement::refused;
+  }
+  if (payload_bytes == 0 && message_bytes != 0) return Placement::refused;
+  Slot* slot = nullptr;
+  if (message >= posted_) {
+    slot = eager_slot(message, message_bytes);
+    if (slot == nullptr) return Placement::no_memory;
+  } else {
+    slot = &ring_[message & mask_];
+    if (slot->message != message || slot->state != Slot::posted) return Placement::refused;
+    if (message_bytes > slot->capacity_bytes) return Placement::too_long;
+  }
+  return settle(*slot, message_bytes) ? Placement::placed : Placement::refused;
+}
+
+void ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+  Slot& slot = ring_[message & mask_];
+  if (shared_->config.place_payload && payload_bytes != 0) std::memcpy(slot.data + offset_bytes, payload, payload_bytes);
+  slot.placed_bytes += payload_bytes;
+  if (payload_bytes == 0) slot.empty_arrived = true;
+  if (slot.state == Slot::posted && is_whole(slot)) finish(flow, slot);
+}
+
+bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {
+  if (slot.message_bytes == ~u64{0}) return false;
+  if (slot.message_bytes == 0) return slot.empty_arrived;
+  return slot.placed_bytes == stripe_of(slot.message, slot.message_bytes, stripe_, stripes_).bytes();
+}
+
+void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
+  slot.state = Slot::whole;
+  slot.data = nullptr;  // from here on the buffer is the caller's again
+  Event event{};
+  event.kind = Event::Kind::stripe_placed;
+  event.flow = flow;
+  event.cookie = slot.ticket;
+  event.value = slot.message_bytes;
+  shared_->events.push(event);
+}
+
+}  // namespace weft::core

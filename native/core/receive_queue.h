@@ -1,0 +1,74 @@
+// The receives a caller posted, and eager messages that came before theirs: where a segment's bytes go, and when a
+// message is whole. Holds P-1 and P-3 on the receiving side; knows no sequence number, path or time.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "native/core/shared.h"
+#include "native/core/status.h"
+#include "native/core/stripes.h"
+
+namespace weft::core {
+
+// One receive, shared by the flows of its connection (which may belong to different engines).
+// The first segment to arrive on any of them settles the message's size for all: a peer cannot tell each another.
+struct ReceiveTicket {
+  std::atomic<u64> message{~u64{0}};
+  std::atomic<i64> agreed_bytes{-1};
+  std::atomic<u32> stripes_placed{0};
+};
+
+// The flow that placed the last stripe completes the message, whichever thread it runs on.
+inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 stripes) noexcept {
+  return ticket.stripes_placed.fetch_add(1, std::memory_order_acq_rel) + 1 == stripe_count(message_bytes, stripes);
+}
+
+class ReceiveQueue {
+ public:
+  static constexpr u64 kPostedMax = 1024;
+  enum class Placement : u8 { placed, refused, too_long, no_memory };
+
+  ReceiveQueue(Shared* shared, u8 stripe, u8 stripes) noexcept : shared_(shared), stripe_(stripe), stripes_(stripes) {}
+  ReceiveQueue(const ReceiveQueue&) = delete;
+  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
+  ~ReceiveQueue();
+
+  u64 posted() const noexcept { return posted_; }
+  u64 capacity_of(u64 message) const noexcept { return ring_[message & mask_].capacity_bytes; }
+
+  // Posts the receive for message `posted()`. `finished`: an eager message was there already; the event is pushed.
+  // would_block: full; message_too_long: the waiting message does not fit (the connection is to be failed).
+  Status post(u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+
+  // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
+  Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
+  void place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+
+ private:
+  struct Slot {
+    enum State : u8 { idle, eager, posted, whole };
+    u64 message = ~u64{0};
+    u8* data = nullptr;          // the caller's buffer, or the eager block
+    u64 capacity_bytes = 0;
+    u64 message_bytes = ~u64{0};  // ~0: not known yet
+    u64 placed_bytes = 0;
+    ReceiveTicket* ticket = nullptr;
+    State state = idle;
+    bool empty_arrived = false;   // the segment of a zero-byte message
+  };
+  bool settle(Slot& slot, u64 message_bytes) noexcept;
+  bool is_whole(const Slot& slot) const noexcept;
+  void finish(u32 flow, Slot& slot) noexcept;
+  bool ensure(u64 message) noexcept;
+  Slot* eager_slot(u64 message, u64 message_bytes) noexcept;
+
+  Shared* shared_;
+  std::unique_ptr<Slot[]> ring_;
+  u64 mask_ = 0;
+  u64 posted_ = 0;  // receives posted so far: the number of the next message to get one
+  u8 stripe_;
+  u8 stripes_;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,83 @@
+// Remembers every segment in flight: its bytes, path and send time, the send order of each path, and what is to be resent.
+// Decides no loss and no path; knows no clock, window or message beyond a slot number.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "native/core/slab_pool.h"
+#include "native/core/types.h"
+
+namespace weft::core {
+
+struct SentSegment {
+  enum State : u8 { in_flight, lost, acked };
+  i64 sent_ns;
+  u64 offset_bytes;   // within the message
+  u32 previous, next;  // neighbours in the path's send order or in the resend queue, as low halves of seq
+  u16 message_slot;
+  u16 payload_bytes;
+  u8 path;             // of the last copy
+  State state;
+  u8 copies;           // saturates
+};
+static_assert(sizeof(SentSegment) == 32);
+
+// A doubly linked list threaded through segments.
+struct SegmentList {
+  u32 head = kNone, tail = kNone;
+  bool empty() const noexcept { return head == kNone; }
+};
+
+class SendLedger {
+ public:
+  static constexpr std::size_t kSlabSegments = 32;
+  struct Slab {
+    SentSegment segments[kSlabSegments];
+  };
+
+  explicit SendLedger(SlabPool* slabs) noexcept : slabs_(slabs) {}
+  SendLedger(const SendLedger&) = delete;
+  SendLedger& operator=(const SendLedger&) = delete;
+  ~SendLedger();
+
+  u64 next_seq() const noexcept { return next_; }
+  u64 cumulative_seq() const noexcept { return cumulative_; }
+  bool empty() const noexcept { return next_ == cumulative_; }
+  i64 inflight_bytes() const noexcept { return inflight_bytes_; }  // sent, neither acknowledged nor judged lost
+  bool has_lost() const noexcept { return !lost_.empty(); }
+  bool holds(u64 seq) const noexcept { return seq >= cumulative_ && seq < next_; }
+
+  // Makes room for the segment `next_seq()`; false when the window of sequence numbers or the memory is used up.
+  bool reserve() noexcept;
+  // Only after reserve() said yes.
+  u64 append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot, u64 offset_bytes, u16 payload_bytes) noexcept;
+
+  SentSegment& at(u64 seq) noexcept { return slab_of(seq)->segments[seq % kSlabSegments]; }
+  u64 seq_of(u32 low) const noexcept { return expand32(cumulative_ + kWindowSegments / 2, low); }
+
+  // Oldest segment waiting to be resent; kNone-like ~0 when there is none.
+  u64 first_lost() const noexcept { return lost_.empty() ? ~u64{0} : seq_of(lost_.head); }
+  void on_lost(SegmentList* order, u64 seq) noexcept;                        // in flight -> to be resent
+  void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // to be resent -> in flight on `path`
+  // `order` is the list of the segment's path. False when it was acknowledged before.
+  bool on_acked(SegmentList* order, u64 seq) noexcept;
+  // Drops acknowledged segments from the front and gives their slabs back.
+  void advance() noexcept;
+
+ private:
+  Slab* slab_of(u64 seq) noexcept { return directory_[(seq / kSlabSegments) & directory_mask_]; }
+  bool grow_directory() noexcept;
+  void append_to(SegmentList* list, u64 seq) noexcept;
+  void unlink(SegmentList* list, u64 seq) noexcept;
+
+  SlabPool* slabs_;
+  std::unique_ptr<Slab*[]> directory_;  // circular, one entry a slab of sequence numbers
+  u64 directory_mask_ = 0;
+  u64 cumulative_ = 0;
+  u64 next_ = 0;
+  i64 inflight_bytes_ = 0;
+  SegmentList lost_;
+};
+
+}  // namespace weft::core

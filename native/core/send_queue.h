@@ -1,0 +1,65 @@
+// The messages a caller posted for sending, in order: which bytes go next, and when a message is wholly acknowledged.
+// Knows no sequence number, path or time; touches no payload byte.
+#pragma once
+
+#include <memory>
+
+#include "native/core/stripes.h"
+#include "native/core/types.h"
+
+namespace weft::core {
+
+struct SendMessage {
+  u64 number = 0;        // within the connection
+  const u8* data = nullptr;
+  u64 message_bytes = 0;
+  Range stripe;          // the part that this flow carries
+  u64 next_offset = 0;   // first byte not yet handed out
+  u64 unacked_bytes = 0;
+  void* cookie = nullptr;
+  bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
+  bool done = false;
+};
+
+class SendQueue {
+ public:
+  static constexpr u64 kMessagesMax = 1024;  // outstanding in one flow; the slot number must stay unambiguous in 16 bits
+
+  bool post(const SendMessage& message) noexcept;  // false: full or out of memory
+  bool empty() const noexcept { return head_ == tail_; }
+  bool has_unsent() const noexcept { return cursor_ != tail_; }
+  u64 unsent_bytes() const noexcept { return unsent_bytes_; }
+  u64 posted_bytes() const noexcept { return posted_bytes_; }
+
+  // The message whose bytes go next; only when has_unsent().
+  SendMessage& next() noexcept { return ring_[cursor_ & mask_]; }
+  u16 next_slot() const noexcept { return static_cast<u16>(cursor_); }
+  // Message number that the next unsent message has, or will have at least.
+  u64 next_number() const noexcept { return cursor_ != tail_ ? ring_[cursor_ & mask_].number : posted_end_; }
+  void on_handed_out(u64 bytes) noexcept;  // of next()
+
+  SendMessage& at(u16 slot) noexcept { return ring_[(head_ + static_cast<u16>(slot - static_cast<u16>(head_))) & mask_]; }
+  // True when this was the last byte of the message: its cookie is due.
+  bool on_acked(SendMessage& message, u64 bytes) noexcept;
+  // Takes finished messages off the front.
+  void advance() noexcept;
+
+  template <class Visit>
+  void for_each_pending(Visit visit) {
+    for (u64 i = head_; i != tail_; ++i) {
+      if (!ring_[i & mask_].done) visit(ring_[i & mask_]);
+    }
+  }
+
+ private:
+  bool grow() noexcept;
+
+  std::unique_ptr<SendMessage[]> ring_;
+  u64 mask_ = 0;
+  u64 head_ = 0, cursor_ = 0, tail_ = 0;
+  u64 posted_end_ = 0;  // 1 + number of the newest message posted
+  u64 unsent_bytes_ = 0;
+  u64 posted_bytes_ = 0;
+};
+
+}  // namespace weft::core

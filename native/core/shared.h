@@ -1,0 +1,52 @@
+// What every machine of one stack shares: configuration, storage, chance and the event queue.
+// Owned by the stack; handed to the machines by reference; holds no protocol state.
+#pragma once
+
+#include "native/core/events.h"
+#include "native/core/random.h"
+#include "native/core/receive_window.h"
+#include "native/core/send_ledger.h"
+#include "native/core/slab_pool.h"
+#include "native/core/types.h"
+
+namespace weft::core {
+
+struct StackCounters {
+  i64 datagrams_received = 0;
+  i64 malformed = 0;    // length, type, or a field out of range
+  i64 bad_magic = 0;
+  i64 bad_version = 0;
+  i64 bad_crc = 0;      // header or payload
+  i64 stray = 0;        // no such flow or peer, or another token
+  i64 policies_failed = 0;
+};
+
+struct Shared {
+  // Caps: 64 MB an engine (budget), most of it send slabs (32 segments each).
+  explicit Shared(const StackConfig& stack_config)
+      : config(stack_config),
+        random(stack_config.seed),
+        send_slabs(sizeof(SendLedger::Slab), 32 * 1024),
+        bitmaps(ReceiveWindow::kBitmapBytes, 4096),
+        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, 2048) {}
+
+  StackConfig config;
+  Random random;
+  SlabPool send_slabs;
+  SlabPool bitmaps;
+  SlabPool eager_blocks;
+  EventQueue events;
+  StackCounters counters;
+
+  void on_policy_failed(policy::Family family, u32 flow, u32 peer) {
+    ++counters.policies_failed;
+    Event event{};
+    event.kind = Event::Kind::policy_failed;
+    event.flow = flow;
+    event.peer = peer;
+    event.value = static_cast<u64>(family);
+    events.push(event);
+  }
+};
+
+}  // namespace weft::core

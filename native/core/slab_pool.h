@@ -1,0 +1,58 @@
+// Hands out blocks of one size and keeps those given back: storage that grows with use, to a cap, and is then reused.
+// Not thread-safe: an engine owns its pools.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <vector>
+
+namespace weft::core {
+
+class SlabPool {
+ public:
+  SlabPool(std::size_t block_bytes, std::size_t blocks_max) : block_bytes_(block_bytes), blocks_max_(blocks_max) {}
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
+  ~SlabPool() {
+    for (void* block : free_) std::free(block);
+  }
+
+  // Null at the cap or out of memory. The contents are whatever the last owner left.
+  void* take() noexcept {
+    if (!free_.empty()) {
+      void* block = free_.back();
+      free_.pop_back();
+      return block;
+    }
+    if (blocks_ == blocks_max_) return nullptr;
+    void* block = std::malloc(block_bytes_);
+    if (block == nullptr) return nullptr;
+    // Room to give it back is made now, so that give() never allocates.
+    if (free_.capacity() <= blocks_) {
+      try {
+        free_.reserve(2 * blocks_ + 16);
+      } catch (...) {
+        std::free(block);
+        return nullptr;
+      }
+    }
+    ++blocks_;
+    return block;
+  }
+
+  void give(void* block) noexcept {
+    if (block != nullptr) free_.push_back(block);
+  }
+
+  std::size_t block_bytes() const noexcept { return block_bytes_; }
+  std::size_t blocks_in_use() const noexcept { return blocks_ - free_.size(); }
+  std::size_t bytes_held() const noexcept { return blocks_ * block_bytes_; }
+
+ private:
+  std::size_t block_bytes_;
+  std::size_t blocks_max_;
+  std::size_t blocks_ = 0;
+  std::vector<void*> free_;
+};
+
+}  // namespace weft::core

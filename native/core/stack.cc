@@ -1,0 +1,205 @@
+// Opening, posting, closing and failing. Receiving is in stack_receive.cc, sending and timers in stack_transmit.cc.
+// Every public call ends in refresh(): queues and timers follow the flow's state, never the other way round.
+#include "native/core/stack.h"
+
+#include <new>
+
+namespace weft::core {
+namespace {
+
+// Free indices wait in a list so that the table stays as small as the most that were ever open at once.
+Status reserve(std::vector<u8>* reserved, std::vector<u32>* free, u32 most, u32* index) {
+  if (!free->empty()) {
+    *index = free->back();
+    free->pop_back();
+  } else {
+    if (reserved->size() >= most) return Status::out_of_memory;
+    *index = static_cast<u32>(reserved->size());
+    reserved->push_back(0);
+  }
+  (*reserved)[*index] = 1;
+  return Status::ok;
+}
+
+constexpr u32 kIndexMax = 1u << 20;
+
+}  // namespace
+
+Stack::Stack(const StackConfig& config) : shared_(config) {
+  const auto* credit = config.credit.descriptor;
+  if (credit != nullptr) credit_port_.record.resize((credit->shared_bytes + 7) / 8);
+}
+
+// Flows refer to their peers' paths: they go first.
+Stack::~Stack() { flows_.clear(); }
+
+Status Stack::reserve_peer(u32* index) noexcept {
+  try {
+    const Status status = reserve(&reserved_peers_, &free_peers_, kIndexMax, index);
+    if (status != Status::ok) return status;
+    peers_.resize(reserved_peers_.size());
+    peer_control_.reserve(peers_.size());
+    return Status::ok;
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+Status Stack::open_peer(u32 index, const PeerConfig& config) noexcept {
+  if (index >= peers_.size() || reserved_peers_[index] == 0 || peers_[index] != nullptr) return Status::invalid_argument;
+  if (config.path_count == 0 || config.path_count > kMaxPaths || config.segment_bytes <= wire::kDataBytes ||
+      config.train_bytes_max < config.segment_bytes || config.port_buffer_bytes <= 0) {
+    return Status::invalid_argument;
+  }
+  try {
+    auto peer = std::make_unique<Peer>(&shared_, index, config);
+    if (!peer->open()) return Status::out_of_memory;
+    peers_[index] = std::move(peer);
+    return Status::ok;
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+Status Stack::reserve_flow(u32* index) noexcept {
+  try {
+    const Status status = reserve(&reserved_flows_, &free_flows_, kIndexMax, index);
+    if (status != Status::ok) return status;
+    flows_.resize(reserved_flows_.size());
+    for (FlowQueue* queue : {&control_, &resend_, &ready_}) queue->reserve(flows_.size());
+    return Status::ok;
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept {
+  if (index >= flows_.size() || reserved_flows_[index] == 0 || flows_[index] != nullptr) return Status::invalid_argument;
+  Peer* owner = peer(config.peer);
+  if (owner == nullptr || config.stripes == 0 || config.stripe >= config.stripes) return Status::invalid_argument;
+  if (owner->dead()) return Status::peer_dead;
+  try {
+    owner->path_waiters().reserve(flows_.size());
+    flows_[index] = std::make_unique<Flow>(&shared_, &credit_port_, index, config, owner);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+  refresh(now_ns, index);
+  return Status::ok;
+}
+
+void Stack::release_flow(u32 index) noexcept {
+  if (index >= flows_.size() || reserved_flows_[index] == 0) return;
+  if (Flow* gone = flow(index)) {
+    if (gone->waits) gone->peer->on_flow_rests();
+    gone->tx.abandon();
+    flows_[index].reset();
+  }
+  reserved_flows_[index] = 0;
+  free_flows_.push_back(index);
+}
+
+void Stack::release_peer(u32 index) noexcept {
+  if (index >= peers_.size() || reserved_peers_[index] == 0) return;
+  peers_[index].reset();
+  reserved_peers_[index] = 0;
+  free_peers_.push_back(index);
+}
+
+Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept {
+  Flow* target = flow(index);
+  if (target == nullptr || !target->is_open()) return Status::connection_closed;
+  const Status status = target->tx.post(now_ns, message, data, message_bytes, cookie);
+  refresh(now_ns, index);
+  return status;
+}
+
+Status Stack::post_receive(i64 now_ns, u32 index, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+  Flow* target = flow(index);
+  if (target == nullptr || !target->is_open()) return Status::connection_closed;
+  const Status status = target->rx.post(data, capacity_bytes, ticket);
+  if (status == Status::message_too_long) {
+    close_flow(now_ns, index, status);
+    fail_flow(index, status);
+    return Status::ok;  // the event says what became of it
+  }
+  refresh(now_ns, index);
+  return status;
+}
+
+void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
+  Flow* target = flow(index);
+  if (target == nullptr || target->closer.state() != Closer::State::open) return;
+  target->tx.abandon();
+  if (target->peer->dead()) {
+    target->closer.on_peer_close();
+  } else {
+    target->closer.close(reason, now_ns);
+  }
+  queue_control(index);
+  refresh(now_ns, index);
+}
+
+void Stack::fail_flow(u32 index, Status reason) noexcept {
+  Flow* target = flow(index);
+  if (target == nullptr || target->failed) return;
+  target->failed = true;
+  target->tx.abandon();
+  Event event{};
+  event.kind = Event::Kind::flow_failed;
+  event.flow = index;
+  event.status = reason;
+  shared_.events.push(event);
+}
+
+void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
+  Peer* gone = peer(index);
+  if (gone == nullptr || gone->dead()) return;
+  gone->kill();
+  Event event{};
+  event.kind = Event::Kind::peer_dead;
+  event.peer = index;
+  event.status = reason;
+  shared_.events.push(event);
+  for (u32 i = 0; i < flows_.size(); ++i) {
+    if (flows_[i] == nullptr || flows_[i]->peer != gone) continue;
+    fail_flow(i, reason);
+    if (flows_[i]->closer.state() == Closer::State::closing) flows_[i]->closer.on_confirm();
+    queue_control(i);
+    refresh(now_ns, i);
+  }
+}
+
+// Brings queues, the peer's count of waiting flows and timers in line with the flow's state.
+void Stack::refresh(i64 now_ns, u32 index) noexcept {
+  Flow& target = *flows_[index];
+  const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.posted() > target.rx.finished());
+  if (waits != target.waits) {
+    target.waits = waits;
+    if (waits) {
+      target.peer->on_flow_waits(now_ns);
+      schedule_peer(target.config.peer);
+    } else {
+      target.peer->on_flow_rests();
+    }
+  }
+  target.active_ns = now_ns;
+  if (target.is_open()) {
+    if (target.tx.is_too_long()) {
+      close_flow(now_ns, index, Status::message_too_long);
+      fail_flow(index, Status::message_too_long);
+      return;
+    }
+    if (target.rx.pending()) queue_control(index);
+    if (target.tx.has_outstanding()) queue_ready(index);
+    const bool holds_storage = target.tx.bytes_held() + target.rx.bytes_held() != 0;
+    if (holds_storage && target.idle_ns == kNever) target.idle_ns = now_ns + kIdleNs;
+  }
+  schedule_flow(index);
+}
+
+std::size_t Stack::storage_bytes() const noexcept {
+  return shared_.send_slabs.bytes_held() + shared_.bitmaps.bytes_held() + shared_.eager_blocks.bytes_held();
+}
+
+}  // namespace weft::core

@@ -1,0 +1,87 @@
+// The protocol half of an engine: peers and flows by index, whose turn it is, and when somebody must be woken.
+// Sans-IO: datagrams in by on_datagram, bursts out by poll_transmit, time only as `now_ns`. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "native/core/flow.h"
+#include "native/core/timer_heap.h"
+
+namespace weft::core {
+
+class Stack {
+ public:
+  explicit Stack(const StackConfig& config);
+  ~Stack();
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+
+  // Indices are ours; what the remote end must put into its packets is (index, local token).
+  Status reserve_peer(u32* index) noexcept;
+  Status open_peer(u32 index, const PeerConfig& config) noexcept;
+  Status reserve_flow(u32* index) noexcept;
+  Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
+  void release_flow(u32 index) noexcept;  // after flow_closed, or never opened
+  void release_peer(u32 index) noexcept;  // once none of its flows is left
+
+  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
+  Status post_receive(i64 now_ns, u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
+  void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
+  // The peer is known to be gone (its control socket says so): its flows fail now.
+  void fail_peer(i64 now_ns, u32 peer, Status reason) noexcept;
+
+  void on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept;
+  bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
+  void on_timer(i64 now_ns) noexcept;
+  i64 poll_timeout() const noexcept { return timers_.next_ns(); }
+  bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
+
+  const StackCounters& counters() const noexcept { return shared_.counters; }
+  const StackConfig& config() const noexcept { return shared_.config; }
+  Shared& shared() noexcept { return shared_; }
+  Flow* flow(u32 index) noexcept { return index < flows_.size() ? flows_[index].get() : nullptr; }
+  Peer* peer(u32 index) noexcept { return index < peers_.size() ? peers_[index].get() : nullptr; }
+  std::size_t storage_bytes() const noexcept;
+
+ private:
+  static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
+  static constexpr u32 kPeerTimer = 0x8000'0000u;  // timer ids of peers; flows have the rest
+
+  // stack.cc
+  void fail_flow(u32 index, Status reason) noexcept;
+  void refresh(i64 now_ns, u32 index) noexcept;
+  bool refuse(i64* counter) noexcept {
+    ++*counter;
+    return false;
+  }
+  // stack_receive.cc
+  bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
+  bool on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept;
+  bool on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
+  void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;
+  void wake_path_waiters(Peer& peer) noexcept;
+  // stack_transmit.cc
+  bool transmit_control(i64 now_ns, TxBurst* out) noexcept;
+  bool transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept;
+  bool transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept;
+  void queue_control(u32 index) noexcept;
+  void queue_peer_control(u32 index) noexcept;
+  void queue_ready(u32 index) noexcept;
+  void schedule_flow(u32 index) noexcept;
+  void schedule_peer(u32 index) noexcept;
+  void on_flow_timer(i64 now_ns, u32 index) noexcept;
+  void on_peer_timer(i64 now_ns, u32 index) noexcept;
+
+  Shared shared_;
+  CreditPort credit_port_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Flow>> flows_;
+  std::vector<u8> reserved_peers_, reserved_flows_;
+  std::vector<u32> free_peers_, free_flows_;
+  FlowQueue control_, peer_control_, resend_, ready_;
+  TimerHeap timers_;
+};
+
+}  // namespace weft::core

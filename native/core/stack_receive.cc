@@ -1,0 +1,145 @@
+// From a datagram to the machine it concerns. Until token, index and length are right, nothing but a counter moves (P-6).
+// A packet of a closed or unknown flow is never answered: an answer would tell a stranger something.
+#include "native/core/stack.h"
+
+namespace weft::core {
+
+void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept {
+  StackCounters& counters = shared_.counters;
+  ++counters.datagrams_received;
+  wire::Packet packet;
+  switch (wire::decode(datagram.header, datagram.header_bytes, datagram.payload_bytes, &packet)) {
+    case wire::Verdict::ok:
+      break;
+    case wire::Verdict::bad_magic:
+      ++counters.bad_magic;
+      return;
+    case wire::Verdict::bad_version:
+      ++counters.bad_version;
+      return;
+    case wire::Verdict::bad_crc:
+      ++counters.bad_crc;
+      return;
+    default:
+      ++counters.malformed;
+      return;
+  }
+  if (packet.common.type == wire::Type::probe || packet.common.type == wire::Type::probe_reply) {
+    static_cast<void>(on_peer_packet(now_ns, packet));
+    return;
+  }
+  const u32 index = packet.common.flow;
+  Flow* target = flow(index);
+  if (target == nullptr || target->config.local_token != packet.common.token) {
+    ++counters.stray;
+    return;
+  }
+  if (packet.common.path >= target->peer->paths().count()) {
+    ++counters.malformed;
+    return;
+  }
+  if (on_flow_packet(now_ns, index, *target, packet, datagram)) target->peer->on_heard(now_ns);
+  // The flow may have failed meanwhile, but it is still there: only its owner releases it.
+  refresh(now_ns, index);
+}
+
+bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
+                           const RxDatagram& datagram) noexcept {
+  switch (packet.common.type) {
+    case wire::Type::close:
+      on_peer_close(now_ns, index, flow, packet.close);
+      return true;
+    case wire::Type::close_ack:
+      flow.closer.on_confirm();
+      queue_control(index);
+      return true;
+    default:
+      break;
+  }
+  if (!flow.is_open()) return true;
+  switch (packet.common.type) {
+    case wire::Type::data:
+      return on_data(now_ns, index, flow, packet, datagram);
+    case wire::Type::ack:
+      if (!flow.tx.on_ack(now_ns, packet.common, packet.ack)) return refuse(&shared_.counters.malformed);
+      wake_path_waiters(*flow.peer);
+      return true;
+    case wire::Type::advert:
+      if (!flow.tx.on_advert(packet.advert)) return refuse(&shared_.counters.malformed);
+      flow.confirm_advert = true;
+      queue_control(index);
+      return true;
+    case wire::Type::advert_ack:
+      flow.rx.on_advert_ack(packet.advert_ack);
+      return true;
+    case wire::Type::demand:
+      flow.rx.on_demand(now_ns, packet.common.path, packet.demand.demand_bytes);
+      return true;
+    default:
+      return refuse(&shared_.counters.malformed);
+  }
+}
+
+bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept {
+  switch (flow.rx.on_data(now_ns, packet, datagram)) {
+    case FlowReceiver::Outcome::bad_crc:
+      return refuse(&shared_.counters.bad_crc);
+    case FlowReceiver::Outcome::refused:
+      return refuse(&shared_.counters.malformed);
+    case FlowReceiver::Outcome::too_long:
+      close_flow(now_ns, index, Status::message_too_long);
+      fail_flow(index, Status::message_too_long);
+      return true;
+    case FlowReceiver::Outcome::taken:
+    case FlowReceiver::Outcome::duplicate:
+      break;
+  }
+  flow.peer->paths().on_heard(now_ns, packet.common.path);
+  return true;
+}
+
+void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept {
+  flow.confirm_close = true;
+  queue_control(index);
+  if (!flow.is_open()) {
+    flow.closer.on_confirm();  // both closed at once: each has the other's word
+    return;
+  }
+  // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
+  if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters.malformed;
+  const bool known = close.reason <= static_cast<u32>(Status::internal_error) && close.reason != 0;
+  const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
+  flow.closer.on_peer_close();
+  fail_flow(index, reason == Status::cancelled ? Status::connection_closed : reason);
+}
+
+bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
+  const u32 index = packet.common.flow;
+  Peer* target = peer(index);
+  if (target == nullptr || target->config().local_token != packet.common.token) return refuse(&shared_.counters.stray);
+  if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters.malformed);
+  target->on_heard(now_ns);
+  if (packet.common.type == wire::Type::probe) {
+    target->paths().on_heard(now_ns, packet.common.path);
+    target->on_probe(packet.common.path, packet.probe);
+    queue_peer_control(index);
+  } else {
+    target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id, packet.probe.sent_ns);
+    wake_path_waiters(*target);
+  }
+  schedule_peer(index);
+  return true;
+}
+
+void Stack::wake_path_waiters(Peer& peer) noexcept {
+  FlowQueue& waiters = peer.path_waiters();
+  while (!waiters.empty()) {
+    const u32 index = waiters.pop();
+    Flow* target = flow(index);
+    if (target == nullptr || !target->in_path_wait) continue;
+    target->in_path_wait = false;
+    queue_ready(index);
+  }
+}
+
+}  // namespace weft::core

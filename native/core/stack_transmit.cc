@@ -1,0 +1,245 @@
+// Whose turn it is: control first, then resends, then new data by deficit round robin, one burst a turn; and the timers.
+// A flow that cannot send leaves its queue; what unblocks it (a packet, a timer, a post) puts it back.
+#include <algorithm>
+
+#include "native/core/stack.h"
+
+namespace weft::core {
+namespace {
+
+// Bytes a flow may send per round beyond what it saved: a full train, so that every turn can use one.
+constexpr i64 kQuantumBytes = 64 * 1024;
+
+void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) noexcept {
+  wire::Common common;
+  common.token = flow.config.remote_token;
+  common.flow = flow.config.remote_flow;
+  common.type = type;
+  common.path = path;
+  out->peer = flow.config.peer;
+  out->path = path;
+  out->count = 1;
+  out->payload[0] = {};
+  std::size_t bytes = 0;
+  switch (type) {
+    case wire::Type::advert_ack:
+      bytes = wire::encode_advert_ack(out->headers, common, {static_cast<u32>(value)});
+      break;
+    case wire::Type::demand:
+      bytes = wire::encode_demand(out->headers, common, {value});
+      break;
+    default:
+      bytes = wire::encode_close(out->headers, common, {static_cast<u32>(value), flow.rx.cumulative_seq()});
+      break;
+  }
+  out->header_bytes = static_cast<u16>(bytes);
+  out->datagram_bytes = out->header_bytes;
+}
+
+// Control that no path policy decides about goes over any path that answers, another one each time.
+u8 control_path(Shared& shared, const PathSet& paths) noexcept {
+  const auto first = static_cast<std::size_t>(shared.random.next() % paths.count());
+  for (std::size_t i = 0; i < paths.count(); ++i) {
+    const std::size_t path = (first + i) % paths.count();
+    if (paths.path(path).usable) return static_cast<u8>(path);
+  }
+  return static_cast<u8>(first);
+}
+
+}  // namespace
+
+void Stack::queue_control(u32 index) noexcept {
+  if (flows_[index]->in_control) return;
+  flows_[index]->in_control = true;
+  control_.push(index);
+}
+
+void Stack::queue_peer_control(u32 index) noexcept {
+  if (peers_[index]->in_control) return;
+  peers_[index]->in_control = true;
+  peer_control_.push(index);
+}
+
+void Stack::queue_ready(u32 index) noexcept {
+  Flow& target = *flows_[index];
+  if (target.in_path_wait) return;
+  if (target.tx.has_lost()) {
+    if (!target.in_resend) {
+      target.in_resend = true;
+      resend_.push(index);
+    }
+  } else if (!target.in_ready) {
+    target.in_ready = true;
+    target.deficit_bytes = 0;
+    ready_.push(index);
+  }
+}
+
+bool Stack::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
+  return transmit_control(now_ns, out) || transmit_data(now_ns, true, out) || transmit_data(now_ns, false, out);
+}
+
+bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
+  while (!control_.empty()) {
+    const u32 index = control_.front();
+    Flow* target = flow(index);
+    if (target != nullptr && transmit_flow_control(now_ns, *target, out)) {
+      schedule_flow(index);
+      return true;
+    }
+    control_.pop();
+    if (target == nullptr) continue;  // released while it waited
+    target->in_control = false;
+    if (target->closer.state() == Closer::State::closed) {
+      if (target->closed_reported) continue;
+      target->closed_reported = true;
+      Event event{};
+      event.kind = Event::Kind::flow_closed;
+      event.flow = index;
+      shared_.events.push(event);
+    } else {
+      schedule_flow(index);
+    }
+  }
+  while (!peer_control_.empty()) {
+    const u32 index = peer_control_.front();
+    Peer* target = peer(index);
+    if (target != nullptr && target->poll_transmit(now_ns, out)) return true;
+    peer_control_.pop();
+    if (target == nullptr) continue;
+    target->in_control = false;
+    schedule_peer(index);
+  }
+  return false;
+}
+
+bool Stack::transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept {
+  PathSet& paths = flow.peer->paths();
+  const u8 path = control_path(shared_, paths);
+  if (flow.confirm_close) {
+    flow.confirm_close = false;
+    write_small(flow, wire::Type::close_ack, path, 0, out);
+    return true;
+  }
+  if (flow.closer.poll(now_ns, paths.rto_ns(path))) {
+    write_small(flow, wire::Type::close, path, static_cast<u64>(flow.closer.reason()), out);
+    return true;
+  }
+  if (!flow.is_open()) return false;
+  if (flow.confirm_advert) {
+    flow.confirm_advert = false;
+    write_small(flow, wire::Type::advert_ack, path, flow.tx.known_adverts(), out);
+    return true;
+  }
+  u64 demand_bytes = 0;
+  if (flow.tx.poll_demand(now_ns, &demand_bytes)) {
+    write_small(flow, wire::Type::demand, path, demand_bytes, out);
+    return true;
+  }
+  return flow.rx.poll_transmit(now_ns, path, paths.rto_ns(path), out);
+}
+
+bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
+  FlowQueue& queue = resend ? resend_ : ready_;
+  for (std::size_t turns = queue.size(); turns != 0; --turns) {
+    const u32 index = queue.pop();
+    Flow* target = flow(index);
+    if (target == nullptr) continue;
+    (resend ? target->in_resend : target->in_ready) = false;
+    if (!target->is_open()) continue;
+    target->deficit_bytes = std::min(target->deficit_bytes + kQuantumBytes, 2 * kQuantumBytes);
+    const i64 deficit = target->deficit_bytes;
+    const FlowSender::Blocked blocked = target->tx.poll_transmit(now_ns, deficit, out);
+    if (blocked == FlowSender::Blocked::sent) {
+      const i64 left = deficit - static_cast<i64>(out->total_bytes());
+      queue_ready(index);  // resets the deficit of a flow that was away; this one was not
+      target->deficit_bytes = left;
+      schedule_flow(index);
+      return true;
+    }
+    target->deficit_bytes = 0;
+    if (blocked == FlowSender::Blocked::paths) {
+      target->in_path_wait = true;
+      target->peer->path_waiters().push(index);
+    }
+    if (blocked == FlowSender::Blocked::credit) queue_control(index);
+    const bool stuck = blocked == FlowSender::Blocked::memory ||
+                       (blocked == FlowSender::Blocked::window && !target->tx.has_inflight());
+    if (stuck) target->retry_ns = now_ns + shared_.config.rto_ns_min;
+    if (target->tx.is_too_long()) refresh(now_ns, index);
+    schedule_flow(index);
+  }
+  return false;
+}
+
+void Stack::schedule_flow(u32 index) noexcept {
+  Flow& target = *flows_[index];
+  i64 at_ns = std::min({target.closer.poll_timeout(), target.idle_ns, target.retry_ns});
+  if (target.is_open()) at_ns = std::min({at_ns, target.tx.poll_timeout(), target.rx.poll_timeout()});
+  if (at_ns >= target.scheduled_ns) return;
+  target.scheduled_ns = at_ns;
+  timers_.push(at_ns, index);
+}
+
+void Stack::schedule_peer(u32 index) noexcept {
+  Peer& target = *peers_[index];
+  const i64 at_ns = target.poll_timeout();
+  if (at_ns >= target.scheduled_ns) return;
+  target.scheduled_ns = at_ns;
+  timers_.push(at_ns, index | kPeerTimer);
+}
+
+void Stack::on_timer(i64 now_ns) noexcept {
+  TimerHeap::Entry due;
+  while (timers_.pop_due(now_ns, &due)) {
+    if ((due.id & kPeerTimer) != 0) {
+      on_peer_timer(now_ns, due.id & ~kPeerTimer);
+      continue;
+    }
+    Flow* target = flow(due.id);
+    if (target == nullptr || target->scheduled_ns != due.at_ns) continue;
+    target->scheduled_ns = kNever;
+    on_flow_timer(now_ns, due.id);
+  }
+}
+
+void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
+  Flow& target = *flows_[index];
+  if (target.closer.poll_timeout() <= now_ns) queue_control(index);
+  if (target.idle_ns <= now_ns) {
+    const bool idle = now_ns - target.active_ns >= kIdleNs && !target.tx.has_outstanding();
+    target.idle_ns = idle ? kNever : std::max(target.active_ns, now_ns - kIdleNs / 2) + kIdleNs;
+    if (idle) {
+      target.tx.release_idle();
+      target.rx.release_idle();
+    }
+  }
+  if (target.retry_ns <= now_ns) target.retry_ns = kNever;
+  if (target.is_open()) {
+    target.tx.on_timer(now_ns);
+    target.rx.on_timer(now_ns);
+    if (target.tx.has_outstanding()) {
+      queue_ready(index);
+      queue_control(index);  // a demand may be due
+    }
+    if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
+    wake_path_waiters(*target.peer);
+  }
+  if (target.rx.pending() && target.is_open()) queue_control(index);
+  schedule_flow(index);
+  schedule_peer(target.config.peer);
+}
+
+void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
+  Peer* target = peer(index);
+  if (target == nullptr) return;
+  target->scheduled_ns = kNever;
+  if (target->dead()) return;
+  if (target->silent(now_ns)) {
+    fail_peer(now_ns, index, Status::peer_silent);
+    return;
+  }
+  queue_peer_control(index);
+}
+
+}  // namespace weft::core

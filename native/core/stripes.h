@@ -1,0 +1,42 @@
+// Which part of a message each flow of a connection carries: a pure function of (message, size, flows).
+// Both ends compute it alone; nothing about it crosses the wire.
+#pragma once
+
+#include "native/core/types.h"
+
+namespace weft::core {
+
+// Below this a stripe costs more in control than it wins in parallel work.
+inline constexpr u64 kStripeBytesMin = 128 * 1024;
+
+struct Range {
+  u64 begin = 0;
+  u64 end = 0;
+  u64 bytes() const noexcept { return end - begin; }
+};
+
+// How many flows take part: at least one (a zero-byte message is a message), more as the message is longer.
+constexpr u32 stripe_count(u64 message_bytes, u32 flows) noexcept {
+  const u64 wanted = message_bytes / kStripeBytesMin;
+  return wanted <= 1 ? 1 : wanted >= flows ? flows : static_cast<u32>(wanted);
+}
+
+// Whether flow `flow` carries a part of the message. Successive messages begin at successive flows.
+constexpr bool takes_part(u64 message, u64 message_bytes, u32 flow, u32 flows) noexcept {
+  const auto turn = static_cast<u32>((flow + flows - message % flows) % flows);
+  return turn < stripe_count(message_bytes, flows);
+}
+
+// The bytes that flow carries; empty when it takes no part (or the message is empty).
+constexpr Range stripe_of(u64 message, u64 message_bytes, u32 flow, u32 flows) noexcept {
+  const u64 parts = stripe_count(message_bytes, flows);
+  const u64 turn = (flow + flows - message % flows) % flows;
+  if (turn >= parts) return {0, 0};
+  // Stripes begin on page boundaries so that copies stay aligned.
+  const u64 each = ((message_bytes + parts - 1) / parts + 4095) & ~u64{4095};
+  const u64 begin = each * turn < message_bytes ? each * turn : message_bytes;
+  const u64 end = turn + 1 == parts || begin + each > message_bytes ? message_bytes : begin + each;
+  return {begin, end};
+}
+
+}  // namespace weft::core

@@ -1,0 +1,85 @@
+// Fills the event, calls the hook, and lets nothing but a finite window within bounds through.
+// A policy that fails is replaced by `fixed`, which begins with the window in force.
+#include "native/core/window_control.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::core {
+namespace {
+
+// Less than this and a receiver that acknowledges in bursts would stall the flow.
+constexpr i64 kWindowSegmentsMin = 2;
+
+}  // namespace
+
+WindowControl::WindowControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
+    : shared_(shared), policy_(policy::Family::window, shared->config.window), flow_(flow), segment_bytes_(segment_bytes) {}
+
+policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) const noexcept {
+  policy::WindowEvent event{};
+  event.now_ns = facts.now_ns;
+  event.kind = kind;
+  event.path = facts.path;
+  event.segment_bytes = segment_bytes_;
+  if (facts.rtt != nullptr) {
+    event.rtt_ns = facts.rtt_ns >= 0 ? facts.rtt_ns : facts.rtt->smoothed_ns();
+    event.rtt_min_ns = facts.rtt->min_ns();
+    event.srtt_ns = facts.rtt->smoothed_ns();
+  }
+  event.ack_delay_ns = facts.ack_delay_ns;
+  event.acked_bytes = facts.acked_bytes;
+  event.acked_segments = facts.acked_segments;
+  event.ecn_segments = facts.ecn_segments;
+  event.lost_bytes = facts.lost_bytes;
+  event.lost_segments = facts.lost_segments;
+  event.inflight_bytes = facts.inflight_bytes;
+  event.delivered_bytes = facts.delivered_bytes;
+  event.window_bytes = window_bytes_;
+  event.window_bytes_max = shared_->config.window_bytes_max;
+  event.app_limited = facts.app_limited ? 1 : 0;
+  return event;
+}
+
+bool WindowControl::apply(const policy::WindowResult& result) noexcept {
+  if (!std::isfinite(result.window_bytes) || !std::isfinite(result.pacing_bytes_per_s)) return false;
+  const auto low = static_cast<double>(kWindowSegmentsMin * segment_bytes_);
+  const auto high = static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
+  window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
+  // A rate below one segment in 100 ms would read as a hang; a window of two segments is the floor instead.
+  const double slowest = static_cast<double>(segment_bytes_) * 10.0;
+  pacer_.set_rate(result.pacing_bytes_per_s <= 0 ? 0 : std::max(result.pacing_bytes_per_s, slowest));
+  return true;
+}
+
+void WindowControl::start(i64 now_ns) noexcept {
+  started_ = true;
+  WindowFacts facts;
+  facts.now_ns = now_ns;
+  policy::WindowEvent start = event(facts, -1);
+  start.hint_window_bytes = static_cast<double>(window_bytes_);
+  policy::WindowResult result{static_cast<double>(window_bytes_), 0};
+  if (policy_.call(policy::hook::start, &start, &result) && apply(result)) return;
+  shared_->on_policy_failed(policy::Family::window, flow_, kNone);
+  result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0};
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+  static_cast<void>(apply(result));
+}
+
+void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept {
+  if (!started_) start(facts.now_ns);
+  policy::WindowEvent event = this->event(facts, kind);
+  event.rand = shared_->random.uniform();
+  policy::WindowResult result{static_cast<double>(window_bytes_), 0};
+  if (policy_.call(hook, &event, &result) && apply(result)) return;
+  shared_->on_policy_failed(policy::Family::window, flow_, kNone);
+  if (policy_.fall_back()) start(facts.now_ns);
+}
+
+bool WindowControl::replace(PolicyChoice choice, i64 now_ns) noexcept {
+  if (!policy_.replace(choice)) return false;
+  start(now_ns);
+  return true;
+}
+
+}  // namespace weft::core

@@ -1,0 +1,53 @@
+// How much of a flow may be in flight and how fast it leaves: asks the window policy, clamps what it says.
+// Keeps no list of segments and no timer.
+#pragma once
+
+#include "native/core/pacer.h"
+#include "native/core/policy_slot.h"
+#include "native/core/rtt_estimator.h"
+#include "native/core/shared.h"
+
+namespace weft::core {
+
+struct WindowFacts {
+  i64 now_ns = 0;
+  const RttEstimator* rtt = nullptr;
+  i64 rtt_ns = -1;  // of this event; < 0: no sample
+  i64 ack_delay_ns = 0;
+  i64 acked_bytes = 0, acked_segments = 0, ecn_segments = 0;
+  i64 lost_bytes = 0, lost_segments = 0;
+  i64 inflight_bytes = 0, delivered_bytes = 0;
+  u8 path = 0;
+  bool app_limited = false;
+};
+
+class WindowControl {
+ public:
+  WindowControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept;
+  bool open() noexcept { return policy_.open(0); }
+
+  void on_ack(const WindowFacts& facts) noexcept { ask(policy::hook::window_ack, 0, facts); }
+  void on_loss(const WindowFacts& facts) noexcept { ask(policy::hook::window_loss, 1, facts); }
+  void on_timeout(const WindowFacts& facts) noexcept { ask(policy::hook::window_timeout, 2, facts); }
+
+  i64 window_bytes() const noexcept { return window_bytes_; }
+  Pacer& pacer() noexcept { return pacer_; }
+  bool started() const noexcept { return started_; }
+  void start(i64 now_ns) noexcept;
+  bool replace(PolicyChoice choice, i64 now_ns) noexcept;
+
+ private:
+  void ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept;
+  policy::WindowEvent event(const WindowFacts& facts, i64 kind) const noexcept;
+  bool apply(const policy::WindowResult& result) noexcept;
+
+  Shared* shared_;
+  PolicySlot policy_;
+  Pacer pacer_;
+  i64 window_bytes_ = 0;
+  u32 flow_;
+  u16 segment_bytes_;
+  bool started_ = false;
+};
+
+}  // namespace weft::core

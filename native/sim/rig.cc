@@ -1,0 +1,325 @@
+// The caller's side of the bench: posts, completes, poisons and compares. What it checks after each step and at the end
+// is in rig_checks.cc.
+#include "native/sim/rig.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "native/sim/rig_state.h"
+
+namespace weft::sim {
+
+Rig::Rig(const Schedule& schedule)
+    : schedule_(schedule),
+      random_(schedule.seed * 2 + 1),
+      link_(schedule.seed * 2, schedule.faults, schedule.outages),
+      burst_(std::make_unique<core::TxBurst>()) {
+  for (int end = 0; end < 2; ++end) sides_[end] = std::make_unique<Side>(stack_config(schedule, end));
+  connect();
+  plan_messages();
+}
+
+Rig::~Rig() = default;
+
+void Rig::connect() {
+  u32 peer_index[2], flow_index[2][kStripesMax];
+  for (int end = 0; end < 2; ++end) {
+    static_cast<void>(sides_[end]->stack.reserve_peer(&peer_index[end]));
+    for (u32 i = 0; i < schedule_.stripes; ++i) static_cast<void>(sides_[end]->stack.reserve_flow(&flow_index[end][i]));
+  }
+  for (int end = 0; end < 2; ++end) {
+    core::PeerConfig peer;
+    peer.remote_peer = peer_index[1 - end];
+    peer.local_token = token(schedule_, end, 99);
+    peer.remote_token = token(schedule_, 1 - end, 99);
+    peer.path_count = schedule_.paths;
+    peer.segment_bytes = schedule_.segment_bytes;
+    peer.train_bytes_max = std::max<u32>(65'000, schedule_.segment_bytes);
+    peer.port_buffer_bytes = schedule_.port_buffer_bytes;
+    Side& side = *sides_[end];
+    side.peer = peer_index[end];
+    bool ok = side.stack.open_peer(side.peer, peer) == Status::ok;
+    for (u8 i = 0; i < schedule_.stripes; ++i) {
+      core::FlowConfig flow;
+      flow.peer = side.peer;
+      flow.remote_flow = flow_index[1 - end][i];
+      flow.local_token = token(schedule_, end, i);
+      flow.remote_token = token(schedule_, 1 - end, i);
+      flow.stripe = i;
+      flow.stripes = schedule_.stripes;
+      ok = ok && side.stack.open_flow(now_ns_, flow_index[end][i], flow) == Status::ok;
+      side.flows.push_back(flow_index[end][i]);
+    }
+    if (!ok) violate("setup", "a peer or flow could not be opened");
+  }
+}
+
+void Rig::plan_messages() {
+  for (int end = 0; end < 2; ++end) {
+    if (end == 1 && !schedule_.both_ways) continue;
+    i64 send_ns = now_ns_, receive_ns = now_ns_;
+    for (u32 number = 0; number < schedule_.messages; ++number) {
+      auto transfer = std::make_unique<Transfer>();
+      transfer->number = number;
+      transfer->from = end;
+      const bool too_long = schedule_.send_too_long && end == 0 && number + 1 == schedule_.messages;
+      transfer->bytes = draw_bytes(schedule_, random_) + (too_long ? 1 : 0);
+      const u64 slack = random_.uniform() < 0.5 ? random_.next() % 5000 : 0;
+      transfer->capacity_bytes = too_long ? transfer->bytes - 1 : transfer->bytes + slack;
+      const auto gap = static_cast<u64>(schedule_.post_gap_ns_max) + 1;
+      transfer->send_ns = send_ns += static_cast<i64>(random_.next() % gap);
+      transfer->receive_ns = receive_ns += static_cast<i64>(random_.next() % gap);
+      transfer->seed = random_.next();
+      unposted_ += 2;
+      sides_[end]->sends.push_back(transfer.get());
+      sides_[1 - end]->receives.push_back(transfer.get());
+      transfers_of(end).push_back(std::move(transfer));
+    }
+  }
+}
+
+std::vector<std::unique_ptr<Rig::Transfer>>& Rig::transfers_of(int end) { return sides_[end]->owned; }
+
+bool Rig::post_send(int end, Transfer& transfer) {
+  Side& side = *sides_[end];
+  if (transfer.send_buffer.empty()) {
+    transfer.send_buffer.resize(transfer.bytes + 1);
+    fill(transfer.send_buffer.data(), transfer.bytes, transfer.seed);
+  }
+  while (transfer.next_send_stripe < schedule_.stripes) {
+    const u32 i = transfer.next_send_stripe;
+    if (core::takes_part(transfer.number, transfer.bytes, i, schedule_.stripes)) {
+      const Status status = side.stack.post_send(now_ns_, side.flows[i], transfer.number, transfer.send_buffer.data(),
+                                                 transfer.bytes, &transfer);
+      if (status == Status::would_block) return false;
+      if (status != Status::ok) side.failed = true;
+    }
+    ++transfer.next_send_stripe;
+  }
+  return true;
+}
+
+bool Rig::post_receive(int end, Transfer& transfer) {
+  Side& side = *sides_[end];
+  if (transfer.receive_buffer.empty()) {
+    transfer.receive_buffer.assign(transfer.capacity_bytes + kGuardBytes, kUntouched);
+    transfer.ticket.message.store(transfer.number);
+  }
+  while (transfer.next_receive_stripe < schedule_.stripes) {
+    const Status status = side.stack.post_receive(now_ns_, side.flows[transfer.next_receive_stripe],
+                                                  transfer.receive_buffer.data(), transfer.capacity_bytes, &transfer.ticket);
+    if (status == Status::would_block) return false;
+    if (status != Status::ok) side.failed = true;
+    ++transfer.next_receive_stripe;
+  }
+  return true;
+}
+
+void Rig::post_due(int end) {
+  Side& side = *sides_[end];
+  while (side.next_send < side.sends.size() && side.sends[side.next_send]->send_ns <= now_ns_) {
+    Transfer& transfer = *side.sends[side.next_send];
+    if (!side.failed && !post_send(end, transfer)) break;
+    --unposted_;
+    ++outstanding_;
+    ++side.next_send;
+    if (side.failed) fail_outstanding(end, Status::connection_closed);
+  }
+  while (side.next_receive < side.receives.size() && side.receives[side.next_receive]->receive_ns <= now_ns_) {
+    Transfer& transfer = *side.receives[side.next_receive];
+    if (!side.failed && !post_receive(end, transfer)) break;
+    --unposted_;
+    ++outstanding_;
+    ++side.next_receive;
+    if (side.failed) fail_outstanding(end, Status::connection_closed);
+  }
+}
+
+void Rig::on_send_done(int end, Transfer& transfer) {
+  if (transfer.send_finished) return violate("P-3", "a send completed twice");
+  if (++transfer.stripes_sent != core::stripe_count(transfer.bytes, schedule_.stripes)) return;
+  transfer.send_finished = true;
+  --outstanding_;
+  ++report_.completed;
+  mix(transfer.number * 4 + static_cast<u64>(end));
+  // The buffer is the caller's again: a copy sent from it after this would carry other bytes.
+  std::memset(transfer.send_buffer.data(), kReused, transfer.send_buffer.size());
+  const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished;
+  if (visible && !matches(transfer.receive_buffer.data(), transfer.bytes, transfer.seed)) {
+    violate("P-3", "a send completed before the peer held its bytes");
+  }
+}
+
+void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
+  if (transfer.receive_finished) return violate("P-3", "a receive completed twice");
+  if (!core::on_stripe_placed(transfer.ticket, message_bytes, schedule_.stripes)) return;
+  transfer.receive_finished = true;
+  --outstanding_;
+  ++report_.completed;
+  ++sides_[end]->received;
+  mix(transfer.number * 4 + 2 + static_cast<u64>(end));
+  if (message_bytes != transfer.bytes) {
+    ++report_.corrupt_messages;
+    return violate("P-3", "a receive reported another size than was sent");
+  }
+  if (!matches(transfer.receive_buffer.data(), transfer.bytes, transfer.seed)) {
+    ++report_.corrupt_messages;
+    return violate("P-1", "a completed receive holds wrong bytes");
+  }
+  for (u64 i = transfer.bytes; i < transfer.receive_buffer.size(); ++i) {
+    if (transfer.receive_buffer[i] != kUntouched) return violate("P-1", "bytes beyond the message were written");
+  }
+  std::memset(transfer.receive_buffer.data(), kReused, transfer.receive_buffer.size());
+}
+
+void Rig::fail_outstanding(int end, Status status) {
+  Side& side = *sides_[end];
+  side.failed = true;
+  if (side.first_failure == Status::ok) side.first_failure = status;
+  for (std::size_t i = 0; i < side.next_send; ++i) {
+    if (side.sends[i]->send_finished) continue;
+    side.sends[i]->send_finished = true;
+    --outstanding_;
+    ++report_.failed;
+  }
+  for (std::size_t i = 0; i < side.next_receive; ++i) {
+    Transfer& transfer = *side.receives[i];
+    if (transfer.receive_finished) continue;
+    transfer.receive_finished = true;
+    --outstanding_;
+    ++report_.failed;
+    // Given up: from here on nobody may write to it.
+    std::memset(transfer.receive_buffer.data(), kReused, transfer.receive_buffer.size());
+  }
+}
+
+void Rig::on_flow_failed(int end, Status status) {
+  Side& side = *sides_[end];
+  mix(0xF000u + static_cast<u64>(status));
+  for (const u32 flow : side.flows) side.stack.close_flow(now_ns_, flow, status);
+  fail_outstanding(end, status);
+}
+
+void Rig::drain_events(int end) {
+  core::Event event;
+  Side& side = *sides_[end];
+  while (side.stack.poll_event(&event)) {
+    switch (event.kind) {
+      case core::Event::Kind::send_done:
+        if (!side.failed) on_send_done(end, *static_cast<Transfer*>(event.cookie));
+        break;
+      case core::Event::Kind::stripe_placed:
+        if (!side.failed) {
+          on_received(end, *Transfer::of(static_cast<core::ReceiveTicket*>(event.cookie)), event.value);
+        }
+        break;
+      case core::Event::Kind::flow_failed:
+        on_flow_failed(end, event.status);
+        break;
+      case core::Event::Kind::flow_closed:
+        ++side.flows_closed;
+        break;
+      case core::Event::Kind::policy_failed:
+        ++report_.policies_failed;
+        break;
+      case core::Event::Kind::path_down:
+      case core::Event::Kind::path_up:
+      case core::Event::Kind::peer_dead:
+        mix(static_cast<u64>(event.kind) << 8 | event.path);
+        break;
+    }
+  }
+}
+
+void Rig::pump(int end) {
+  Side& side = *sides_[end];
+  if (dead(end)) return;
+  side.stack.on_timer(now_ns_);
+  // Bounded: a stack that never runs dry is a defect, not a reason to hang.
+  for (int bursts = 0; bursts < 100'000; ++bursts) {
+    if (!side.stack.poll_transmit(now_ns_, burst_.get())) {
+      drain_events(end);
+      return;
+    }
+    check_burst(end);
+    link_.send(now_ns_, end, *burst_);
+  }
+  violate("P-2", "a stack transmits without end");
+}
+
+void Rig::close_if_due() {
+  const bool early = schedule_.close_at_ns >= 0 && now_ns_ >= schedule_.close_at_ns;
+  if (closed_ || !(early || finished())) return;
+  closed_ = true;
+  for (int end = 0; end < 2; ++end) {
+    if (early && end == 1) break;  // the other end learns of it
+    for (const u32 flow : sides_[end]->flows) sides_[end]->stack.close_flow(now_ns_, flow, Status::cancelled);
+    fail_outstanding(end, Status::cancelled);
+  }
+}
+
+bool Rig::step() {
+  const i64 next = next_ns();
+  if (next == core::kNever) return false;
+  now_ns_ = std::max(now_ns_ + 1, next);
+  for (int end = 0; end < 2; ++end) {
+    if (!dead(end)) post_due(end);
+  }
+  if (dead(1) && !sides_[1]->failed) {
+    // Its caller died with it: what it had and would have posted is nobody's any more.
+    Side& side = *sides_[1];
+    while (side.next_send < side.sends.size()) { --unposted_; ++outstanding_; ++side.next_send; }
+    while (side.next_receive < side.receives.size()) { --unposted_; ++outstanding_; ++side.next_receive; }
+    fail_outstanding(1, Status::peer_dead);
+  }
+  while (auto arrival = link_.poll(now_ns_)) {
+    if (dead(arrival->to)) continue;
+    deliver(*arrival);
+  }
+  for (int end = 0; end < 2; ++end) {
+    drain_events(end);
+    pump(end);
+  }
+  close_if_due();
+  check_step();
+  return true;
+}
+
+void Rig::deliver(const Arrival& arrival) {
+  core::RxDatagram datagram;
+  datagram.header = arrival.header.data();
+  datagram.header_bytes = static_cast<u32>(arrival.header.size());
+  datagram.payload = arrival.payload.data();
+  datagram.payload_bytes = static_cast<u32>(arrival.payload.size());
+  datagram.congestion_experienced = arrival.congestion_experienced;
+  mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));
+  sides_[arrival.to]->stack.on_datagram(now_ns_, datagram);
+}
+
+i64 Rig::next_ns() const noexcept {
+  i64 next = link_.next_ns();
+  for (int end = 0; end < 2; ++end) {
+    if (dead(end)) continue;
+    const Side& side = *sides_[end];
+    next = std::min(next, side.stack.poll_timeout());
+    if (side.next_send < side.sends.size()) next = std::min(next, std::max(side.sends[side.next_send]->send_ns, now_ns_ + 50'000));
+    if (side.next_receive < side.receives.size()) {
+      next = std::min(next, std::max(side.receives[side.next_receive]->receive_ns, now_ns_ + 50'000));
+    }
+  }
+  if (!closed_ && schedule_.close_at_ns >= now_ns_) next = std::min(next, schedule_.close_at_ns);
+  if (schedule_.dies_at_ns >= now_ns_) next = std::min(next, schedule_.dies_at_ns);
+  return next;
+}
+
+RunReport Rig::run() {
+  while (report_.violation.empty() && now_ns_ < schedule_.limit_ns && step()) {
+    if (closed_ && finished() && settled()) break;
+  }
+  check_end();
+  return report();
+}
+
+RunReport run_schedule(const Schedule& schedule) { return Rig(schedule).run(); }
+
+}  // namespace weft::sim

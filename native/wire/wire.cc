@@ -1,0 +1,239 @@
+// Encoders and the one decoder. A field is written and read by offset, so that a layout is a column of numbers.
+// Allocates nothing and trusts nothing: every length is checked against what is really there.
+#include "native/wire/wire.h"
+
+#include <bit>
+#include <cstring>
+
+#include "native/wire/crc32c.h"
+
+namespace weft::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
+
+constexpr std::size_t kCrcAt = 4;
+
+template <class T>
+void put(std::uint8_t* out, std::size_t at, T value) noexcept {
+  std::memcpy(out + at, &value, sizeof value);
+}
+
+template <class T>
+T get(const std::uint8_t* in, std::size_t at) noexcept {
+  T value;
+  std::memcpy(&value, in + at, sizeof value);
+  return value;
+}
+
+void put_common(std::uint8_t* out, const Common& common, Type type, std::size_t body_bytes) noexcept {
+  put<std::uint16_t>(out, 0, kMagic);
+  put<std::uint8_t>(out, 2, kVersion);
+  put<std::uint8_t>(out, 3, static_cast<std::uint8_t>(type));
+  put<std::uint32_t>(out, kCrcAt, 0);
+  put<std::uint64_t>(out, 8, common.token);
+  put<std::uint32_t>(out, 16, common.flow);
+  put<std::uint8_t>(out, 20, common.path);
+  put<std::uint8_t>(out, 21, common.flags);
+  put<std::uint16_t>(out, 22, static_cast<std::uint16_t>(body_bytes));
+}
+
+std::size_t seal(std::uint8_t* out, std::size_t bytes) noexcept {
+  put<std::uint32_t>(out, kCrcAt, crc32c(0, out, bytes));
+  return bytes;
+}
+
+bool crc_holds(const std::uint8_t* header, std::size_t bytes) noexcept {
+  // The CRC was taken with its own field zero.
+  std::uint8_t head[8];
+  std::memcpy(head, header, 8);
+  put<std::uint32_t>(head, kCrcAt, 0);
+  const std::uint32_t crc = crc32c(crc32c(0, head, 8), header + 8, bytes - 8);
+  return crc == get<std::uint32_t>(header, kCrcAt);
+}
+
+// Bytes a control packet of this type must have at least; 0 for an unknown type.
+std::size_t fixed_bytes(std::uint8_t type) noexcept {
+  switch (static_cast<Type>(type)) {
+    case Type::data:
+      return kDataBytes;
+    case Type::ack:
+      return kAckFixedBytes;
+    case Type::advert:
+      return kAdvertFixedBytes;
+    case Type::advert_ack:
+      return kAdvertAckBytes;
+    case Type::probe:
+    case Type::probe_reply:
+      return kProbeBytes;
+    case Type::close:
+    case Type::close_ack:
+      return kCloseBytes;
+    case Type::demand:
+      return kDemandBytes;
+  }
+  return 0;
+}
+
+void get_data(const std::uint8_t* in, Data* out) noexcept {
+  out->seq = get<std::uint64_t>(in, 24);
+  out->sent_ns = get<std::int64_t>(in, 32);
+  out->message = get<std::uint32_t>(in, 40);
+  out->payload_crc = get<std::uint32_t>(in, 44);
+  out->offset_bytes = get<std::uint64_t>(in, 48);
+  out->message_bytes = get<std::uint64_t>(in, 56);
+}
+
+void get_ack(const std::uint8_t* in, Ack* out) noexcept {
+  out->cumulative_seq = get<std::uint64_t>(in, 24);
+  out->base_seq = get<std::uint64_t>(in, 32);
+  out->echo_sent_ns = get<std::int64_t>(in, 40);
+  out->ack_delay_ns = get<std::int64_t>(in, 48);
+  out->received_bytes = get<std::uint64_t>(in, 56);
+  out->granted_bytes = get<std::uint64_t>(in, 64);
+  out->path_segments = get<std::uint32_t>(in, 72);
+  out->path_ecn_segments = get<std::uint32_t>(in, 76);
+  out->bitmap_words = get<std::uint16_t>(in, 80);
+  out->bitmap = in + kAckFixedBytes;
+}
+
+}  // namespace
+
+AdvertEntry Advert::entry(std::size_t index) const noexcept {
+  const std::uint8_t* at = entries + index * kAdvertEntryBytes;
+  return {get<std::uint64_t>(at, 0), get<std::uint64_t>(at, 8), get<std::uint32_t>(at, 16)};
+}
+
+std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& data) noexcept {
+  put_common(out, common, Type::data, common.body_bytes);
+  put(out, 24, data.seq);
+  put(out, 32, data.sent_ns);
+  put(out, 40, data.message);
+  put(out, 44, data.payload_crc);
+  put(out, 48, data.offset_bytes);
+  put(out, 56, data.message_bytes);
+  return seal(out, kDataBytes);
+}
+
+std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const std::uint64_t* words) noexcept {
+  const std::size_t bytes = kAckFixedBytes + 8u * ack.bitmap_words;
+  put_common(out, common, Type::ack, bytes - kCommonBytes);
+  put(out, 24, ack.cumulative_seq);
+  put(out, 32, ack.base_seq);
+  put(out, 40, ack.echo_sent_ns);
+  put(out, 48, ack.ack_delay_ns);
+  put(out, 56, ack.received_bytes);
+  put(out, 64, ack.granted_bytes);
+  put(out, 72, ack.path_segments);
+  put(out, 76, ack.path_ecn_segments);
+  put(out, 80, ack.bitmap_words);
+  put<std::uint16_t>(out, 82, 0);
+  put<std::uint32_t>(out, 84, 0);
+  if (ack.bitmap_words != 0) std::memcpy(out + kAckFixedBytes, words, 8u * ack.bitmap_words);
+  return seal(out, bytes);
+}
+
+std::size_t encode_advert(std::uint8_t* out, const Common& common, std::uint32_t first_message,
+                          const AdvertEntry* entries, std::size_t count) noexcept {
+  const std::size_t bytes = kAdvertFixedBytes + kAdvertEntryBytes * count;
+  put_common(out, common, Type::advert, bytes - kCommonBytes);
+  put(out, 24, first_message);
+  put(out, 28, static_cast<std::uint16_t>(count));
+  put<std::uint16_t>(out, 30, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint8_t* at = out + kAdvertFixedBytes + i * kAdvertEntryBytes;
+    put(at, 0, entries[i].capacity_bytes);
+    put(at, 8, entries[i].address);
+    put(at, 16, entries[i].key);
+    put<std::uint32_t>(at, 20, 0);
+  }
+  return seal(out, bytes);
+}
+
+std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const AdvertAck& ack) noexcept {
+  put_common(out, common, Type::advert_ack, kAdvertAckBytes - kCommonBytes);
+  put(out, 24, ack.posted_messages);
+  put<std::uint32_t>(out, 28, 0);
+  return seal(out, kAdvertAckBytes);
+}
+
+std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept {
+  put_common(out, common, common.type, kProbeBytes - kCommonBytes);
+  put(out, 24, probe.probe_id);
+  put(out, 32, probe.sent_ns);
+  return seal(out, kProbeBytes);
+}
+
+std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept {
+  put_common(out, common, common.type, kCloseBytes - kCommonBytes);
+  put(out, 24, close.reason);
+  put<std::uint32_t>(out, 28, 0);
+  put(out, 32, close.cumulative_seq);
+  return seal(out, kCloseBytes);
+}
+
+std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept {
+  put_common(out, common, Type::demand, kDemandBytes - kCommonBytes);
+  put(out, 24, demand.demand_bytes);
+  return seal(out, kDemandBytes);
+}
+
+Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept {
+  if (header_bytes < kCommonBytes) return Verdict::too_short;
+  if (get<std::uint16_t>(header, 0) != kMagic) return Verdict::bad_magic;
+  if (get<std::uint8_t>(header, 2) != kVersion) return Verdict::bad_version;
+  const auto type = get<std::uint8_t>(header, 3);
+  const std::size_t least = fixed_bytes(type);
+  if (least == 0) return Verdict::bad_type;
+  if (header_bytes < least) return Verdict::too_short;
+  const auto body_bytes = get<std::uint16_t>(header, 22);
+  const bool is_data = static_cast<Type>(type) == Type::data;
+  const bool length_right = is_data ? header_bytes == kDataBytes && body_bytes == payload_bytes
+                                    : payload_bytes == 0 && body_bytes == header_bytes - kCommonBytes;
+  if (!length_right) return Verdict::bad_length;
+  if (!crc_holds(header, header_bytes)) return Verdict::bad_crc;
+
+  out->common.token = get<std::uint64_t>(header, 8);
+  out->common.flow = get<std::uint32_t>(header, 16);
+  out->common.type = static_cast<Type>(type);
+  out->common.path = get<std::uint8_t>(header, 20);
+  out->common.flags = get<std::uint8_t>(header, 21);
+  out->common.body_bytes = body_bytes;
+  switch (out->common.type) {
+    case Type::data:
+      get_data(header, &out->data);
+      return Verdict::ok;
+    case Type::ack:
+      get_ack(header, &out->ack);
+      return out->ack.bitmap_words <= kAckWordsMax && header_bytes == kAckFixedBytes + 8u * out->ack.bitmap_words
+                 ? Verdict::ok
+                 : Verdict::bad_length;
+    case Type::advert:
+      out->advert.first_message = get<std::uint32_t>(header, 24);
+      out->advert.count = get<std::uint16_t>(header, 28);
+      out->advert.entries = header + kAdvertFixedBytes;
+      return out->advert.count <= kAdvertEntriesMax &&
+                     header_bytes == kAdvertFixedBytes + kAdvertEntryBytes * out->advert.count
+                 ? Verdict::ok
+                 : Verdict::bad_length;
+    case Type::advert_ack:
+      out->advert_ack.posted_messages = get<std::uint32_t>(header, 24);
+      break;
+    case Type::probe:
+    case Type::probe_reply:
+      out->probe.probe_id = get<std::uint64_t>(header, 24);
+      out->probe.sent_ns = get<std::int64_t>(header, 32);
+      break;
+    case Type::close:
+    case Type::close_ack:
+      out->close.reason = get<std::uint32_t>(header, 24);
+      out->close.cumulative_seq = get<std::uint64_t>(header, 32);
+      break;
+    case Type::demand:
+      out->demand.demand_bytes = get<std::uint64_t>(header, 24);
+      break;
+  }
+  return header_bytes == least ? Verdict::ok : Verdict::bad_length;
+}
+
+}  // namespace weft::wire

@@ -1,0 +1,142 @@
+// The byte layout of every packet, in one place: what PROTOCOL.md draws.
+// Holds no state and decides nothing about what a packet means.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft::wire {
+
+inline constexpr std::uint16_t kMagic = 0x4657;  // "WF" in memory order
+inline constexpr std::uint8_t kVersion = 1;
+
+// Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
+inline constexpr std::size_t kCommonBytes = 24;
+inline constexpr std::size_t kDataBytes = 64;
+inline constexpr std::size_t kAckFixedBytes = 88;
+inline constexpr std::size_t kAdvertFixedBytes = 32;
+inline constexpr std::size_t kAdvertEntryBytes = 24;
+inline constexpr std::size_t kAdvertAckBytes = 32;
+inline constexpr std::size_t kProbeBytes = 40;
+inline constexpr std::size_t kCloseBytes = 40;
+inline constexpr std::size_t kDemandBytes = 32;
+// No control packet is larger: it fits IPv6's smallest path MTU with room to spare.
+inline constexpr std::size_t kControlBytesMax = 1280 - 48;
+inline constexpr std::size_t kAckWordsMax = 128;  // 8,192 segments; a wider window takes several acknowledgments
+inline constexpr std::size_t kAdvertEntriesMax = 48;
+static_assert(kAckFixedBytes + 8 * kAckWordsMax <= kControlBytesMax);
+static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kControlBytesMax);
+
+enum class Type : std::uint8_t {
+  data = 1,
+  ack = 2,
+  advert = 3,
+  advert_ack = 4,
+  probe = 5,
+  probe_reply = 6,
+  close = 7,
+  close_ack = 8,
+  demand = 9,
+};
+
+// What every packet begins with. `token` and `flow` are the receiver's own words for the flow (or, in probes, the peer).
+struct Common {
+  std::uint64_t token = 0;
+  std::uint32_t flow = 0;
+  Type type = Type::data;
+  std::uint8_t path = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t body_bytes = 0;  // data: payload bytes; otherwise bytes after the common header
+};
+
+inline constexpr std::uint8_t kFlagPayloadCrc = 0x01;  // data: payload_crc is to be checked
+inline constexpr std::uint8_t kFlagEcho = 0x01;        // ack: echo, delay and path counts are fresh
+
+struct Data {
+  std::uint64_t seq = 0;
+  std::int64_t sent_ns = 0;  // sender's clock; only echoed
+  std::uint32_t message = 0;
+  std::uint32_t payload_crc = 0;
+  std::uint64_t offset_bytes = 0;  // within the whole message
+  std::uint64_t message_bytes = 0;
+};
+
+struct Ack {
+  std::uint64_t cumulative_seq = 0;  // everything below has arrived
+  std::uint64_t base_seq = 0;        // bit 0 of the bitmap
+  std::int64_t echo_sent_ns = 0;     // newest sent_ns seen on this path
+  std::int64_t ack_delay_ns = 0;     // how long the receiver held it
+  std::uint64_t received_bytes = 0;  // distinct payload bytes of the flow
+  std::uint64_t granted_bytes = 0;   // credit: cumulative bytes that may be sent; ~0 when no credit is in force
+  std::uint32_t path_segments = 0;   // received on this path, modulo 2^32
+  std::uint32_t path_ecn_segments = 0;
+  std::uint16_t bitmap_words = 0;
+  const std::uint8_t* bitmap = nullptr;  // decode: into the packet, unaligned; 8 bytes a word, bit i = base_seq + i
+};
+
+struct AdvertEntry {
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t address = 0;  // one-sided datapaths only
+  std::uint32_t key = 0;
+};
+
+struct Advert {
+  std::uint32_t first_message = 0;
+  std::uint16_t count = 0;
+  const std::uint8_t* entries = nullptr;  // decode: into the packet
+  AdvertEntry entry(std::size_t index) const noexcept;
+};
+
+struct AdvertAck {
+  std::uint32_t posted_messages = 0;  // advertisements of all messages below are known
+};
+
+struct Probe {
+  std::uint64_t probe_id = 0;
+  std::int64_t sent_ns = 0;
+};
+
+struct Close {
+  std::uint32_t reason = 0;          // a weft::Status
+  std::uint64_t cumulative_seq = 0;  // everything below has arrived: the last acknowledgment may have been lost
+};
+
+struct Demand {
+  std::uint64_t demand_bytes = 0;  // cumulative bytes the sender would send
+};
+
+// Encoders write the whole packet (data: its header) and its CRC; they return the bytes written.
+std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& data) noexcept;
+std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const std::uint64_t* words) noexcept;
+std::size_t encode_advert(std::uint8_t* out, const Common& common, std::uint32_t first_message,
+                          const AdvertEntry* entries, std::size_t count) noexcept;
+std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const AdvertAck& ack) noexcept;
+std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept;  // and replies
+std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // and close_ack
+std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
+
+enum class Verdict : std::uint8_t { ok, too_short, bad_magic, bad_version, bad_type, bad_length, bad_crc };
+
+struct Packet {
+  Common common;
+  union {
+    Data data;
+    Ack ack;
+    Advert advert;
+    AdvertAck advert_ack;
+    Probe probe;
+    Close close;
+    Demand demand;
+  };
+  Packet() noexcept : data() {}
+};
+
+// The type a datagram claims, before any check: how many bytes of it are header (data) or all of it.
+inline std::size_t header_bytes_of(const std::uint8_t* at, std::size_t bytes) noexcept {
+  return bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data) ? kDataBytes : bytes;
+}
+
+// Checks length, magic, version, type and CRC before it believes a field. `payload_bytes` is what follows a data header.
+Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept;
+
+}  // namespace weft::wire
