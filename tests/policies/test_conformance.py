@@ -6,6 +6,7 @@ Never touches the engine. Runs over all registered policies.
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("numba")
 
 from congestion.api import Policy
 from congestion.registry import policies
-from transport.compiler import Interpreted, compile_object, compile_policy
+from transport.compiler import Interpreted, compile_object, compile_policy, source
 from transport.compiler.emit import DESCRIPTOR, NEEDS
 from transport.compiler.library import Library, jit, load
 from transport.compiler.objectfile import symbols
@@ -163,3 +164,19 @@ def test_conformance__fixed_objects_carry_their_own_symbol(folder: Path) -> None
         policy = policies()[family, "fixed"].policy
         image = compile_object(policy, folder / f"fixed_{family}.o").read_bytes()
         assert symbols(image).defined == {f"{DESCRIPTOR}_{family}_fixed"}
+
+
+def test_conformance__the_example_is_a_policy_like_any_other(folder: Path) -> None:
+    path = Path(__file__).parents[2] / "examples" / "my_policy.py"
+    assert len(path.read_text().splitlines()) <= 30
+    policy = source.load(path)
+    compare(policy, [Interpreted(policy), load(compile_policy(path, folder / "mine.so"))], seed=3)
+
+
+def test_bench_policy__runs_small() -> None:
+    """Equal results are asserted inside; the ratio of so few calls says nothing."""
+    bench = pytest.importorskip("bench.policy")
+    if not (shutil.which("gcc") or shutil.which("clang")):
+        pytest.skip("neither gcc nor clang is installed")
+    found = bench.measure(calls=3_000, rounds=1)
+    assert found["digest"] != "0" * 16

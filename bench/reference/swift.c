@@ -1,0 +1,93 @@
+// What a C programmer would write for congestion/window/swift.py: its compiled form is timed against this.
+// Never used outside bench/policy.py; no checks, the same arithmetic in the same order.
+#include <math.h>
+#include <stdint.h>
+
+struct event {
+  int64_t now_ns, kind, path, segment_bytes, rtt_ns, rtt_min_ns, srtt_ns, ack_delay_ns, acked_bytes, acked_segments,
+      ecn_segments, lost_bytes, lost_segments, inflight_bytes, delivered_bytes, window_bytes, window_bytes_max,
+      app_limited;
+  double rand, hint_window_bytes;
+};
+
+struct result {
+  double window_bytes, pacing_bytes_per_s;
+};
+
+struct flow {
+  double window_bytes, scaling_alpha, scaling_beta;
+  int64_t round_end_ns, round_queue_ns, last_queue_ns, round_lost_bytes, last_cut_ns, timeouts;
+};
+
+struct params {
+  int64_t target_queue_ns;
+  double target_multiple, scaling_multiple, scaling_segments_min, scaling_segments_max, increase_segments,
+      decrease_gain, decrease_max, loss_tolerance;
+  int64_t timeout_limit, window_segments_min;
+  double start_divisor, pacing_gain;
+  int64_t pacing_segments_max;
+};
+
+static const int64_t no_sample_ns = INT64_C(1) << 62;
+
+static inline int64_t min_i(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline double min_f(double a, double b) { return a < b ? a : b; }
+static inline double max_f(double a, double b) { return a > b ? a : b; }
+
+static inline void answer(struct flow* f, const struct params* p, const struct event* e, struct result* r) {
+  double least = (double)(p->window_segments_min * e->segment_bytes);
+  double most = max_f((double)e->window_bytes_max, least);
+  f->window_bytes = min_f(max_f(f->window_bytes, least), most);
+  r->window_bytes = f->window_bytes;
+  r->pacing_bytes_per_s = 0.0;
+  if (e->srtt_ns > 0 && f->window_bytes < (double)(p->pacing_segments_max * e->segment_bytes))
+    r->pacing_bytes_per_s = p->pacing_gain * f->window_bytes * 1e9 / (double)e->srtt_ns;
+}
+
+int32_t reference_start(void* flow, void* shared, int64_t count, const void* params, const void* event, void* result) {
+  struct flow* f = flow;
+  const struct params* p = params;
+  const struct event* e = event;
+  (void)shared, (void)count;
+  double low = 1.0 / sqrt(p->scaling_segments_min);
+  double high = 1.0 / sqrt(p->scaling_segments_max);
+  f->scaling_alpha = p->scaling_multiple / (low - high);
+  f->scaling_beta = f->scaling_alpha * high;
+  f->round_queue_ns = no_sample_ns;
+  f->last_queue_ns = no_sample_ns;
+  f->window_bytes = e->hint_window_bytes;
+  if (f->window_bytes <= 0.0) f->window_bytes = (double)e->window_bytes_max / p->start_divisor;
+  answer(f, p, e, result);
+  return 0;
+}
+
+int32_t reference_ack(void* flow, void* shared, int64_t count, const void* params, const void* event, void* result) {
+  struct flow* f = flow;
+  const struct params* p = params;
+  const struct event* e = event;
+  (void)shared, (void)count;
+  f->timeouts = 0;
+  if (e->now_ns >= f->round_end_ns) {
+    f->last_queue_ns = f->round_queue_ns;
+    f->round_queue_ns = no_sample_ns;
+    f->round_lost_bytes = 0;
+    f->round_end_ns = e->now_ns + max_i(e->srtt_ns, e->rtt_min_ns);
+  }
+  if (e->rtt_ns > 0) f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
+  int64_t queue_ns = min_i(f->round_queue_ns, f->last_queue_ns);
+  double base_ns = max_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_queue_ns);
+  double segments = max_f(f->window_bytes / (double)e->segment_bytes, 1.0);
+  double scaling = f->scaling_alpha / sqrt(segments) - f->scaling_beta;
+  double target_ns = base_ns * (1.0 + min_f(max_f(scaling, 0.0), p->scaling_multiple));
+  if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
+    if (e->ecn_segments == 0 && e->app_limited == 0)
+      f->window_bytes += p->increase_segments * (double)e->acked_bytes / segments;
+  } else if (e->now_ns - f->last_cut_ns >= max_i(e->srtt_ns, e->rtt_min_ns)) {
+    double excess = ((double)queue_ns - target_ns) / (double)(queue_ns + e->rtt_min_ns);
+    f->window_bytes *= 1.0 - min_f(p->decrease_gain * excess, p->decrease_max);
+    f->last_cut_ns = e->now_ns;
+  }
+  answer(f, p, e, result);
+  return 0;
+}

@@ -1,0 +1,46 @@
+"""Decides that `weft policy` shows what is registered and refuses with a place and a reason.
+
+Never touches the native extension.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+from click.testing import CliRunner
+
+from transport.cli.policy import policy_group
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
+
+
+def test_policy_list__table_and_json() -> None:
+    shown = CliRunner().invoke(policy_group, ["list"])
+    assert shown.exit_code == 0
+    assert "power_of_two" in shown.output
+    entries = json.loads(CliRunner().invoke(policy_group, ["list", "--json", "-"]).output)
+    names = {(entry["family"], entry["name"]) for entry in entries}
+    assert {("window", "swift"), ("loss", "rack"), ("credit", "grant")} <= names
+    assert all(entry["decides"] for entry in entries)
+
+
+def test_policy_compile__writes_the_library(tmp_path: Path) -> None:
+    out = tmp_path / "mine.so"
+    done = CliRunner().invoke(policy_group, ["compile", str(EXAMPLE), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert out.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_policy_compile__a_refusal_names_file_line_reason_and_remedy(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    text = EXAMPLE.read_text()
+    wrong.write_text(text.replace("flow.last_cut_ns = event.now_ns", "print(event.now_ns)"))
+    line = wrong.read_text().splitlines().index("        print(event.now_ns)") + 1
+    done = CliRunner().invoke(policy_group, ["compile", str(wrong), "-o", str(tmp_path / "x.so")])
+    assert done.exit_code == 1
+    assert f"{wrong}:{line}: print cannot be called here; remove it" in done.output
+    assert not (tmp_path / "x.so").exists()
