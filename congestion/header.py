@@ -89,18 +89,32 @@ _STRUCTS: tuple[tuple[str, str, Record], ...] = (
 _TYPES = {"i": "std::int64_t", "f": "double"}
 
 
+def _aligned(lines: list[tuple[str, str]]) -> list[str]:
+    """Declarations with their comments, in one column where they follow each other."""
+    text: list[str] = []
+    for index, (code, meaning) in enumerate(lines):
+        first = last = index
+        while first > 0 and lines[first - 1][1]:
+            first -= 1
+        while last + 1 < len(lines) and lines[last + 1][1]:
+            last += 1
+        column = max(len(other) for other, _ in lines[first : last + 1])
+        text.append(f"{code:<{column}}  // {meaning}" if meaning else code)
+    return text
+
+
 def _struct(name: str, what: str, layout: Record) -> str:
-    lines = [f"// {what}", f"struct {name} {{"]
+    lines: list[tuple[str, str]] = []
     asserts = [f"static_assert(sizeof({name}) == {layout.size_bytes});"]
     fields = layout.dtype.fields
     assert fields is not None
     for field, (kind, offset, *_) in fields.items():
         meaning = _KINDS[name] if field == "kind" else _MEANING.get(field, "")
         if name == "WindowResult" and field == "window_bytes":
-            meaning = ""
-        lines.append(f"  {_TYPES[kind.kind]} {field};" + (f"  // {meaning}" if meaning else ""))
+            meaning = ""  # what is answered, not what is in force
+        lines.append((f"  {_TYPES[kind.kind]} {field};", meaning))
         asserts.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    return "\n".join([*lines, "};", *asserts]) + "\n"
+    return "\n".join([f"// {what}", f"struct {name} {{", *_aligned(lines), "};", *asserts]) + "\n"
 
 
 def header_text() -> str:

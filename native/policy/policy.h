@@ -20,7 +20,7 @@ enum class Family : std::uint32_t { window = 1, credit = 2, path = 3, loss = 4 }
 
 // Places in Descriptor::hooks.
 namespace hook {
-inline constexpr std::size_t start = 0;                                          // every family
+inline constexpr std::size_t start = 0;  // every family
 inline constexpr std::size_t window_ack = 1, window_loss = 2, window_timeout = 3;
 inline constexpr std::size_t credit_demand = 1, credit_tick = 2;
 inline constexpr std::size_t path_pick = 1, path_feedback = 2;
@@ -29,7 +29,9 @@ inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
 
 // flow: the policy's own record for one flow (path family: one per peer).
 // shared: path and loss: n_shared path records; credit: one port record; window: null and 0.
-// Returns 0, or another number when the policy went wrong (a bounds check, a raise): the caller puts `fixed` in its place.
+// Flow and shared records start at zero; the caller zeroes result before each call.
+// Returns 0, or another number when the policy went wrong (a bounds check, a raise): the caller puts `fixed` in its
+// place.
 using Hook = std::int32_t (*)(void* flow, void* shared, std::int64_t n_shared, const void* params, const void* event,
                               void* result);
 
@@ -41,7 +43,7 @@ struct Descriptor {
   std::uint32_t flow_bytes;    // bytes of one flow record, 0 when the policy keeps none
   std::uint32_t shared_bytes;  // bytes of one path or port record
   std::uint32_t params_bytes;
-  std::uint32_t event_bytes;   // bytes of the event and result records it was compiled against
+  std::uint32_t event_bytes;  // bytes of the event and result records it was compiled against
   std::uint32_t result_bytes;
   std::uint32_t reserved;
   char name[48];

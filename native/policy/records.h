@@ -15,7 +15,7 @@ inline constexpr std::int64_t pick = 0, good = 1, ecn = 2, nack = 3, timeout = 4
 // One acknowledgment, loss or timeout of a flow on a path.
 struct WindowEvent {
   std::int64_t now_ns;  // the caller's clock
-  std::int64_t kind;  // -1 start, 0 ack, 1 loss, 2 timeout
+  std::int64_t kind;    // -1 start, 0 ack, 1 loss, 2 timeout
   std::int64_t path;
   std::int64_t segment_bytes;
   std::int64_t rtt_ns;
@@ -29,10 +29,10 @@ struct WindowEvent {
   std::int64_t lost_segments;
   std::int64_t inflight_bytes;
   std::int64_t delivered_bytes;  // cumulative
-  std::int64_t window_bytes;  // in force
+  std::int64_t window_bytes;     // in force
   std::int64_t window_bytes_max;
   std::int64_t app_limited;  // 1: the sender had less to send than the window allowed
-  double rand;  // in [0, 1)
+  double rand;               // in [0, 1)
   double hint_window_bytes;  // at start: 0, or the window of the policy that this one replaces
 };
 static_assert(sizeof(WindowEvent) == 160);
@@ -69,17 +69,17 @@ static_assert(offsetof(WindowResult, pacing_bytes_per_s) == 8);
 // A burst that wants a path, or what came back from one.
 struct PathEvent {
   std::int64_t now_ns;  // the caller's clock
-  std::int64_t kind;  // -1 start, 0 pick, 1 good, 2 ecn, 3 nack, 4 timeout
+  std::int64_t kind;    // -1 start, 0 pick, 1 good, 2 ecn, 3 nack, 4 timeout
   std::int64_t path;
   std::int64_t n_paths;
   std::int64_t rtt_ns;
-  std::int64_t bytes;  // that the feedback is about
+  std::int64_t bytes;        // that the feedback is about
   std::int64_t ready_bytes;  // waiting to be sent
   std::int64_t segment_bytes;
   std::int64_t is_resend;
   std::int64_t avoid_path;  // -1, or the path on which the segment was lost
-  double rand;  // in [0, 1)
-  double rand2;  // in [0, 1), independent of rand
+  double rand;              // in [0, 1)
+  double rand2;             // in [0, 1), independent of rand
 };
 static_assert(sizeof(PathEvent) == 96);
 static_assert(offsetof(PathEvent, now_ns) == 0);
@@ -118,15 +118,15 @@ static_assert(offsetof(PathHead, rtt_ns) == 16);
 // An acknowledgment on a path, or its timer.
 struct LossEvent {
   std::int64_t now_ns;  // the caller's clock
-  std::int64_t kind;  // -1 start, 0 ack, 1 timer
+  std::int64_t kind;    // -1 start, 0 ack, 1 timer
   std::int64_t path;
   std::int64_t segment_bytes;
   std::int64_t rtt_ns;
   std::int64_t srtt_ns;
   std::int64_t rttvar_ns;
   std::int64_t rtt_min_ns;
-  std::int64_t rto_ns;  // with backoff
-  std::int64_t newest_acked_sent_ns;  // of the newest segment of this flow delivered on this path, -1: none
+  std::int64_t rto_ns;                   // with backoff
+  std::int64_t newest_acked_sent_ns;     // of the newest segment of this flow delivered on this path, -1: none
   std::int64_t oldest_inflight_sent_ns;  // on this path, -1: none
   std::int64_t newest_inflight_sent_ns;  // on this path, -1: none
   std::int64_t highest_acked_seq;
@@ -134,7 +134,7 @@ struct LossEvent {
   std::int64_t acked_segments;
   std::int64_t inflight_segments;  // on this path
   std::int64_t spurious_segments;  // resent ones whose first copy was delivered, since the last event
-  double rand;  // in [0, 1)
+  double rand;                     // in [0, 1)
 };
 static_assert(sizeof(LossEvent) == 144);
 static_assert(offsetof(LossEvent, now_ns) == 0);
@@ -158,9 +158,9 @@ static_assert(offsetof(LossEvent, rand) == 136);
 
 // Horizons: the core walks its send order and takes what lies behind for lost.
 struct LossResult {
-  std::int64_t lost_below_seq;  // -1: none
+  std::int64_t lost_below_seq;       // -1: none
   std::int64_t lost_sent_before_ns;  // -1: none; what this flow sent on this path strictly before is lost
-  std::int64_t next_check_ns;  // absolute; < 0: rto_ns after the oldest in flight
+  std::int64_t next_check_ns;        // absolute; < 0: rto_ns after the oldest in flight
 };
 static_assert(sizeof(LossResult) == 24);
 static_assert(offsetof(LossResult, lost_below_seq) == 0);
@@ -169,10 +169,10 @@ static_assert(offsetof(LossResult, next_check_ns) == 16);
 
 // A sender's demand, or the receiver's tick.
 struct CreditEvent {
-  std::int64_t now_ns;  // the caller's clock
-  std::int64_t kind;  // -1 start, 0 demand, 1 tick
-  std::int64_t demand_bytes;  // cumulative: what the sender asked for
-  std::int64_t granted_bytes;  // cumulative, never falls
+  std::int64_t now_ns;          // the caller's clock
+  std::int64_t kind;            // -1 start, 0 demand, 1 tick
+  std::int64_t demand_bytes;    // cumulative: what the sender asked for
+  std::int64_t granted_bytes;   // cumulative, never falls
   std::int64_t received_bytes;  // cumulative
   std::int64_t segment_bytes;
   std::int64_t active_flows;
@@ -195,7 +195,7 @@ static_assert(offsetof(CreditEvent, rand) == 72);
 // What a credit policy answers.
 struct CreditResult {
   std::int64_t granted_bytes;  // cumulative, never falls
-  std::int64_t next_tick_ns;  // absolute; < 0: none
+  std::int64_t next_tick_ns;   // absolute; < 0: none
 };
 static_assert(sizeof(CreditResult) == 16);
 static_assert(offsetof(CreditResult, granted_bytes) == 0);

@@ -14,9 +14,7 @@ using namespace weft::policy;
 namespace {
 
 // Where the build puts the shipped policies: beside its executables.
-std::string policies() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
-}
+std::string policies() { return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string(); }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
