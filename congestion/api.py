@@ -4,7 +4,7 @@ Never touches a clock, a random source, a file or a thread, and holds no algorit
 
 A hook is a plain function over records. Records hold int64 and float64 only, so that one file gives
 the same numbers interpreted and compiled. Flow, path and port records start at zero; params start
-at their defaults; a result arrives zeroed and the hook writes every field of it.
+at their defaults; a result arrives holding what stands if the hook leaves it alone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = max(event.now_ns - event.rto_ns, -1)
+    result.lost_sent_before_ns = max(event.now_ns - event.rto_ns + 1, -1)
     result.next_check_ns = -1
 
 

@@ -32,9 +32,9 @@ Flow = record(
 )
 
 Params = record(
-    target_queue_ns=25_000,  # at least this much queueing is allowed over the least RTT
+    target_queue_ns=50_000,  # at least this much queueing is allowed: wake-ups cost as much
     target_multiple=2.0,  # and at least this multiple of the least RTT
-    scaling_multiple=2.0,  # what flow scaling adds at most, in target queues
+    scaling_multiple=4.0,  # what flow scaling adds at most, in target queues
     scaling_segments_min=4.0,
     scaling_segments_max=256.0,
     increase_segments=4.0,  # per round trip
@@ -120,7 +120,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     if flow.timeouts >= params.timeout_limit:
         flow.window_bytes = 0.0  # answer lifts it to the least window
-    else:
+    elif flow.timeouts > 1:  # on_loss has weighed the bytes: one timeout says no more than they do
         cut(flow, event, 1.0 - params.decrease_max)
     answer(flow, params, event, result)
 

@@ -29,7 +29,7 @@ inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
 
 // flow: the policy's own record for one flow (path family: one per peer).
 // shared: path and loss: n_shared path records; credit: one port record; window: null and 0.
-// Flow and shared records start at zero; the caller zeroes result before each call.
+// Flow and shared records start at zero; result arrives holding what stands if the hook leaves it alone.
 // Returns 0, or another number when the policy went wrong (a bounds check, a raise): the caller puts `fixed` in its
 // place.
 using Hook = std::int32_t (*)(void* flow, void* shared, std::int64_t n_shared, const void* params, const void* event,
