@@ -86,7 +86,10 @@ class FakeConnection final : public Connection {
   Status post_receive(void* data, std::size_t bytes, Request** out) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
-  void release(Request* request) noexcept override { delete static_cast<FakeRequest*>(request); }
+  void release(Request* request) noexcept override {
+    const std::lock_guard lock(wire_->mutex);
+    requests_.erase(request);
+  }
   Status wait(Request*, std::int64_t) noexcept override { return Status::timed_out; }
   void close() noexcept override {
     const std::lock_guard lock(wire_->mutex);
@@ -108,11 +111,13 @@ class FakeConnection final : public Connection {
   using Place = std::pair<const std::uint8_t*, std::uint8_t*>;
   Status post(std::deque<FakeRequest*>* queue, Place place, std::size_t bytes, Request** out) noexcept {
     if (reluctance_.refuses()) return Status::would_block;
-    auto* const request = new FakeRequest;
+    auto made = std::make_unique<FakeRequest>();
+    FakeRequest* const request = made.get();
     request->from = place.first;
     request->to = place.second;
     request->length = bytes;
     const std::lock_guard lock(wire_->mutex);
+    requests_.emplace(request, std::move(made));
     queue->push_back(request);
     *out = request;
     return Status::ok;
@@ -120,6 +125,7 @@ class FakeConnection final : public Connection {
 
   std::shared_ptr<Wire> wire_;
   int end_;
+  std::map<Request*, std::unique_ptr<FakeRequest>> requests_;  // not released yet
   Reluctance reluctance_;
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -91,6 +92,35 @@ void close_outstanding(Side& side) {
   }
   const Link link = side.link();
   exchange(side, link, {1 << 16});
+  side.barrier();
+  side.unlink(link);
+  side.stop();
+}
+
+// NCCL's service thread at its set-up work while its progress thread moves data over the same comms.
+void hammer(Side& side) {
+  side.start();
+  const Link link = side.link();
+  std::atomic<bool> stopping{false};
+  std::thread service([&] {
+    while (!stopping) {
+      Buffer memory(4096);
+      void* mhandle = nullptr;
+      REQUIRE(side.net.reg(link.send, memory.data(), 4096, &mhandle) == Result::success && mhandle != nullptr);
+      Facts facts;
+      REQUIRE(side.net.properties(0, &facts) == Result::success);
+      std::uint8_t handle[weft::nccl::kHandleBytesMax];
+      void* const listener = side.listen(handle);
+      void* context = nullptr;
+      REQUIRE(side.net.init(&context) == Result::success);
+      REQUIRE(side.net.close_listen(listener) == Result::success);
+      REQUIRE(side.net.dereg(link.send, mhandle) == Result::success);
+      REQUIRE(side.net.finalize(context) == Result::success);
+    }
+  });
+  for (int round = 0; round < 20; ++round) exchange(side, link, std::vector<std::size_t>(kOutstanding, 5000));
+  stopping = true;
+  service.join();
   side.barrier();
   side.unlink(link);
   side.stop();
@@ -397,6 +427,7 @@ const std::map<std::string, void (*)(Side&)> kScenarios = {
     {"death", death},
     {"restart", restart},
     {"contexts", contexts},
+    {"hammer", hammer},
     {"properties", properties},
     {"refused", refused},
 };
