@@ -111,6 +111,11 @@ const std::vector<engine::Device>& Session::devices() {
   return device_lists_.empty() ? none : device_lists_.back();
 }
 
+std::int64_t Session::nccl_speed_mbps() {
+  const std::lock_guard lock(mutex_);
+  return knobs_.nccl_speed_mbps;
+}
+
 Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
   const std::lock_guard lock(mutex_);
   if (device_lists_.empty()) return Status::invalid_argument;  // init was never called, or failed

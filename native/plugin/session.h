@@ -50,7 +50,8 @@ class Session {
 
   // The devices as the last start found them. A list is never changed or freed, so that names may be kept.
   const std::vector<engine::Device>& devices();
-  const engine::Knobs& knobs() const { return knobs_; }
+  // What the knob asks NCCL to be told of every device's speed, or 0.
+  std::int64_t nccl_speed_mbps();
   // Starts the runtime again when it had stopped.
   Status runtime(std::shared_ptr<engine::Runtime>* out);
 
