@@ -9,22 +9,28 @@ namespace weft::core {
 class Advertiser {
  public:
   // `urgent`: the receive can take a message that waits for its advertisement. Others only free eager slots, so they
-  // may wait until half of the slots depend on them.
-  void on_post(u64 posted, bool urgent, u64 eager_slots) noexcept {
+  // may wait until half of the slots depend on them, or a while: a sender whose message is too long for such a receive
+  // learns it from the advertisement alone.
+  void on_post(i64 now_ns, u64 posted, bool urgent, u64 eager_slots) noexcept {
     posted_ = posted;
-    if (urgent || 2 * (posted - confirmed_) >= eager_slots) due_ = posted_ > sent_;
+    if (urgent || 2 * (posted - confirmed_) >= eager_slots) {
+      due_ = posted_ > sent_;
+    } else if (resend_ns_ == kNever) {
+      resend_ns_ = now_ns + kLazyNs;
+    }
   }
   void on_confirm(u64 confirmed) noexcept {
     if (confirmed <= confirmed_ || confirmed > posted_) return;
     confirmed_ = confirmed;
     backoff_ = 0;
-    if (confirmed_ >= sent_) resend_ns_ = kNever;
+    if (confirmed_ >= posted_) resend_ns_ = kNever;
   }
   void on_timer(i64 now_ns) noexcept {
     if (now_ns < resend_ns_) return;
+    resend_ns_ = kNever;
+    if (sent_ > confirmed_ && backoff_ < 10) ++backoff_;
     sent_ = confirmed_;
-    if (backoff_ < 10) ++backoff_;
-    due_ = true;
+    due_ = sent_ < posted_;
   }
 
   bool due() const noexcept { return due_; }
@@ -38,6 +44,8 @@ class Advertiser {
   i64 poll_timeout() const noexcept { return resend_ns_; }
 
  private:
+  static constexpr i64 kLazyNs = 10'000'000;
+
   u64 posted_ = 0;
   u64 sent_ = 0;
   u64 confirmed_ = 0;

@@ -1,4 +1,4 @@
-// The life of one flow: open, closing (said so, until confirmed or five times), closed.
+// The life of one flow: open, closing (said so again and again, until confirmed or in vain for too long), closed.
 // Knows why, not what was outstanding; the flow's owner voids that.
 #pragma once
 
@@ -10,13 +10,13 @@ namespace weft::core {
 class Closer {
  public:
   enum class State : u8 { open, closing, closed };
-  static constexpr u32 kTries = 5;
-
   State state() const noexcept { return state_; }
   Status reason() const noexcept { return reason_; }
 
-  void close(Status reason, i64 now_ns) noexcept {
+  // Given up after `patience_ns`: a peer that hears nothing for that long counts us as dead anyway.
+  void close(Status reason, i64 now_ns, i64 patience_ns) noexcept {
     if (state_ != State::open) return;
+    give_up_ns_ = now_ns + patience_ns;
     state_ = State::closing;
     reason_ = reason;
     next_ns_ = now_ns;
@@ -27,14 +27,14 @@ class Closer {
     if (state_ == State::closing) state_ = State::closed;
   }
   // True when a close packet is to be sent now.
-  bool poll(i64 now_ns, i64 rto_ns) noexcept {
+  bool poll(i64 now_ns, i64 rto_ns, i64 interval_ns_max) noexcept {
     if (state_ != State::closing || now_ns < next_ns_) return false;
-    if (tries_ == kTries) {
+    if (now_ns >= give_up_ns_) {
       state_ = State::closed;
       return false;
     }
-    next_ns_ = now_ns + (rto_ns << tries_);
-    ++tries_;
+    next_ns_ = now_ns + (rto_ns > interval_ns_max >> tries_ ? interval_ns_max : rto_ns << tries_);
+    if (tries_ < 20) ++tries_;
     return true;
   }
   i64 poll_timeout() const noexcept { return state_ == State::closing ? next_ns_ : kNever; }
@@ -44,6 +44,7 @@ class Closer {
   Status reason_ = Status::ok;
   u32 tries_ = 0;
   i64 next_ns_ = kNever;
+  i64 give_up_ns_ = kNever;
 };
 
 }  // namespace weft::core

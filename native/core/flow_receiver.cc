@@ -80,11 +80,11 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   return Outcome::taken;
 }
 
-Status FlowReceiver::post(u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+Status FlowReceiver::post(i64 now_ns, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
   const Status status = queue_.post(flow_, data, capacity_bytes, ticket);
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > shared_->config.eager_bytes || shared_->config.eager_slots < 2;
-    advertiser_.on_post(queue_.posted(), urgent, shared_->config.eager_slots);
+    advertiser_.on_post(now_ns, queue_.posted(), urgent, shared_->config.eager_slots);
   }
   return status;
 }

@@ -21,7 +21,7 @@ class FlowReceiver {
   ~FlowReceiver();
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
-  Status post(u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  Status post(i64 now_ns, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
   void on_advert_ack(const wire::AdvertAck& ack) noexcept {
     advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
   }

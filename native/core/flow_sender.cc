@@ -196,19 +196,11 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
 
 bool FlowSender::poll_demand(i64 now_ns, u64* demand_bytes) noexcept {
   if (!credit_in_force_ || queue_.posted_bytes() == 0) return false;
-  const bool starved = queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_;
   const bool news = queue_.posted_bytes() != demanded_bytes_;
-  if (!news && !(starved && now_ns >= demand_ns_)) return false;
+  if (!news && !(starved() && now_ns >= demand_ns_)) return false;
   demanded_bytes_ = *demand_bytes = queue_.posted_bytes();
   demand_ns_ = now_ns + 2 * shared_->config.rto_ns_min;
   return true;
-}
-
-i64 FlowSender::poll_timeout() const noexcept {
-  i64 earliest = next_check_ns_;
-  if (paced_) earliest = std::min(earliest, const_cast<FlowSender*>(this)->window_.pacer().next_ns());
-  if (credit_in_force_ && queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_) earliest = std::min(earliest, demand_ns_);
-  return earliest;
 }
 
 void FlowSender::abandon() noexcept {

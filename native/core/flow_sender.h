@@ -31,7 +31,10 @@ class FlowSender {
   bool on_advert(const wire::Advert& advert) noexcept { return adverts_.on_advert(advert, queue_.next_number()); }
   u64 known_adverts() const noexcept { return adverts_.known(); }
   void on_timer(i64 now_ns) noexcept;
-  i64 poll_timeout() const noexcept;
+  // The three things a sender waits for besides packets; kNever when it does not.
+  i64 check_ns() const noexcept { return next_check_ns_; }
+  i64 pace_ns() const noexcept { return paced_ ? window_.pacer().next_ns() : kNever; }
+  i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
 
   // Credit: what to ask for now, if anything is to be asked.
   bool poll_demand(i64 now_ns, u64* demand_bytes) noexcept;
@@ -53,6 +56,9 @@ class FlowSender {
     i64 bytes = 0, segments = 0, spurious = 0;
     u64 highest_seq = 0;
   };
+  bool starved() const noexcept {
+    return credit_in_force_ && queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_;
+  }
   bool activate() noexcept;
   FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;

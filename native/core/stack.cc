@@ -117,7 +117,7 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
 Status Stack::post_receive(i64 now_ns, u32 index, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
-  const Status status = target->rx.post(data, capacity_bytes, ticket);
+  const Status status = target->rx.post(now_ns, data, capacity_bytes, ticket);
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
@@ -134,7 +134,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   if (target->peer->dead()) {
     target->closer.on_peer_close();
   } else {
-    target->closer.close(reason, now_ns);
+    target->closer.close(reason, now_ns, shared_.config.peer_silence_ns);
   }
   queue_control(index);
   refresh(now_ns, index);

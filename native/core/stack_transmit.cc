@@ -121,7 +121,7 @@ bool Stack::transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept
     write_small(flow, wire::Type::close_ack, path, 0, out);
     return true;
   }
-  if (flow.closer.poll(now_ns, paths.rto_ns(path))) {
+  if (flow.closer.poll(now_ns, paths.rto_ns(path), shared_.config.rto_ns_max)) {
     write_small(flow, wire::Type::close, path, static_cast<u64>(flow.closer.reason()), out);
     return true;
   }
@@ -174,8 +174,14 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
 
 void Stack::schedule_flow(u32 index) noexcept {
   Flow& target = *flows_[index];
-  i64 at_ns = std::min({target.closer.poll_timeout(), target.idle_ns, target.retry_ns});
-  if (target.is_open()) at_ns = std::min({at_ns, target.tx.poll_timeout(), target.rx.poll_timeout()});
+  // What a queue will look at anyway needs no timer; its deadline may even be in the past.
+  i64 at_ns = std::min(target.idle_ns, target.retry_ns);
+  if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
+  if (target.is_open()) {
+    at_ns = std::min({at_ns, target.tx.check_ns(), target.rx.poll_timeout()});
+    if (!target.in_control) at_ns = std::min(at_ns, target.tx.demand_ns());
+    if (!target.in_ready && !target.in_resend) at_ns = std::min(at_ns, target.tx.pace_ns());
+  }
   if (at_ns >= target.scheduled_ns) return;
   target.scheduled_ns = at_ns;
   timers_.push(at_ns, index);

@@ -32,6 +32,7 @@ class WindowControl {
 
   i64 window_bytes() const noexcept { return window_bytes_; }
   Pacer& pacer() noexcept { return pacer_; }
+  const Pacer& pacer() const noexcept { return pacer_; }
   bool started() const noexcept { return started_; }
   void start(i64 now_ns) noexcept;
   bool replace(PolicyChoice choice, i64 now_ns) noexcept;

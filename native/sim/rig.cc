@@ -144,7 +144,8 @@ void Rig::on_send_done(int end, Transfer& transfer) {
   mix(transfer.number * 4 + static_cast<u64>(end));
   // The buffer is the caller's again: a copy sent from it after this would carry other bytes.
   std::memset(transfer.send_buffer.data(), kReused, transfer.send_buffer.size());
-  const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished;
+  const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished &&
+                       transfer.bytes <= transfer.capacity_bytes;
   if (visible && !matches(transfer.receive_buffer.data(), transfer.bytes, transfer.seed)) {
     violate("P-3", "a send completed before the peer held its bytes");
   }
@@ -265,11 +266,14 @@ bool Rig::step() {
   for (int end = 0; end < 2; ++end) {
     if (!dead(end)) post_due(end);
   }
-  if (dead(1) && !sides_[1]->failed) {
+  if (dead(1)) {
     // Its caller died with it: what it had and would have posted is nobody's any more.
     Side& side = *sides_[1];
-    while (side.next_send < side.sends.size()) { --unposted_; ++outstanding_; ++side.next_send; }
-    while (side.next_receive < side.receives.size()) { --unposted_; ++outstanding_; ++side.next_receive; }
+    const std::size_t never = side.sends.size() - side.next_send + side.receives.size() - side.next_receive;
+    unposted_ -= static_cast<i64>(never);
+    outstanding_ += static_cast<i64>(never);
+    side.next_send = side.sends.size();
+    side.next_receive = side.receives.size();
     fail_outstanding(1, Status::peer_dead);
   }
   while (auto arrival = link_.poll(now_ns_)) {
