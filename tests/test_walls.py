@@ -21,7 +21,7 @@ TOP_LEVEL = {
     *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt"),
 }
 # Made by tools and ignored by git.
-BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "shared", "compile_commands.json"}
+BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "compile_commands.json"}
 
 # Top-level names that a room may import besides the standard library; the longest prefix wins.
 PYTHON_ROOMS = {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 extern char** environ;  // NOLINT: declared by no header under strict ISO
 
@@ -211,7 +212,7 @@ Status load_knobs(Knobs* knobs, std::string* error) {
     if (const Status status = set_knob(&loaded, name, text, error); status != Status::ok) return status;
   }
   if (const Status status = check_knobs(loaded, error); status != Status::ok) return status;
-  *knobs = loaded;
+  *knobs = std::move(loaded);
   return Status::ok;
 }
 

@@ -13,7 +13,7 @@ namespace weft::nccl {
 namespace {
 
 // Twice what NCCL keeps out in one direction; beyond it a caller is told "not now".
-constexpr std::size_t kSlotsMax = 2 * kMaxRequests;
+constexpr std::size_t kSlotsMax = std::size_t{2} * kMaxRequests;
 
 // Posts through `post` and hands out a slot; leaves *request null when the engine has no room.
 template <typename Post>
