@@ -128,6 +128,13 @@ def build(policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False)
             f"no CPU baseline {cpu!r}",
             "there are: " + ", ".join(sorted(BASELINES)),
         )
+    if cpu != baseline():
+        raise PolicyError(
+            policy.module,
+            0,
+            f"{cpu} is not this machine's architecture",
+            f"compile it on a machine of {cpu}",
+        )
     lint.check(policy)
     llvm = _llvm()
     whole: Any = None

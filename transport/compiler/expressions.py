@@ -1,0 +1,248 @@
+"""Decides which expressions a hook may compute: numbers from records, constants and plain calls.
+
+Never touches statements: lint.py walks those and asks here for each value.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import FunctionType
+
+from congestion.api import MAX_PATHS, Record
+from transport.compiler.errors import PolicyError
+from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, INT64_MAX, MATH
+
+# What a name stands for: the record's role and, for paths, whether it is the whole array.
+Roles = Mapping[str, tuple[str, Record, bool]]
+
+
+@functools.lru_cache(maxsize=64)
+def tree(file: str) -> ast.Module:
+    return ast.parse(Path(file).read_text(encoding="utf-8"), file)
+
+
+def definition(function: FunctionType) -> ast.FunctionDef:
+    code = function.__code__
+    for node in ast.walk(tree(code.co_filename)):
+        if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
+            continue
+        # With decorators the code object begins at the first of them.
+        if code.co_firstlineno in (node.lineno, *(d.lineno for d in node.decorator_list)):
+            return node
+    raise PolicyError(
+        code.co_filename,
+        code.co_firstlineno,
+        f"{code.co_name} is not a plain function",
+        "write it with def",
+    )
+
+
+class Expressions:
+    """One function, checked for the roles that its arguments have at one call."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        roles: Roles,
+        stack: tuple[FunctionType, ...],
+        steps: int,
+        calls: list[FunctionType],
+    ) -> None:
+        self.function = function
+        self.file = function.__code__.co_filename
+        self.node = definition(function)
+        self.roles = dict(roles)
+        self.stack = (*stack, function)
+        self.steps = steps
+        self.calls = calls  # of helpers, all of them, as inlining writes them out
+        self.locals = frozenset(function.__code__.co_varnames)
+
+    def refusal(self, node: ast.AST, reason: str, remedy: str) -> PolicyError:
+        return PolicyError(self.file, getattr(node, "lineno", self.node.lineno), reason, remedy)
+
+    def constant(self, node: ast.expr) -> int | None:
+        """The value of a loop bound, the largest possible one for len."""
+        match node:
+            case ast.Constant(value=int(value)):
+                return int(value)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = self.constant(operand)
+                return None if inner is None else -inner
+            case ast.Name(id=name) if name not in self.locals:
+                known = self.function.__globals__.get(name)
+                return known if type(known) is int else None
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
+                role = self.roles.get(name)
+                return MAX_PATHS if role and role[2] and role[1].size_bytes else None
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute() as field]):
+                role = self.record(field.value)
+                if role is not None and field.attr in role[1].defaults:
+                    shape = role[1].dtype[field.attr].shape
+                    return int(shape[0]) if shape else None
+        return None
+
+    def record(self, node: ast.expr) -> tuple[str, Record, bool] | None:
+        """The role of an expression that stands for one record or for the paths."""
+        match node:
+            case ast.Name(id=name):
+                return self.roles.get(name)
+            case ast.Subscript(value=ast.Name(id=name)) if name in self.roles:
+                role, layout, many = self.roles[name]
+                return (role, layout, False) if many else None
+        return None
+
+    def value(self, node: ast.expr, bound: set[str], alias: bool = False) -> None:
+        role = self.record(node)
+        if role is not None:
+            if not alias:
+                raise self.refusal(
+                    node, "a whole record is used as a number", "use one of its fields"
+                )
+            if isinstance(node, ast.Subscript):
+                self.value(node.slice, bound)
+            return
+        match node:
+            case ast.Name():
+                self.name(node, bound)
+            case ast.Attribute():
+                self.attribute(node, bound)
+            case ast.Call():
+                self.call(node, bound)
+            case ast.Subscript(value=ast.Attribute() as field, slice=index):
+                self.attribute(field, bound, indexed=True)
+                self.value(index, bound)
+            case ast.Subscript():
+                raise self.refusal(
+                    node, "only paths and array fields are indexed", "use a record field"
+                )
+            case ast.Constant(value=value):
+                if not isinstance(value, int | float):
+                    raise self.refusal(node, f"{value!r} is not a number", "use numbers only")
+                if isinstance(value, int) and value > INT64_MAX:
+                    raise self.refusal(node, f"{value} does not fit an int64", "use a float")
+            case ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right):
+                self.shift(right)
+                self.value(left, bound)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self.value(child, bound)
+
+    def name(self, node: ast.Name, bound: set[str]) -> None:
+        if node.id in self.locals:
+            if node.id not in bound:
+                raise self.refusal(node, f"{node.id} may be read before it is set", "set it first")
+            return
+        known = self.function.__globals__.get(node.id)
+        if not isinstance(known, int | float):
+            raise self.refusal(
+                node,
+                f"{node.id} is not a constant number",
+                GLOBAL_REMEDIES.get(node.id, "use a number, a record or an argument"),
+            )
+
+    def attribute(self, node: ast.Attribute, bound: set[str], indexed: bool = False) -> None:
+        role = self.record(node.value)
+        if role is not None and not role[2]:
+            if isinstance(node.value, ast.Subscript):
+                self.value(node.value.slice, bound)
+            elif isinstance(node.value, ast.Name) and node.value.id not in bound:
+                raise self.refusal(
+                    node, f"{node.value.id} may be read before it is set", "set it first"
+                )
+            if node.attr not in role[1].defaults:
+                there = ", ".join(role[1].defaults) or "none"
+                raise self.refusal(
+                    node, f"{role[0]} has no field {node.attr!r}", f"there are: {there}"
+                )
+            if bool(role[1].dtype[node.attr].shape) != indexed:
+                raise self.refusal(
+                    node,
+                    f"{node.attr} is {'a number' if indexed else 'an array'}",
+                    "index array fields, and only those",
+                )
+            return
+        if isinstance(node.value, ast.Name) and node.value.id not in self.locals:
+            module = self.function.__globals__.get(node.value.id)
+            if module is math and node.attr in MATH:
+                return
+            raise self.refusal(
+                node,
+                f"{node.value.id}.{node.attr} is not available",
+                GLOBAL_REMEDIES.get(node.value.id, "use math: " + ", ".join(sorted(MATH))),
+            )
+        raise self.refusal(
+            node, "only records have fields", "use flow, params, event, result or a path"
+        )
+
+    def call(self, node: ast.Call, bound: set[str]) -> None:
+        if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
+            raise self.refusal(node, "only plain arguments are possible", "give them in order")
+        if isinstance(node.func, ast.Attribute):
+            self.attribute(node.func, bound)
+        elif not isinstance(node.func, ast.Name):
+            raise self.refusal(node, "only named functions can be called", "call it by its name")
+        elif isinstance(helper := self.function.__globals__.get(node.func.id), FunctionType):
+            self.helper(node, helper, bound)
+            return
+        elif node.func.id not in BUILTINS or node.func.id in self.function.__globals__:
+            raise self.refusal(
+                node,
+                f"{node.func.id} cannot be called here",
+                GLOBAL_REMEDIES.get(node.func.id, "use " + ", ".join(sorted(BUILTINS))),
+            )
+        elif node.func.id == "len":
+            if self.constant(node) is None:
+                raise self.refusal(
+                    node, "len of something without a fixed size", "len(paths) is possible"
+                )
+            return
+        elif node.func.id == "range":
+            raise self.refusal(node, "range outside a loop", "write for i in range(8)")
+        else:
+            self.arity(node, node.func.id)
+        for argument in node.args:
+            self.value(argument, bound)
+
+    def shift(self, by: ast.expr) -> None:
+        if not isinstance(by, ast.Constant) or by.value not in range(64):
+            raise self.refusal(by, "a shift by a variable is undefined past 63", "use a constant")
+
+    def arity(self, node: ast.Call, name: str) -> None:
+        """Of a builtin: compiled, min(x) would be x, and in Python it is an error."""
+        given = len(node.args)
+        if (given < 2) if name in {"min", "max"} else (given != 1):
+            raise self.refusal(
+                node, f"{name} of {given} arguments", "min and max take two or more, the others one"
+            )
+
+    def helper(self, node: ast.Call, helper: FunctionType, bound: set[str]) -> None:
+        self.calls.append(helper)
+        if len(self.calls) > CALLS_MAX:
+            raise self.refusal(
+                node, f"more than {CALLS_MAX} calls when written out", "call helpers less often"
+            )
+        if helper in self.stack:
+            raise self.refusal(
+                node, f"{helper.__name__} calls itself", "loop over a constant range"
+            )
+        names = helper.__code__.co_varnames[: helper.__code__.co_argcount]
+        if len(names) != len(node.args):
+            raise self.refusal(
+                node, f"{helper.__name__} takes {len(names)} arguments", "give them all"
+            )
+        roles = {}
+        for name, argument in zip(names, node.args, strict=True):
+            self.value(argument, bound, alias=True)
+            role = self.record(argument)
+            if role is not None:
+                roles[name] = role
+        self.enter(helper, roles)
+
+    def enter(self, helper: FunctionType, roles: Roles) -> None:
+        """Check a helper as it is called here."""
+        raise NotImplementedError
