@@ -1,5 +1,5 @@
-// What is owed to the sender, path by path: the newest time to echo, counts, and which paths wait for an acknowledgment.
-// Knows which segments came over a path only as counts; the window knows which ones.
+// What is owed to the sender, path by path: the newest time to echo, counts, and which paths wait for an
+// acknowledgment. Knows which segments came over a path only as counts; the window knows which ones.
 #pragma once
 
 #include <array>

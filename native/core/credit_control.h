@@ -21,7 +21,11 @@ struct CreditPort {
 class CreditControl {
  public:
   CreditControl(Shared* shared, CreditPort* port, u32 flow, u16 segment_bytes) noexcept
-      : shared_(shared), port_(port), policy_(policy::Family::credit, shared->config.credit), flow_(flow), segment_bytes_(segment_bytes) {}
+      : shared_(shared),
+        port_(port),
+        policy_(policy::Family::credit, shared->config.credit),
+        flow_(flow),
+        segment_bytes_(segment_bytes) {}
 
   bool open() noexcept;
   u64 granted_bytes() const noexcept { return granted_bytes_; }

@@ -23,17 +23,17 @@ struct Flow {
   Closer closer;
   i64 deficit_bytes = 0;
   i64 scheduled_ns = kNever;
-  i64 active_ns = 0;           // last packet or post
-  i64 idle_ns = kNever;        // when storage by path may be given back
-  i64 retry_ns = kNever;       // storage was used up with nothing in flight that could free it
-  bool in_control = false;     // waits in the stack's control queue
-  bool in_ready = false;       // ... in the queue of flows with new data
-  bool in_resend = false;      // ... in the queue of flows with something to resend
-  bool in_path_wait = false;   // ... at its peer, for room on a path
-  bool waits = false;          // counted by the peer as waiting for it
+  i64 active_ns = 0;            // last packet or post
+  i64 idle_ns = kNever;         // when storage by path may be given back
+  i64 retry_ns = kNever;        // storage was used up with nothing in flight that could free it
+  bool in_control = false;      // waits in the stack's control queue
+  bool in_ready = false;        // ... in the queue of flows with new data
+  bool in_resend = false;       // ... in the queue of flows with something to resend
+  bool in_path_wait = false;    // ... at its peer, for room on a path
+  bool waits = false;           // counted by the peer as waiting for it
   bool confirm_advert = false;  // an advertisement is to be confirmed
   bool confirm_close = false;
-  bool failed = false;         // said so by an event
+  bool failed = false;  // said so by an event
   bool closed_reported = false;
 
   bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }

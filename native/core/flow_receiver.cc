@@ -1,5 +1,5 @@
-// The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a byte
-// is written; a sequence number is marked received only when its bytes have a place.
+// The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a
+// byte is written; a sequence number is marked received only when its bytes have a place.
 #include "native/core/flow_receiver.h"
 
 #include "native/wire/crc32c.h"
@@ -36,7 +36,8 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept {
+FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet,
+                                            const RxDatagram& datagram) noexcept {
   const wire::Data& data = packet.data;
   const u8 path = packet.common.path;
   if (path >= path_count_) return Outcome::refused;
@@ -98,7 +99,8 @@ void FlowReceiver::on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept {
 
 void FlowReceiver::on_timer(i64 now_ns) noexcept {
   advertiser_.on_timer(now_ns);
-  if (credit_ != nullptr && credit_->on_timer(now_ns, static_cast<u64>(counters_.bytes_received))) acks_.on_due(last_path_);
+  if (credit_ != nullptr && credit_->on_timer(now_ns, static_cast<u64>(counters_.bytes_received)))
+    acks_.on_due(last_path_);
 }
 
 i64 FlowReceiver::poll_timeout() const noexcept {
@@ -159,8 +161,8 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   const u64 count = left < wire::kAdvertEntriesMax ? left : wire::kAdvertEntriesMax;
   for (u64 i = 0; i < count; ++i) entries[i].capacity_bytes = queue_.capacity_of(first + i);
   out->path = path;
-  out->header_bytes = static_cast<u16>(
-      wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
+  out->header_bytes =
+      static_cast<u16>(wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
   out->datagram_bytes = out->header_bytes;
   advertiser_.on_sent(count, now_ns, rto_ns);
 }

@@ -6,10 +6,10 @@
 
 #include "native/core/ack_schedule.h"
 #include "native/core/advertiser.h"
-#include "native/core/burst.h"
 #include "native/core/credit_control.h"
 #include "native/core/receive_queue.h"
 #include "native/core/receive_window.h"
+#include "native/wire/burst.h"
 
 namespace weft::core {
 
@@ -17,7 +17,8 @@ class FlowReceiver {
  public:
   enum class Outcome : u8 { taken, duplicate, refused, bad_crc, too_long };
 
-  FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept;
+  FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config,
+               const PeerConfig& peer_config) noexcept;
   ~FlowReceiver();
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
@@ -35,8 +36,7 @@ class FlowReceiver {
 
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
-  u64 finished() const noexcept { return finished_; }
-  void on_finished() noexcept { ++finished_; }
+  u64 finished() const noexcept { return queue_.finished(); }
   void release_idle() noexcept { acks_.release(); }
   FlowCounters& counters() noexcept { return counters_; }
   std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }
@@ -54,7 +54,6 @@ class FlowReceiver {
   std::unique_ptr<CreditControl> credit_;  // only when a credit policy is in force
   CreditPort* port_;
   FlowCounters counters_;
-  u64 finished_ = 0;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
   u32 remote_flow_;

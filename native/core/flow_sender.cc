@@ -20,7 +20,9 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       flow_(flow),
       peer_(flow_config.peer),
       train_bytes_max_(peer_config.train_bytes_max),
-      segment_payload_bytes_(static_cast<u16>(peer_config.segment_bytes - wire::kDataBytes)),
+      // Whole words of eight bytes: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see
+      // one half of a word from a later segment before the other half.
+      segment_payload_bytes_(static_cast<u16>((peer_config.segment_bytes - wire::kDataBytes) & ~7u)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes) {}
 
@@ -86,7 +88,8 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   if (pick.path < 0) return Blocked::paths;
   i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max()});
   limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
-  if (!resend && credit_in_force_) limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - handed_out_bytes_, u64{1} << 40)));
+  if (!resend && credit_in_force_)
+    limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - handed_out_bytes_, u64{1} << 40)));
   *limit_bytes = std::max<i64>(limit, segment_payload_bytes_);
   out->peer = peer_;
   out->path = static_cast<u8>(pick.path);
@@ -159,7 +162,8 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++path.inflight_segments;
     ++counters_.segments_resent;
     limit_bytes -= segment.payload_bytes;
-    if (!add_segment(now_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out)) return;
+    if (!add_segment(now_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out))
+      return;
   }
 }
 
@@ -170,7 +174,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     SendMessage& message = queue_.next();
     const u64 left = message.stripe.end - message.next_offset;
     const auto payload_bytes = static_cast<u16>(std::min<u64>(left, segment_payload_bytes_));
-    if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes)) return;
+    if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes))
+      return;
     const u64 offset = message.next_offset;
     const u64 seq = ledger_.append(&path.order, now_ns, out->path, queue_.next_slot(), offset, payload_bytes);
     ++path.inflight_segments;

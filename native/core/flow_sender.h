@@ -1,16 +1,17 @@
-// The sending half of a flow: which segments leave next, and what an acknowledgment or a timer means for those that left.
-// Composes queue, ledger, window, loss and adverts; owns no socket, no clock and no path (the peer's PathSet does).
+// The sending half of a flow: which segments leave next, and what an acknowledgment or a timer means for those that
+// left. Composes queue, ledger, window, loss and adverts; owns no socket, no clock and no path (the peer's PathSet
+// does).
 #pragma once
 
 #include <array>
 #include <memory>
 
 #include "native/core/advert_ledger.h"
-#include "native/core/burst.h"
 #include "native/core/loss_control.h"
 #include "native/core/path_set.h"
 #include "native/core/send_queue.h"
 #include "native/core/window_control.h"
+#include "native/wire/burst.h"
 
 namespace weft::core {
 
@@ -19,7 +20,8 @@ class FlowSender {
   // Why poll_transmit had nothing: tells the scheduler what to wait for.
   enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, credit, memory };
 
-  FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config, PathSet* paths) noexcept;
+  FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
+             PathSet* paths) noexcept;
 
   Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
   // Fills at most one burst of at most `budget_bytes` (one segment always fits).
@@ -65,7 +67,8 @@ class FlowSender {
   Blocked gate_new(i64 now_ns) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  bool add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes, TxBurst* out) noexcept;
+  bool add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+                   TxBurst* out) noexcept;
   void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
   bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
   void acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept;
@@ -84,10 +87,10 @@ class FlowSender {
   WindowControl window_;
   LossControl loss_;
   FlowCounters counters_;
-  std::unique_ptr<FlowPath[]> per_path_;  // only while something is in flight, and a while after
+  std::unique_ptr<FlowPath[]> per_path_;            // only while something is in flight, and a while after
   std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
-  i64 next_check_ns_ = kNever;            // at or before the earliest of the paths'
-  i64 demand_ns_ = kNever;                // when the demand is to be repeated
+  i64 next_check_ns_ = kNever;                      // at or before the earliest of the paths'
+  i64 demand_ns_ = kNever;                          // when the demand is to be repeated
   u64 demanded_bytes_ = 0;
   u64 handed_out_bytes_ = 0;
   u64 granted_bytes_ = 0;

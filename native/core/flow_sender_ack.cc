@@ -134,7 +134,8 @@ i64 FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u
 void FlowSender::on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept {
   FlowPath& path = flow_path(common.path);
   const i64 rtt_ns = now_ns - ack.echo_sent_ns - ack.ack_delay_ns;
-  const auto ecn_delta = static_cast<i64>(static_cast<std::int32_t>(ack.path_ecn_segments - path.reported_ecn_segments));
+  const auto ecn_delta =
+      static_cast<i64>(static_cast<std::int32_t>(ack.path_ecn_segments - path.reported_ecn_segments));
   const bool known = path.reported && ecn_delta >= 0;
   const i64 ecn = std::min(known ? ecn_delta : static_cast<i64>(ack.path_ecn_segments), acked.segments);
   path.reported = true;

@@ -11,13 +11,13 @@ namespace weft::core {
 
 // What a flow remembers of one path.
 struct FlowPath {
-  SegmentList order;                // in flight, oldest first
+  SegmentList order;  // in flight, oldest first
   i64 next_check_ns = kNever;
   i64 newest_acked_sent_ns = -1;
   i64 inflight_segments = 0;
-  u32 reported_segments = 0;        // the receiver's counts, as last reported
+  u32 reported_segments = 0;  // the receiver's counts, as last reported
   u32 reported_ecn_segments = 0;
-  bool reported = false;            // false: the next report only says where the counts stand
+  bool reported = false;  // false: the next report only says where the counts stand
 };
 
 struct LossHorizon {
@@ -42,7 +42,10 @@ struct LossFacts {
 class LossControl {
  public:
   LossControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
-      : shared_(shared), policy_(policy::Family::loss, shared->config.loss), flow_(flow), segment_bytes_(segment_bytes) {}
+      : shared_(shared),
+        policy_(policy::Family::loss, shared->config.loss),
+        flow_(flow),
+        segment_bytes_(segment_bytes) {}
 
   bool open(std::size_t path_count) noexcept { return policy_.open(path_count); }
   void close() noexcept {
@@ -50,8 +53,12 @@ class LossControl {
     started_ = false;
   }
   // Both set path->next_check_ns (kNever when nothing is in flight there).
-  LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept { return ask(policy::hook::loss_ack, 0, facts, path); }
-  LossHorizon on_timer(const LossFacts& facts, FlowPath* path) noexcept { return ask(policy::hook::loss_timer, 1, facts, path); }
+  LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept {
+    return ask(policy::hook::loss_ack, 0, facts, path);
+  }
+  LossHorizon on_timer(const LossFacts& facts, FlowPath* path) noexcept {
+    return ask(policy::hook::loss_timer, 1, facts, path);
+  }
 
  private:
   LossHorizon ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept;

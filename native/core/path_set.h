@@ -13,14 +13,14 @@ namespace weft::core {
 struct PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
-  i64 heard_ns = -1;          // when anything last came back over it
-  i64 probe_ns = kNever;      // when the next probe is due; kNever while the path is usable
+  i64 heard_ns = -1;      // when anything last came back over it
+  i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
   i64 bytes_sent = 0;
   i64 segments_sent = 0;
   i64 segments_lost = 0;
-  u32 timeouts = 0;           // in a row, with nothing heard between
+  u32 timeouts = 0;  // in a row, with nothing heard between
   bool usable = true;
 };
 

@@ -5,16 +5,19 @@
 #include <algorithm>
 #include <array>
 
-#include "native/core/burst.h"
 #include "native/core/flow_queue.h"
 #include "native/core/path_set.h"
+#include "native/wire/burst.h"
 
 namespace weft::core {
 
 class Peer {
  public:
   Peer(Shared* shared, u32 index, const PeerConfig& config)
-      : shared_(shared), config_(config), paths_(shared, index, config.path_count, config.port_buffer_bytes), index_(index) {}
+      : shared_(shared),
+        config_(config),
+        paths_(shared, index, config.path_count, config.port_buffer_bytes),
+        index_(index) {}
 
   bool open() noexcept { return paths_.open(); }
   PathSet& paths() noexcept { return paths_; }
@@ -35,7 +38,8 @@ class Peer {
   void on_flow_rests() noexcept { --waiting_flows_; }
 
   void on_probe(u8 path, const wire::Probe& probe) noexcept {
-    if (path >= paths_.count() || reply_count_ == replies_.size()) return;  // a lost reply costs the prober one interval
+    if (path >= paths_.count() || reply_count_ == replies_.size())
+      return;  // a lost reply costs the prober one interval
     replies_[reply_count_++] = {probe, path};
   }
   bool silent(i64 now_ns) const noexcept {

@@ -20,10 +20,11 @@ bool ReceiveQueue::ensure(u64 message) noexcept {
     if (ring_ != nullptr) {
       const Slot& slot = ring_[message & mask_];
       // A posted slot of a message that other flows carried is free once its ticket has moved on.
-      const bool elsewhere = slot.state == Slot::posted &&
-                             (slot.ticket->message.load(std::memory_order_acquire) != slot.message ||
-                              (slot.ticket->agreed_bytes.load(std::memory_order_acquire) >= 0 && slot.message_bytes == ~u64{0} &&
-                               !takes_part(slot.message, static_cast<u64>(slot.ticket->agreed_bytes.load()), stripe_, stripes_)));
+      const bool elsewhere =
+          slot.state == Slot::posted &&
+          (slot.ticket->message.load(std::memory_order_acquire) != slot.message ||
+           (slot.ticket->agreed_bytes.load(std::memory_order_acquire) >= 0 && slot.message_bytes == ~u64{0} &&
+            !takes_part(slot.message, static_cast<u64>(slot.ticket->agreed_bytes.load()), stripe_, stripes_)));
       if (slot.message == message || slot.state == Slot::idle || slot.state == Slot::whole || elsewhere) return true;
     }
     const u64 entries = ring_ == nullptr ? 4 : 2 * (mask_ + 1);
@@ -118,7 +119,8 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
 
 void ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
-  if (shared_->config.place_payload && payload_bytes != 0) std::memcpy(slot.data + offset_bytes, payload, payload_bytes);
+  if (shared_->config.place_payload && payload_bytes != 0)
+    std::memcpy(slot.data + offset_bytes, payload, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (slot.state == Slot::posted && is_whole(slot)) finish(flow, slot);
@@ -131,6 +133,7 @@ bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {
 }
 
 void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
+  ++finished_;
   slot.state = Slot::whole;
   slot.data = nullptr;  // from here on the buffer is the caller's again
   Event event{};

@@ -35,6 +35,7 @@ class ReceiveQueue {
   ~ReceiveQueue();
 
   u64 posted() const noexcept { return posted_; }
+  u64 finished() const noexcept { return finished_; }
   u64 capacity_of(u64 message) const noexcept { return ring_[message & mask_].capacity_bytes; }
 
   // Posts the receive for message `posted()`. `finished`: an eager message was there already; the event is pushed.
@@ -49,13 +50,13 @@ class ReceiveQueue {
   struct Slot {
     enum State : u8 { idle, eager, posted, whole };
     u64 message = ~u64{0};
-    u8* data = nullptr;          // the caller's buffer, or the eager block
+    u8* data = nullptr;  // the caller's buffer, or the eager block
     u64 capacity_bytes = 0;
     u64 message_bytes = ~u64{0};  // ~0: not known yet
     u64 placed_bytes = 0;
     ReceiveTicket* ticket = nullptr;
     State state = idle;
-    bool empty_arrived = false;   // the segment of a zero-byte message
+    bool empty_arrived = false;  // the segment of a zero-byte message
   };
   bool settle(Slot& slot, u64 message_bytes) noexcept;
   bool is_whole(const Slot& slot) const noexcept;
@@ -66,6 +67,7 @@ class ReceiveQueue {
   Shared* shared_;
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
+  u64 finished_ = 0;
   u64 posted_ = 0;  // receives posted so far: the number of the next message to get one
   u8 stripe_;
   u8 stripes_;

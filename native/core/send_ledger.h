@@ -1,5 +1,5 @@
-// Remembers every segment in flight: its bytes, path and send time, the send order of each path, and what is to be resent.
-// Decides no loss and no path; knows no clock, window or message beyond a slot number.
+// Remembers every segment in flight: its bytes, path and send time, the send order of each path, and what is to be
+// resent. Decides no loss and no path; knows no clock, window or message beyond a slot number.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace weft::core {
 struct SentSegment {
   enum State : u8 { in_flight, lost, acked };
   i64 sent_ns;
-  u64 offset_bytes;   // within the message
+  u64 offset_bytes;    // within the message
   u32 previous, next;  // neighbours in the path's send order or in the resend queue, as low halves of seq
   u16 message_slot;
   u16 payload_bytes;
-  u8 path;             // of the last copy
+  u8 path;  // of the last copy
   State state;
-  u8 copies;           // saturates
+  u8 copies;  // saturates
 };
 static_assert(sizeof(SentSegment) == 32);
 
@@ -58,7 +58,7 @@ class SendLedger {
 
   // Oldest segment waiting to be resent; kNone-like ~0 when there is none.
   u64 first_lost() const noexcept { return lost_.empty() ? ~u64{0} : seq_of(lost_.head); }
-  void on_lost(SegmentList* order, u64 seq) noexcept;                        // in flight -> to be resent
+  void on_lost(SegmentList* order, u64 seq) noexcept;                         // in flight -> to be resent
   void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // to be resent -> in flight on `path`
   // `order` is the list of the segment's path. False when it was acknowledged before.
   bool on_acked(SegmentList* order, u64 seq) noexcept;

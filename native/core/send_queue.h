@@ -10,11 +10,11 @@
 namespace weft::core {
 
 struct SendMessage {
-  u64 number = 0;        // within the connection
+  u64 number = 0;  // within the connection
   const u8* data = nullptr;
   u64 message_bytes = 0;
-  Range stripe;          // the part that this flow carries
-  u64 next_offset = 0;   // first byte not yet handed out
+  Range stripe;         // the part that this flow carries
+  u64 next_offset = 0;  // first byte not yet handed out
   u64 unacked_bytes = 0;
   void* cookie = nullptr;
   bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
@@ -23,7 +23,8 @@ struct SendMessage {
 
 class SendQueue {
  public:
-  static constexpr u64 kMessagesMax = 1024;  // outstanding in one flow; the slot number must stay unambiguous in 16 bits
+  static constexpr u64 kMessagesMax =
+      1024;  // outstanding in one flow; the slot number must stay unambiguous in 16 bits
 
   bool post(const SendMessage& message) noexcept;  // false: full or out of memory
   bool empty() const noexcept { return head_ == tail_; }
@@ -38,7 +39,9 @@ class SendQueue {
   u64 next_number() const noexcept { return cursor_ != tail_ ? ring_[cursor_ & mask_].number : posted_end_; }
   void on_handed_out(u64 bytes) noexcept;  // of next()
 
-  SendMessage& at(u16 slot) noexcept { return ring_[(head_ + static_cast<u16>(slot - static_cast<u16>(head_))) & mask_]; }
+  SendMessage& at(u16 slot) noexcept {
+    return ring_[(head_ + static_cast<u16>(slot - static_cast<u16>(head_))) & mask_];
+  }
   // True when this was the last byte of the message: its cookie is due.
   bool on_acked(SendMessage& message, u64 bytes) noexcept;
   // Takes finished messages off the front.

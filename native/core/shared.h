@@ -13,11 +13,11 @@ namespace weft::core {
 
 struct StackCounters {
   i64 datagrams_received = 0;
-  i64 malformed = 0;    // length, type, or a field out of range
+  i64 malformed = 0;  // length, type, or a field out of range
   i64 bad_magic = 0;
   i64 bad_version = 0;
-  i64 bad_crc = 0;      // header or payload
-  i64 stray = 0;        // no such flow or peer, or another token
+  i64 bad_crc = 0;  // header or payload
+  i64 stray = 0;    // no such flow or peer, or another token
   i64 policies_failed = 0;
 };
 

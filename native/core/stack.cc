@@ -46,7 +46,8 @@ Status Stack::reserve_peer(u32* index) noexcept {
 }
 
 Status Stack::open_peer(u32 index, const PeerConfig& config) noexcept {
-  if (index >= peers_.size() || reserved_peers_[index] == 0 || peers_[index] != nullptr) return Status::invalid_argument;
+  if (index >= peers_.size() || reserved_peers_[index] == 0 || peers_[index] != nullptr)
+    return Status::invalid_argument;
   if (config.path_count == 0 || config.path_count > kMaxPaths || config.segment_bytes <= wire::kDataBytes ||
       config.train_bytes_max < config.segment_bytes || config.port_buffer_bytes <= 0) {
     return Status::invalid_argument;
@@ -74,7 +75,8 @@ Status Stack::reserve_flow(u32* index) noexcept {
 }
 
 Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept {
-  if (index >= flows_.size() || reserved_flows_[index] == 0 || flows_[index] != nullptr) return Status::invalid_argument;
+  if (index >= flows_.size() || reserved_flows_[index] == 0 || flows_[index] != nullptr)
+    return Status::invalid_argument;
   Peer* owner = peer(config.peer);
   if (owner == nullptr || config.stripes == 0 || config.stripe >= config.stripes) return Status::invalid_argument;
   if (owner->dead()) return Status::peer_dead;

@@ -46,7 +46,7 @@ class Stack {
   std::size_t storage_bytes() const noexcept;
 
  private:
-  static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
+  static constexpr i64 kIdleNs = 100'000'000;      // a flow quiet for this long gives its storage by path back
   static constexpr u32 kPeerTimer = 0x8000'0000u;  // timer ids of peers; flows have the rest
 
   // stack.cc
@@ -57,7 +57,8 @@ class Stack {
     return false;
   }
   // stack_receive.cc
-  bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
+  bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
+                      const RxDatagram& datagram) noexcept;
   bool on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept;
   bool on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;

@@ -1,5 +1,5 @@
-// From a datagram to the machine it concerns. Until token, index and length are right, nothing but a counter moves (P-6).
-// A packet of a closed or unknown flow is never answered: an answer would tell a stranger something.
+// From a datagram to the machine it concerns. Until token, index and length are right, nothing but a counter moves
+// (P-6). A packet of a closed or unknown flow is never answered: an answer would tell a stranger something.
 #include "native/core/stack.h"
 
 namespace weft::core {
@@ -80,7 +80,8 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
   }
 }
 
-bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept {
+bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
+                    const RxDatagram& datagram) noexcept {
   switch (flow.rx.on_data(now_ns, packet, datagram)) {
     case FlowReceiver::Outcome::bad_crc:
       return refuse(&shared_.counters.bad_crc);

@@ -1,5 +1,5 @@
-// Whose turn it is: control first, then resends, then new data by deficit round robin, one burst a turn; and the timers.
-// A flow that cannot send leaves its queue; what unblocks it (a packet, a timer, a post) puts it back.
+// Whose turn it is: control first, then resends, then new data by deficit round robin, one burst a turn; and the
+// timers. A flow that cannot send leaves its queue; what unblocks it (a packet, a timer, a post) puts it back.
 #include <algorithm>
 
 #include "native/core/stack.h"

@@ -1,5 +1,5 @@
-// Who is to be woken when. Entries are never moved: a later deadline leaves the old entry, which fires early and is ignored.
-// Knows ids, not what they stand for.
+// Who is to be woken when. Entries are never moved: a later deadline leaves the old entry, which fires early and is
+// ignored. Knows ids, not what they stand for.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "native/policy/policy.h"
-#include "native/wire/wire.h"
+#include "native/wire/burst.h"
 
 namespace weft::core {
 
@@ -20,10 +20,13 @@ using i64 = std::int64_t;
 inline constexpr i64 kNever = std::numeric_limits<i64>::max();
 inline constexpr u32 kNone = 0xFFFF'FFFFu;
 inline constexpr std::size_t kMaxPaths = policy::kMaxPaths;  // a path is a byte on the wire
-inline constexpr std::size_t kMaxBurstSegments = 64;         // UDP_MAX_SEGMENTS of the oldest kernel we meet
-inline constexpr u64 kWindowSegments = 16'384;               // what a sender may have in flight and a receiver tracks
-inline constexpr u64 kMessageBytesMax = u64{1} << 40;        // NCCL's own limit (1 TiB)
-inline constexpr u64 kNoCredit = ~u64{0};                    // an acknowledgment's grant when no credit is in force
+using wire::kMaxBurstSegments;
+using wire::Payload;
+using wire::RxDatagram;
+using wire::TxBurst;
+inline constexpr u64 kWindowSegments = 16'384;         // what a sender may have in flight and a receiver tracks
+inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // NCCL's own limit (1 TiB)
+inline constexpr u64 kNoCredit = ~u64{0};              // an acknowledgment's grant when no credit is in force
 
 // The full number whose low 32 bits arrived, nearest to `near`.
 constexpr u64 expand32(u64 near, u32 low) noexcept {
@@ -38,45 +41,45 @@ struct PolicyChoice {
 };
 
 struct StackConfig {
-  u64 seed = 1;                       // of every draw the stack makes
-  u64 eager_bytes = 8192;             // a message up to this long goes before its receive is advertised
-  u64 eager_slots = 16;               // how many such messages a receiver holds without a posted receive
+  u64 seed = 1;            // of every draw the stack makes
+  u64 eager_bytes = 8192;  // a message up to this long goes before its receive is advertised
+  u64 eager_slots = 16;    // how many such messages a receiver holds without a posted receive
   i64 window_bytes_max = 16 << 20;
   i64 rto_ns_min = 1'000'000;
   i64 rto_ns_max = 1'000'000'000;
   i64 peer_silence_ns = 20'000'000'000;
-  i64 link_bytes_per_s = 0;           // of the receiving ports, when the OS says; for credit policies
+  i64 link_bytes_per_s = 0;  // of the receiving ports, when the OS says; for credit policies
   bool payload_crc = false;
-  bool place_payload = true;          // false: the datapath put the bytes in place (one-sided), or nobody needs them
+  bool place_payload = true;  // false: the datapath put the bytes in place (one-sided), or nobody needs them
   PolicyChoice window, path, loss, credit;  // credit may be empty; the others fall back to `fixed`
 };
 
 struct PeerConfig {
-  u32 remote_peer = 0;      // the peer's own index and token for us: what our probes carry
+  u32 remote_peer = 0;  // the peer's own index and token for us: what our probes carry
   u64 remote_token = 0;
-  u64 local_token = 0;      // what its probes must carry
+  u64 local_token = 0;  // what its probes must carry
   u16 path_count = 1;
-  u16 segment_bytes = 1472; // largest datagram on every path, our header included
-  u32 train_bytes_max = 1472;     // largest burst the datapath takes in one go
+  u16 segment_bytes = 1472;         // largest datagram on every path, our header included
+  u32 train_bytes_max = 1472;       // largest burst the datapath takes in one go
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
 };
 
 struct FlowConfig {
   u32 peer = 0;
-  u32 remote_flow = 0;      // the peer's own index and token for this flow: what our packets carry
+  u32 remote_flow = 0;  // the peer's own index and token for this flow: what our packets carry
   u64 remote_token = 0;
-  u64 local_token = 0;      // what packets to us must carry
-  u8 stripe = 0;            // which of `stripes` flows of the connection this is
+  u64 local_token = 0;  // what packets to us must carry
+  u8 stripe = 0;        // which of `stripes` flows of the connection this is
   u8 stripes = 1;
 };
 
 struct FlowCounters {
-  i64 bytes_sent = 0;       // distinct payload bytes acknowledged
-  i64 bytes_received = 0;   // distinct payload bytes
+  i64 bytes_sent = 0;      // distinct payload bytes acknowledged
+  i64 bytes_received = 0;  // distinct payload bytes
   i64 segments_sent = 0;
   i64 segments_received = 0;
   i64 segments_resent = 0;
-  i64 segments_lost = 0;    // loss verdicts
+  i64 segments_lost = 0;  // loss verdicts
   i64 segments_duplicate = 0;
   i64 segments_refused = 0;  // well-formed, but not for a message that may arrive
   i64 acks_sent = 0;

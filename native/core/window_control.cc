@@ -14,7 +14,10 @@ constexpr i64 kWindowSegmentsMin = 2;
 }  // namespace
 
 WindowControl::WindowControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
-    : shared_(shared), policy_(policy::Family::window, shared->config.window), flow_(flow), segment_bytes_(segment_bytes) {}
+    : shared_(shared),
+      policy_(policy::Family::window, shared->config.window),
+      flow_(flow),
+      segment_bytes_(segment_bytes) {}
 
 policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) const noexcept {
   policy::WindowEvent event{};
@@ -44,7 +47,8 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) con
 bool WindowControl::apply(const policy::WindowResult& result) noexcept {
   if (!std::isfinite(result.window_bytes) || !std::isfinite(result.pacing_bytes_per_s)) return false;
   const auto low = static_cast<double>(kWindowSegmentsMin * segment_bytes_);
-  const auto high = static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
+  const auto high =
+      static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
   window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
   // A rate below one segment in 100 ms would read as a hang; a window of two segments is the floor instead.
   const double slowest = static_cast<double>(segment_bytes_) * 10.0;

@@ -45,7 +45,8 @@ void LossyLink::send(i64 now_ns, int from, const core::TxBurst& burst) {
   }
 }
 
-void LossyLink::offer(i64 now_ns, int from, u8 path, const u8* header, std::size_t header_bytes, core::Payload payload) {
+void LossyLink::offer(i64 now_ns, int from, u8 path, const u8* header, std::size_t header_bytes,
+                      core::Payload payload) {
   ++counters_.sent;
   const bool is_data = header[3] == static_cast<u8>(wire::Type::data);
   i64 leaves_ns = now_ns;

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "native/core/burst.h"
 #include "native/core/random.h"
+#include "native/wire/burst.h"
 
 namespace weft::sim {
 
@@ -36,7 +36,8 @@ struct PathOutage {
 };
 
 struct LinkCounters {
-  i64 sent = 0, delivered = 0, lost = 0, reordered = 0, duplicated = 0, corrupted = 0, marked = 0, replayed = 0, strays = 0;
+  i64 sent = 0, delivered = 0, lost = 0, reordered = 0, duplicated = 0, corrupted = 0, marked = 0, replayed = 0,
+      strays = 0;
   i64 lost_data = 0;  // of `lost`: data segments
   i64 outage_drops = 0;
 };

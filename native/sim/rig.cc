@@ -106,8 +106,9 @@ bool Rig::post_receive(int end, Transfer& transfer) {
     transfer.ticket.message.store(transfer.number);
   }
   while (transfer.next_receive_stripe < schedule_.stripes) {
-    const Status status = side.stack.post_receive(now_ns_, side.flows[transfer.next_receive_stripe],
-                                                  transfer.receive_buffer.data(), transfer.capacity_bytes, &transfer.ticket);
+    const Status status =
+        side.stack.post_receive(now_ns_, side.flows[transfer.next_receive_stripe], transfer.receive_buffer.data(),
+                                transfer.capacity_bytes, &transfer.ticket);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
     ++transfer.next_receive_stripe;
@@ -306,7 +307,8 @@ i64 Rig::next_ns() const noexcept {
     if (dead(end)) continue;
     const Side& side = *sides_[end];
     next = std::min(next, side.stack.poll_timeout());
-    if (side.next_send < side.sends.size()) next = std::min(next, std::max(side.sends[side.next_send]->send_ns, now_ns_ + 50'000));
+    if (side.next_send < side.sends.size())
+      next = std::min(next, std::max(side.sends[side.next_send]->send_ns, now_ns_ + 50'000));
     if (side.next_receive < side.receives.size()) {
       next = std::min(next, std::max(side.receives[side.next_receive]->receive_ns, now_ns_ + 50'000));
     }

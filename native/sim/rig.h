@@ -16,15 +16,15 @@ struct Schedule {
   u16 paths = 4;
   u16 segment_bytes = 1472;
   u8 stripes = 1;
-  u32 messages = 8;             // each way
+  u32 messages = 8;  // each way
   u64 message_bytes_max = 65536;
   double zero_fraction = 0.1;   // of messages
   double small_fraction = 0.3;  // at most eager_bytes long
   bool both_ways = true;
-  bool send_too_long = false;   // the last message of end 0 is longer than its receive
+  bool send_too_long = false;  // the last message of end 0 is longer than its receive
   i64 post_gap_ns_max = 200'000;
-  i64 close_at_ns = -1;         // end 0 closes with whatever is outstanding; -1: after everything is done
-  i64 dies_at_ns = -1;          // end 1 falls silent for good
+  i64 close_at_ns = -1;            // end 0 closes with whatever is outstanding; -1: after everything is done
+  i64 dies_at_ns = -1;             // end 1 falls silent for good
   i64 limit_ns = 120'000'000'000;  // of virtual time: beyond it the run counts as hung
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
@@ -38,9 +38,9 @@ struct Schedule {
 };
 
 struct RunReport {
-  std::string violation;     // empty: every invariant held; otherwise its number and what was seen
-  bool hung = false;         // P-2 broken: requests outstanding at the limit
-  u64 fingerprint = 0;       // of everything that was delivered and completed, in order
+  std::string violation;  // empty: every invariant held; otherwise its number and what was seen
+  bool hung = false;      // P-2 broken: requests outstanding at the limit
+  u64 fingerprint = 0;    // of everything that was delivered and completed, in order
   i64 ended_ns = 0;
   i64 completed = 0, failed = 0;  // requests, both ends
   i64 corrupt_messages = 0;
@@ -116,8 +116,17 @@ struct PolicyMenu {
 Schedule draw_schedule(u64 seed, const PolicyMenu& menu);
 // The kinds of fault a schedule holds, as bits in this order.
 enum FaultKind : u32 {
-  kLoss = 1, kReorder = 2, kDuplicate = 4, kCorrupt = 8, kDelay = 16, kDeadPath = 32, kDeadPeer = 64, kReplay = 128,
-  kStray = 256, kEarlyClose = 512, kTooLong = 1024,
+  kLoss = 1,
+  kReorder = 2,
+  kDuplicate = 4,
+  kCorrupt = 8,
+  kDelay = 16,
+  kDeadPath = 32,
+  kDeadPeer = 64,
+  kReplay = 128,
+  kStray = 256,
+  kEarlyClose = 512,
+  kTooLong = 1024,
 };
 u32 fault_kinds(const Schedule& schedule) noexcept;
 u64 schedule_hash(const Schedule& schedule) noexcept;

@@ -37,7 +37,8 @@ void Rig::check_burst(int end) {
       if (burst.header_bytes > wire::kControlBytesMax) violate("wire", "a control packet is too long");
       continue;
     }
-    if (burst.header_bytes + burst.payload[i].bytes > schedule_.segment_bytes) violate("wire", "a segment exceeds the path MTU");
+    if (burst.header_bytes + burst.payload[i].bytes > schedule_.segment_bytes)
+      violate("wire", "a segment exceeds the path MTU");
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;

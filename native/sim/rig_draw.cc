@@ -28,7 +28,8 @@ void draw_faults(Schedule* schedule, core::Random& random) {
     const std::size_t dead = 1 + random.next() % schedule->paths;  // all of them may go at once
     for (std::size_t i = 0; i < dead; ++i) {
       const auto from = static_cast<i64>(random.next() % 3'000'000);
-      schedule->outages.push_back({static_cast<u8>(i), from, from + 1'000'000 + static_cast<i64>(random.next() % 300'000'000)});
+      schedule->outages.push_back(
+          {static_cast<u8>(i), from, from + 1'000'000 + static_cast<i64>(random.next() % 300'000'000)});
     }
   }
 }
@@ -95,16 +96,17 @@ u64 schedule_hash(const Schedule& schedule) noexcept {
   const auto mix = [&](u64 value) { hash = (hash ^ value) * 0x100000001B3u; };
   const auto mix_real = [&](double value) { mix(static_cast<u64>(value * 1e12)); };
   // Not the seed: two seeds that drew the same schedule count once.
-  for (const u64 value : {u64{schedule.paths}, u64{schedule.segment_bytes}, u64{schedule.stripes}, u64{schedule.messages},
-                          schedule.message_bytes_max, schedule.eager_bytes, schedule.eager_slots,
-                          static_cast<u64>(schedule.post_gap_ns_max), static_cast<u64>(schedule.window_bytes_max),
-                          static_cast<u64>(schedule.dies_at_ns), static_cast<u64>(schedule.close_at_ns),
-                          static_cast<u64>(schedule.faults.delay_ns), static_cast<u64>(schedule.faults.jitter_ns),
-                          static_cast<u64>(schedule.faults.bytes_per_s)}) {
+  for (const u64 value : {u64{schedule.paths}, u64{schedule.segment_bytes}, u64{schedule.stripes},
+                          u64{schedule.messages}, schedule.message_bytes_max, schedule.eager_bytes,
+                          schedule.eager_slots, static_cast<u64>(schedule.post_gap_ns_max),
+                          static_cast<u64>(schedule.window_bytes_max), static_cast<u64>(schedule.dies_at_ns),
+                          static_cast<u64>(schedule.close_at_ns), static_cast<u64>(schedule.faults.delay_ns),
+                          static_cast<u64>(schedule.faults.jitter_ns), static_cast<u64>(schedule.faults.bytes_per_s)}) {
     mix(value);
   }
-  for (const double value : {schedule.faults.loss, schedule.faults.reorder, schedule.faults.duplicate, schedule.faults.corrupt,
-                             schedule.faults.mark, schedule.faults.replay, schedule.faults.stray}) {
+  for (const double value :
+       {schedule.faults.loss, schedule.faults.reorder, schedule.faults.duplicate, schedule.faults.corrupt,
+        schedule.faults.mark, schedule.faults.replay, schedule.faults.stray}) {
     mix_real(value);
   }
   for (const PathOutage& outage : schedule.outages) {

@@ -10,9 +10,9 @@
 namespace weft::sim {
 
 inline constexpr u32 kStripesMax = 16;
-inline constexpr u64 kGuardBytes = 64;      // beyond a receive's capacity: must stay as it was
-inline constexpr u8 kUntouched = 0xA5;      // a receive buffer before anything arrives
-inline constexpr u8 kReused = 0x5A;         // a buffer that went back to its owner
+inline constexpr u64 kGuardBytes = 64;  // beyond a receive's capacity: must stay as it was
+inline constexpr u8 kUntouched = 0xA5;  // a receive buffer before anything arrives
+inline constexpr u8 kReused = 0x5A;     // a buffer that went back to its owner
 
 struct Rig::Transfer {
   core::ReceiveTicket ticket;  // first: of() finds the transfer by it

@@ -39,7 +39,8 @@ enum class Type : std::uint8_t {
   demand = 9,
 };
 
-// What every packet begins with. `token` and `flow` are the receiver's own words for the flow (or, in probes, the peer).
+// What every packet begins with. `token` and `flow` are the receiver's own words for the flow (or, in probes, the
+// peer).
 struct Common {
   std::uint64_t token = 0;
   std::uint32_t flow = 0;
@@ -136,7 +137,8 @@ inline std::size_t header_bytes_of(const std::uint8_t* at, std::size_t bytes) no
   return bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data) ? kDataBytes : bytes;
 }
 
-// Checks length, magic, version, type and CRC before it believes a field. `payload_bytes` is what follows a data header.
+// Checks length, magic, version, type and CRC before it believes a field. `payload_bytes` is what follows a data
+// header.
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept;
 
 }  // namespace weft::wire

@@ -1,0 +1,110 @@
+// The native front door: a process's engines, its listeners, connections and requests, all non-blocking.
+// Never throws, never blocks but where it says so, and knows neither NCCL nor Python.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/core/status.h"
+#include "native/engine/counters.h"
+#include "native/engine/knobs.h"
+
+namespace weft::engine {
+
+// One NIC, or several joined by the knob `interfaces` ("eth0+eth1"), as callers see it.
+struct Device {
+  std::string name;             // "lo", "eth0", "eth0+eth1"
+  std::string address;          // of its first interface, as text
+  std::string pci_path;         // real sysfs path of the first interface's PCI device, or empty
+  std::uint64_t guid = 0;       // unique per device of a host
+  std::int64_t speed_mbps = 0;  // sum over its interfaces; 0 when the kernel does not say
+  std::int64_t mtu_bytes = 0;   // smallest of its interfaces
+};
+
+// What a listener hands to whoever is to connect to it, by any means (NCCL's bootstrap, a file, a socket).
+// Plain bytes: magic, version and length are checked before anything else is read.
+inline constexpr std::size_t kHandleBytes = 64;
+struct Handle {
+  std::uint8_t bytes[kHandleBytes] = {};
+};
+
+// One posted send or receive. Owned by the connection; given back with Connection::release once done.
+class Request {
+ public:
+  bool done() const noexcept { return state_.load(std::memory_order_acquire) != kPending; }
+  // Valid once done: ok, or why it failed.
+  Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
+  // Valid once done: bytes received, which may be fewer than were posted; for a send the bytes sent.
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ protected:
+  static constexpr std::int32_t kPending = 0;
+  std::atomic<std::int32_t> state_{kPending};  // 0, or 1 + Status
+  std::size_t bytes_ = 0;
+};
+
+class Connection {
+ public:
+  virtual ~Connection() = default;
+  // Both match in posting order and keep the buffer until the request is done. `would_block`: rings are full, try
+  // again. At least 64 requests a direction may be outstanding. A zero-byte message may have a null pointer.
+  virtual Status post_send(const void* data, std::size_t bytes, Request** out) noexcept = 0;
+  virtual Status post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept = 0;
+  // Hands a done request back for reuse; the pointer is dead afterwards.
+  virtual void release(Request* request) noexcept = 0;
+  // Sleeps until the request is done or the time is over (ok / timed_out). The only blocking call; any thread.
+  virtual Status wait(Request* request, std::int64_t timeout_ns) noexcept = 0;
+  // Fails what is outstanding with `cancelled`, lets the engines go of every buffer (bounded time), tells the peer
+  // without waiting for it. Idempotent.
+  virtual void close() noexcept = 0;
+  // After it returns no engine touches [data, data + bytes): requests inside the range fail with `cancelled`.
+  // Returns at once when nothing is outstanding there.
+  virtual void quiesce(const void* data, std::size_t bytes) noexcept = 0;
+  // ok while usable, otherwise why not.
+  virtual Status health() const noexcept = 0;
+  virtual std::string peer_address() const = 0;
+  // Bytes and segments by path, loss, resends, RTT of this connection so far.
+  virtual ConnectionCounters counters() const = 0;
+};
+
+// A connection on its way; poll until it is there.
+class Dial {
+ public:
+  virtual ~Dial() = default;  // abandons the attempt
+  // would_block: not yet; ok: *out is set; anything else: it failed for good, error() says why.
+  virtual Status poll(std::shared_ptr<Connection>* out) noexcept = 0;
+  virtual std::string error() const = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual Handle handle() const noexcept = 0;
+  virtual std::uint16_t port() const noexcept = 0;                       // TCP port that peers reach it by
+  virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block when none waits
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;  // closes what is left, joins every thread
+  // Starts engines and the control thread. On failure `error` is one line that says what to do.
+  static Status open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
+  virtual const std::vector<Device>& devices() const noexcept = 0;
+  // port 0: any. The listener takes peers that hold its handle, or that dial its address and port.
+  virtual Status listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out,
+                        std::string* error) noexcept = 0;
+  virtual Status connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
+  virtual Status connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
+                         std::string* error) noexcept = 0;
+  // Readable when any request or dial or accept finished since it was last drained: for event loops.
+  virtual int event_descriptor() const noexcept = 0;
+  virtual EngineCounters counters() const = 0;
+  // One line for a log: datapath, engines, devices, paths, segment, policies.
+  virtual std::string summary() const = 0;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,59 @@
+// What passes between the core and a datapath: a burst of datagrams out, one datagram in.
+// Owns header bytes only; payload stays where the caller of send() left it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "native/wire/wire.h"
+
+namespace weft::wire {
+
+inline constexpr std::size_t kMaxBurstSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernel we meet
+
+struct Payload {
+  const std::uint8_t* data = nullptr;
+  std::uint32_t bytes = 0;
+};
+
+// Consecutive segments of one flow on one path, or one control packet.
+struct TxBurst {
+  std::uint32_t peer = 0;
+  std::uint8_t path = 0;
+  std::uint16_t count = 0;           // datagrams
+  std::uint16_t header_bytes = 0;    // of each; control: the whole packet, and count is 1
+  std::uint32_t datagram_bytes = 0;  // header and payload of each but the last, which may be shorter
+  Payload payload[kMaxBurstSegments];
+  alignas(64) std::uint8_t headers[kMaxBurstSegments * kDataBytes];
+
+  const std::uint8_t* header(std::size_t index) const noexcept { return headers + index * kDataBytes; }
+  std::uint64_t total_bytes() const noexcept {
+    std::uint64_t bytes = std::uint64_t{count} * header_bytes;
+    for (std::size_t i = 0; i < count; ++i) bytes += payload[i].bytes;
+    return bytes;
+  }
+};
+static_assert(sizeof(TxBurst::headers) >= kControlBytesMax);
+
+// One datagram as a datapath received it. Data: `header` is kDataBytes long and the payload lies anywhere.
+struct RxDatagram {
+  const std::uint8_t* header = nullptr;
+  std::uint32_t header_bytes = 0;
+  const std::uint8_t* payload = nullptr;
+  std::uint32_t payload_bytes = 0;
+  bool congestion_experienced = false;
+};
+
+// Cuts a contiguous datagram where its header ends.
+inline RxDatagram datagram_at(const std::uint8_t* at, std::size_t bytes, bool congestion_experienced) noexcept {
+  const std::size_t header_bytes = header_bytes_of(at, bytes);
+  RxDatagram datagram;
+  datagram.header = at;
+  datagram.header_bytes = static_cast<std::uint32_t>(header_bytes);
+  datagram.payload = at + header_bytes;
+  datagram.payload_bytes = static_cast<std::uint32_t>(bytes - header_bytes);
+  datagram.congestion_experienced = congestion_experienced;
+  return datagram;
+}
+
+}  // namespace weft::wire
