@@ -44,3 +44,26 @@ def test_policy_compile__a_refusal_names_file_line_reason_and_remedy(tmp_path: P
     assert done.exit_code == 1
     assert f"{wrong}:{line}: print cannot be called here; remove it" in done.output
     assert not (tmp_path / "x.so").exists()
+
+
+def test_policy_new__what_it_writes_passes_its_check(tmp_path: Path) -> None:
+    path = tmp_path / "ours.py"
+    assert CliRunner().invoke(policy_group, ["new", str(path)]).exit_code == 0
+    done = CliRunner().invoke(policy_group, ["check", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "2500 events" in done.output
+    again = CliRunner().invoke(policy_group, ["new", str(path)])
+    assert again.exit_code == 1
+    assert "exists" in again.output
+    assert CliRunner().invoke(policy_group, ["new", str(tmp_path / "1.py")]).exit_code == 2
+
+
+def test_policy_check__names_the_event_the_hook_and_the_seed(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    cut = "flow.window_bytes * params.factor, params.window_bytes_min"
+    text = EXAMPLE.read_text()
+    assert cut in text
+    wrong.write_text(text.replace(cut, "-1.0, -2.0"))
+    done = CliRunner().invoke(policy_group, ["check", str(wrong)])
+    assert done.exit_code == 1
+    assert "stops the flow (seed 7)" in done.output

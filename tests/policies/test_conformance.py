@@ -5,27 +5,21 @@ Never touches the engine. Runs over all registered policies.
 
 from __future__ import annotations
 
-import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("numba")
 
-from congestion.api import Policy
+from congestion.api import Policy, record
 from congestion.registry import policies
 from transport.compiler import Interpreted, compile_object, compile_policy, source
 from transport.compiler.emit import DESCRIPTOR, NEEDS
-from transport.compiler.library import Library, jit, load
+from transport.compiler.library import jit, load
 from transport.compiler.objectfile import symbols
-
-from .events import EventSource
-
-EVENTS = 2_500
-PATHS = 8
+from transport.compiler.trial import try_out
 
 every_policy = pytest.mark.parametrize(
     "policy",
@@ -39,70 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("policies")
 
 
-class Side:
-    """One way to run a policy, with records of its own."""
-
-    def __init__(self, policy: Policy, runner: Library | Interpreted) -> None:
-        self.runner = runner
-        self.flow = policy.flow.zeros()
-        self.shared: Any = (
-            None
-            if not policy.family.shared
-            else policy.shared.zeros(PATHS if policy.family.shared == "path" else 1)
-        )
-        self.params = policy.params.filled()
-        self.result = policy.family.result.zeros()
-
-    def call(self, hook: str, event: Any) -> int:
-        self.result[:] = 0
-        return self.runner.call(
-            hook,
-            flow=self.flow,
-            shared=self.shared,
-            params=self.params,
-            event=event,
-            result=self.result,
-        )
-
-    def records(self) -> list[bytes]:
-        shared = b"" if self.shared is None else self.shared.tobytes()
-        return [self.flow.tobytes(), shared, self.result.tobytes(), self.params.tobytes()]
-
-
-def compare(policy: Policy, runners: list[Library | Interpreted], seed: int) -> None:
-    sides = [Side(policy, runner) for runner in runners]
-    source, draw = EventSource(policy, seed, PATHS), random.Random(seed + 1)
-    previous = policy.family.result.zeros()
-    for step in range(EVENTS):
-        hook = policy.family.hooks[0] if step == 0 else draw.choice(policy.family.hooks[1:])
-        event = source.next(hook, previous)
-        if policy.family.name == "path":
-            for index in range(PATHS):
-                head = (
-                    draw.choice((0, 1, 1, 1)),
-                    draw.randint(0, 1 << 20),
-                    draw.randint(0, 90_000),
-                )
-                for side in sides:
-                    for name, value in zip(
-                        ("usable", "inflight_bytes", "rtt_ns"), head, strict=True
-                    ):
-                        side.shared[name][index] = value
-        before = event.tobytes()
-        statuses = [side.call(hook, event) for side in sides]
-        assert statuses == [0] * len(sides), (step, hook)
-        assert event.tobytes() == before
-        for side in sides[1:]:
-            assert side.records() == sides[0].records(), (step, hook)
-        previous = sides[0].result.copy()
-        for name in previous.dtype.names:
-            assert np.isfinite(previous[name][0]), (step, hook, name)
-
-
 @every_policy
 def test_conformance__compiled_equals_interpreted(policy: Policy, folder: Path) -> None:
     path = compile_policy(policy, folder / f"{policy.family.name}_{policy.name}.so")
-    compare(policy, [Interpreted(policy), load(path), jit(policy)], seed=7)
+    assert try_out(policy, [Interpreted(policy), load(path), jit(policy)]) is None
 
 
 @every_policy
@@ -128,29 +62,17 @@ def test_conformance__descriptor_matches_the_records(policy: Policy, folder: Pat
 
 
 @every_policy
-def test_conformance__results_stay_in_range(policy: Policy, folder: Path) -> None:
-    """A path that exists, a credit that does not fall, a window that is positive."""
-    side = Side(policy, jit(policy))
-    source, draw = EventSource(policy, 11, PATHS), random.Random(12)
-    granted = 0
-    for step in range(EVENTS):
-        hook = policy.family.hooks[0] if step == 0 else draw.choice(policy.family.hooks[1:])
-        if policy.family.name == "path":
-            side.shared["usable"] = [draw.randint(0, 1) for _ in range(PATHS)]
-        event = source.next(hook, side.result)
-        assert side.call(hook, event) == 0
-        if hook == "pick":
-            chosen = int(side.result["path"][0])
-            assert 0 <= chosen < PATHS
-            assert side.result["burst_bytes"][0] > 0
-            assert side.shared["usable"][chosen] or not side.shared["usable"].any()
-        elif policy.family.name == "credit":
-            assert side.result["granted_bytes"][0] >= granted
-            granted = int(side.result["granted_bytes"][0])
-        elif policy.family.name == "window":
-            assert 0 < side.result["window_bytes"][0] <= event["window_bytes_max"][0]
-        elif policy.family.name == "loss":
-            assert -1 <= side.result["lost_sent_before_ns"][0] <= event["now_ns"][0]
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_conformance__holds_for_other_seeds(policy: Policy, seed: int) -> None:
+    assert try_out(policy, [jit(policy)], seed=seed, events=10_000) is None
+
+
+def test_conformance__a_finding_names_event_and_hook() -> None:
+    negative = replace(policies()["window", "fixed"].policy, params=record(window_bytes=-1))
+    finding = try_out(negative, [jit(negative)])
+    assert finding is not None
+    assert str(finding).startswith("event 1, on_")
+    assert "stops the flow" in str(finding)
 
 
 @every_policy
@@ -170,7 +92,8 @@ def test_conformance__the_example_is_a_policy_like_any_other(folder: Path) -> No
     path = Path(__file__).parents[2] / "examples" / "my_policy.py"
     assert len(path.read_text().splitlines()) <= 30
     policy = source.load(path)
-    compare(policy, [Interpreted(policy), load(compile_policy(path, folder / "mine.so"))], seed=3)
+    library = load(compile_policy(path, folder / "mine.so"))
+    assert try_out(policy, [Interpreted(policy), library]) is None
 
 
 def test_bench_policy__runs_small() -> None:

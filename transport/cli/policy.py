@@ -14,7 +14,7 @@ from transport.cli.output import json_option, print_table, write_json
 
 @click.group("policy")
 def policy_group() -> None:
-    """List and compile policies."""
+    """List, write, check and compile policies."""
 
 
 def summary(entry: Entry) -> str:
@@ -61,6 +61,84 @@ def described(entry: Entry) -> dict[str, object]:
         "flow_bytes": policy.flow.size_bytes,
         "shared_bytes": policy.shared.size_bytes,
     }
+
+
+TEMPLATE = '''"""Decides the window of a flow: say how, and name the paper and section.
+
+Never touches paths.
+"""
+# mypy: allow-untyped-defs
+
+from congestion.api import record, window_policy
+
+Flow = record(window_bytes=float)  # starts at zero; int or float fields, unit last
+Params = record(increase_segments=1.0)  # an operator may set these
+
+
+def on_start(flow, params, event, result):
+    flow.window_bytes = max(event.hint_window_bytes, event.window_bytes_max / 8.0)
+    result.window_bytes = flow.window_bytes
+
+
+def on_ack(flow, params, event, result):
+    share = event.acked_bytes / flow.window_bytes
+    flow.window_bytes += params.increase_segments * event.segment_bytes * share
+    result.window_bytes = flow.window_bytes
+
+
+def on_loss(flow, params, event, result):
+    flow.window_bytes = max(flow.window_bytes / 2.0, 16.0 * event.segment_bytes)
+    result.window_bytes = flow.window_bytes
+
+
+POLICY = window_policy(
+    "{name}",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_loss,
+)
+'''
+
+
+@policy_group.command("new")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def new(file: Path) -> None:
+    """Write a window policy to FILE to start from."""
+    name = file.stem.lower().replace(" ", "_")
+    if file.suffix != ".py" or not name.replace("-", "_").isidentifier():
+        raise click.UsageError(f"{file}: give a name of letters, digits and _ that ends in .py")
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(TEMPLATE.replace("{name}", name))
+    except FileExistsError:
+        raise click.ClickException(f"{file} exists") from None
+    except OSError as error:
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from None
+    click.echo(f"{file}: edit it, then weft policy check {file}")
+
+
+@policy_group.command("check")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--events", default=2_500, show_default=True, help="How many random events.")
+@click.option("--seed", default=7, show_default=True, help="Where they come from.")
+def check(file: Path, events: int, seed: int) -> None:
+    """Compile FILE and run it on random events, interpreted and compiled."""
+    from transport.compiler import Interpreted, PolicyError
+    from transport.compiler.library import jit
+    from transport.compiler.source import load
+    from transport.compiler.trial import try_out
+
+    try:
+        policy = load(file)
+        finding = try_out(policy, [Interpreted(policy), jit(policy)], seed=seed, events=events)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from None
+    if finding is not None:
+        raise click.ClickException(f"{file}: {finding} (seed {seed})")
+    click.echo(f"{file}: {events} events, interpreted and compiled agree, answers in range")
 
 
 @policy_group.command("compile")

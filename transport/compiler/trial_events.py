@@ -1,4 +1,4 @@
-"""Decides which random records conformance runs on: plausible ones, edges included, from a seed.
+"""Decides which random events a policy is tried on: plausible ones, edges included, from a seed.
 
 Never touches a policy.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import Policy
+from congestion.api import PATH_HEAD, Policy
 
 SEGMENT_BYTES = 8_192
 
@@ -93,3 +93,12 @@ class EventSource:
             "active_flows": draw.randint(0, 40),
             "link_bytes_per_s": draw.choice((0, 12_500_000_000)),
         }
+
+    def heads(self) -> np.ndarray[Any, Any]:
+        """What the core says of each path: mostly usable, never all dead for long."""
+        draw = self.random
+        heads = PATH_HEAD.zeros(self.paths)
+        for index in range(self.paths):
+            head = (draw.choice((0, 1, 1, 1)), draw.randint(0, 1 << 20), draw.randint(0, 90_000))
+            heads[index] = head
+        return heads
