@@ -6,6 +6,7 @@ Never touches the compiler: runs them interpreted.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,26 @@ def test_swift__tolerates_corruption_and_cuts_once_on_congestion() -> None:
     assert lose(rig, 10_010, 90) == 100 * SEGMENT
     assert lose(rig, 10_020, 90) == 100 * SEGMENT
     assert lose(rig, 10_150, 90) == 50 * SEGMENT
+
+
+def test_swift__does_not_collapse_under_scheduling_noise() -> None:
+    """Loopback: 50 to 500 us with no queue behind them, one acknowledgment for eight segments."""
+    rig, draw, now_us, window = swift(32 * SEGMENT), random.Random(5), 10_000, 0.0
+    for _ in range(3_000):
+        now_us += 35
+        window = ack(rig, now_us, draw.randint(50, 500), acked=8, srtt_ns=275 * US)
+    assert window > 100 * SEGMENT
+
+
+def test_swift__holds_the_queue_near_its_target() -> None:
+    """A link of 3 GB/s behind 50 us: the queue is what the window exceeds their product by."""
+    rig, now_us, window, queue_us = swift(1_000 * SEGMENT), 10_000.0, 1_000.0 * SEGMENT, 0.0
+    for _ in range(4_000):
+        queue_us = max(window / 3_000 - 50, 0.0)
+        now_us += 8 * SEGMENT / 3_000
+        rtt_us = int(50 + queue_us)
+        window = ack(rig, int(now_us), rtt_us, acked=8, srtt_ns=rtt_us * US)
+    assert 50 < queue_us < 200
 
 
 def test_swift__repeated_timeouts_end_at_the_least_window() -> None:
