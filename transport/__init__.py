@@ -8,6 +8,13 @@ from typing import Any
 
 # Public name -> the module it lives in.
 _PUBLIC = {
+    "Endpoint": "transport.endpoint",
+    "Listener": "transport.endpoint",
+    "Connection": "transport.connection",
+    "Handle": "transport.connection",
+    "WeftError": "transport.errors",
+    "KnobError": "transport.knobs",
+    "errors": "transport.errors",
     "native": "transport.native",
     "compiler": "transport.compiler",
 }

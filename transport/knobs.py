@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transport import native
+from transport.errors import InvalidArgumentError
 
 
-class KnobError(ValueError):
-    """A WEFT_* variable that does not exist or does not fit; the text is the native parser's."""
+class KnobError(InvalidArgumentError):
+    """A knob that does not exist or does not fit; the text is the native parser's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transport._native import *  # noqa: F403
 
 PACKAGE = Path(__file__).resolve().parent
 PLUGIN_PATH = PACKAGE / "lib" / "libnccl-net-weft.so"

@@ -1,0 +1,333 @@
+"""Connections and requests as callers see them: blocking, by handle, or awaited.
+
+Moves no byte and matches no message: the engine does, and this waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+from transport import native
+from transport.errors import (
+    OK,
+    TIMED_OUT,
+    WOULD_BLOCK,
+    ConnectionClosedError,
+    OperationCancelledError,
+    TimedOutError,
+    WeftError,
+    error_for,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transport.endpoint import Endpoint
+
+
+class SupportsBuffer(Protocol):
+    """An object with the buffer protocol."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+Buffer: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any]"
+
+FULL_RINGS_PAUSE_S = 0.0005
+
+
+def deadline(timeout_s: float | None) -> float | None:
+    """The monotonic time when the patience ends; ValueError for a negative one."""
+    if timeout_s is None:
+        return None
+    if not timeout_s >= 0:
+        raise ValueError(f"timeout_s: must be 0 or more, not {timeout_s}")
+    return time.monotonic() + timeout_s
+
+
+class Handle:
+    """One send or receive under way. The buffer stays held until it is done, also when dropped."""
+
+    __slots__ = ("_buffer", "_connection", "_error", "_receive", "_request")
+
+    def __init__(self, connection: Connection, buffer: native.Buffer, *, receive: bool) -> None:
+        self._connection = connection
+        self._buffer: native.Buffer | None = buffer
+        self._receive = receive
+        self._request: native.Request | None = None
+        self._error: WeftError | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once it succeeded or failed."""
+        if self._request is None and self._error is None:
+            self._connection._endpoint._pump()
+        return self._error is not None or (self._request is not None and self._request.done)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes sent or received; 0 until done. A receive may get fewer than its buffer holds."""
+        return self._request.nbytes if self._request is not None and self._request.done else 0
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Blocks until done and returns the bytes moved; raises why it failed.
+
+        After TimedOutError (`timeout_s` seconds, None: no limit) it is still under way.
+        """
+        until = deadline(timeout_s)
+        while not self._step(until):
+            if until is not None and time.monotonic() >= until:
+                raise TimedOutError(f"{self._name}: not done within {timeout_s} s")
+        return self._result()
+
+    def _step(self, until: float | None) -> bool:
+        """Waits for a while, a short one if requests of this endpoint wait for room; True: done."""
+        crowded = self._connection._endpoint._pump()
+        if self._error is not None:
+            return True
+        if self._request is None:
+            time.sleep(FULL_RINGS_PAUSE_S)
+            return False
+        left_s = -1.0 if until is None else max(until - time.monotonic(), 0.0)
+        if crowded:
+            left_s = FULL_RINGS_PAUSE_S if until is None else min(left_s, FULL_RINGS_PAUSE_S)
+        status = self._request.wait(int(left_s * 1e9))
+        if status not in (OK, TIMED_OUT):
+            raise error_for(status, self._name)
+        return status == OK
+
+    @property
+    def _name(self) -> str:
+        return "receive" if self._receive else "send"
+
+    def _result(self) -> int:
+        if self._error is not None:
+            raise self._error
+        assert self._request is not None
+        if self._request.status != OK:
+            raise error_for(self._request.status, self._name)
+        return self._request.nbytes
+
+    def _post(self, connection: native.Connection) -> bool:
+        """Hands it to the engine; False while the engine's rings are full."""
+        post = connection.post_receive if self._receive else connection.post_send
+        assert self._buffer is not None
+        status, request = post(self._buffer)
+        if status == WOULD_BLOCK:
+            return False
+        if status == OK:
+            self._request = request
+        else:
+            self._error = error_for(status, self._name)
+        self._buffer = None
+        return True
+
+
+class Connection:
+    """A reliable, ordered channel of messages to one peer, both ways.
+
+    Messages match in order: the n-th send of one end fills the n-th receive of the other. A
+    receive may be larger than what is sent; a send larger than its receive fails both ends with
+    MessageTooLongError. Buffers are anything with the buffer protocol (bytes, bytearray,
+    memoryview, numpy arrays), contiguous, of any size from 0 bytes. Errors are transport.errors:
+    ConnectionClosedError, PeerDeadError, PeerSilentError and OperationCancelledError everywhere.
+    """
+
+    def __init__(self, endpoint: Endpoint, connection: native.Connection) -> None:
+        self._endpoint = endpoint
+        self._native = connection
+        self._reactor = endpoint._reactor
+        self._peer_address = connection.peer_address()
+        self._lock = threading.Lock()
+        self._backlog: tuple[deque[Handle], deque[Handle]] = (deque(), deque())
+        self._closed = False
+        self._last_counters: native.ConnectionCounters | None = None
+
+    # Under way: handles.
+
+    def isend(self, buf: Buffer) -> Handle:
+        """Starts a send and returns at once. `buf` must not change until it is done.
+
+        Any number may be under way: what the engine has no room for is posted as others finish.
+        """
+        return self._start(native.Buffer(buf, "buf", False), receive=False)
+
+    def irecv_into(self, buf: Buffer) -> Handle:
+        """Starts a receive into the writable `buf` and returns at once."""
+        return self._start(native.Buffer(buf, "buf", True), receive=True)
+
+    # Blocking.
+
+    def send(self, buf: Buffer, timeout_s: float | None = None) -> None:
+        """Sends one message; returns when the peer holds every byte of it.
+
+        When the time is over or Ctrl-C interrupts, the message may still be sent.
+        """
+        self.isend(buf).wait(timeout_s)
+
+    def recv_into(self, buf: Buffer, timeout_s: float | None = None) -> int:
+        """Receives one message into the writable `buf` and returns its length in bytes.
+
+        When the time is over or Ctrl-C interrupts, `buf` is withdrawn, which ends the connection:
+        nothing writes to it afterwards. To wait in steps, use irecv_into and Handle.wait.
+        """
+        memory = native.Buffer(buf, "buf", True)
+        handle = self._start(memory, receive=True)
+        try:
+            return handle.wait(timeout_s)
+        except BaseException:
+            self._withdraw(handle, memory)
+            raise
+
+    def recv(self, max_bytes: int, timeout_s: float | None = None) -> bytes:
+        """Receives one message of at most `max_bytes` bytes; as recv_into otherwise."""
+        memory = self._memory(max_bytes)
+        count = self.recv_into(memory, timeout_s)
+        return bytes(memoryview(memory)[:count])
+
+    # Awaited.
+
+    async def asend(self, buf: Buffer) -> None:
+        """Sends one message. Cancelled, the message may still be sent."""
+        handle = self.isend(buf)
+        await self._reactor.until(lambda: handle.done)
+        handle._result()
+
+    async def arecv_into(self, buf: Buffer) -> int:
+        """Receives one message into `buf`.
+
+        Cancelled, `buf` is withdrawn, which ends the connection.
+        """
+        memory = native.Buffer(buf, "buf", True)
+        handle = self._start(memory, receive=True)
+        try:
+            await self._reactor.until(lambda: handle.done)
+        except BaseException:
+            self._withdraw(handle, memory)
+            raise
+        return handle._result()
+
+    async def arecv(self, max_bytes: int) -> bytes:
+        """Receives one message of at most `max_bytes` bytes; as arecv_into otherwise."""
+        memory = self._memory(max_bytes)
+        count = await self.arecv_into(memory)
+        return bytes(memoryview(memory)[:count])
+
+    # State.
+
+    @property
+    def peer_address(self) -> str:
+        """Where the peer is, as text."""
+        return self._peer_address
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    def check(self) -> None:
+        """Returns while the connection is usable, raises why it is not."""
+        status = ConnectionClosedError(self._gone) if self._closed else None
+        if status is not None:
+            raise status
+        code = self._native.health()
+        if code != OK:
+            raise error_for(code, f"connection to {self._peer_address}")
+
+    def counters(self) -> native.ConnectionCounters:
+        """Bytes, segments, loss, resends and, by path, round-trip times so far.
+
+        After close() they are those of the moment before.
+        """
+        if self._last_counters is not None:
+            return self._last_counters
+        return self._native.counters()
+
+    def close(self) -> None:
+        """Fails what is under way with OperationCancelledError and tells the peer. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._last_counters = self._native.counters()
+        self._native.close()
+        with self._lock:
+            for lane in self._backlog:
+                for handle in lane:
+                    handle._error = OperationCancelledError(f"{handle._name}: {self._gone}")
+                    handle._buffer = None
+                lane.clear()
+        self._reactor.poke()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._peer_address}{' closed' if self._closed else ''}>"
+
+    @property
+    def _gone(self) -> str:
+        return f"the connection to {self._peer_address} is closed"
+
+    @staticmethod
+    def _memory(max_bytes: int) -> bytearray:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes: must be 0 or more, not {max_bytes}")
+        return bytearray(max_bytes)
+
+    def _start(self, buffer: native.Buffer, *, receive: bool) -> Handle:
+        if self._closed:
+            raise ConnectionClosedError(self._gone)
+        handle = Handle(self, buffer, receive=receive)
+        with self._lock:
+            lane = self._backlog[receive]
+            lane.append(handle)
+            self._pump_lane(lane)
+            if lane:
+                self._endpoint._crowded.add(self)
+        if handle._error is not None:
+            raise handle._error
+        return handle
+
+    def _pump(self) -> bool:
+        """Posts what there is room for; False when nothing waits any more."""
+        with self._lock:
+            for lane in self._backlog:
+                self._pump_lane(lane)
+            return any(self._backlog)
+
+    def _pump_lane(self, lane: deque[Handle]) -> None:
+        while lane and lane[0]._post(self._native):
+            lane.popleft()
+
+    def _withdraw(self, handle: Handle, memory: native.Buffer) -> None:
+        """No engine touches `memory` afterwards."""
+        with self._lock:
+            lane = self._backlog[True]
+            if handle in lane:
+                lane.remove(handle)
+                handle._error = OperationCancelledError("receive: withdrawn")
+        if not handle.done:
+            self._native.quiesce(memory)

@@ -1,0 +1,356 @@
+"""The front door: an endpoint opens the engines, listens, and connects.
+
+Decides nothing about the protocol: settings are knobs, outcomes are transport.errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from transport import native
+from transport.connection import Connection, deadline
+from transport.errors import (
+    OK,
+    WOULD_BLOCK,
+    ConnectionClosedError,
+    InvalidArgumentError,
+    TimedOutError,
+    WeftError,
+    error_for,
+)
+from transport.knobs import KnobError
+from transport.reactor import Reactor
+
+HANDLE_BYTES = 64
+PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
+
+KnobValue = str | int | float | bool | os.PathLike[str]
+
+_open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def _knob_text(value: KnobValue) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
+    """Asks ever more patiently; False when the time is over first."""
+    pause_s = PAUSE_S_MIN
+    while not finished():
+        if until is not None and time.monotonic() >= until:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+    return True
+
+
+class Listener:
+    """Waits for peers, which reach it by its handle (sent by any means) or by address and port."""
+
+    def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
+        self._endpoint = endpoint
+        self._native: native.Listener | None = listener
+        self._port = listener.port()
+        self._handle = listener.handle()
+
+    @property
+    def handle(self) -> bytes:
+        """What a peer gives to Endpoint.connect: addresses, ports and a token, 64 bytes."""
+        return self._handle
+
+    @property
+    def port(self) -> int:
+        """TCP port that peers reach it by."""
+        return self._port
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._native is None
+
+    def accept(self, timeout_s: float | None = None) -> Connection:
+        """The next peer. TimedOutError after `timeout_s` seconds (None: no limit)."""
+        made: list[Connection] = []
+        if not _poll_until(lambda: self._took(made), deadline(timeout_s)):
+            raise TimedOutError(f"accept on port {self._port}: no peer within {timeout_s} s")
+        return made[0]
+
+    async def aaccept(self) -> Connection:
+        """The next peer, awaited."""
+        made: list[Connection] = []
+        await self._endpoint._reactor.until(lambda: self._took(made))
+        return made[0]
+
+    def __iter__(self) -> Iterator[Connection]:
+        """Peers as they come, until the listener is closed."""
+        while not self.closed:
+            try:
+                yield self.accept()
+            except ConnectionClosedError:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Connection]:
+        while not self.closed:
+            try:
+                yield await self.aaccept()
+            except ConnectionClosedError:
+                return
+
+    def close(self) -> None:
+        """Takes no more peers; accepted connections live on. Idempotent."""
+        self._native = None
+        self._endpoint._reactor.poke()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Listener port {self._port}{' closed' if self.closed else ''}>"
+
+    def _took(self, made: list[Connection]) -> bool:
+        if made:
+            return True
+        if self._native is None:
+            raise ConnectionClosedError(f"the listener on port {self._port} is closed")
+        status, connection = self._native.accept()
+        if status == WOULD_BLOCK:
+            return False
+        if status != OK or connection is None:
+            raise error_for(status, f"accept on port {self._port}")
+        made.append(self._endpoint._adopt(connection))
+        return True
+
+
+class Endpoint:
+    """The engines of this process and what they serve.
+
+    Keyword arguments are knobs by their field name (`weft knobs` lists them); they override the
+    environment, and one that does not exist or fit raises KnobError. Use it in a `with`, or close
+    it: it owns threads.
+    """
+
+    def __init__(self, **knobs: KnobValue) -> None:
+        settings = [(name, _knob_text(value)) for name, value in knobs.items()]
+        status, text, knobs_fit, runtime = native.open_runtime(settings)
+        if not knobs_fit:
+            raise KnobError(text)
+        if status != OK or runtime is None:
+            raise error_for(status, "cannot open an endpoint", text)
+        self._native: native.Runtime | None = runtime
+        self._pid = os.getpid()
+        self._devices = tuple(runtime.devices())
+        self._summary = runtime.summary()
+        self._reactor = Reactor(runtime.event_descriptor, self._pump)
+        self._crowded: set[Connection] = set()
+        self._children: weakref.WeakSet[Connection | Listener] = weakref.WeakSet()
+        _open_endpoints.add(self)
+
+    @property
+    def devices(self) -> tuple[native.Device, ...]:
+        """The NICs in use, in the order that `device=` counts."""
+        return self._devices
+
+    def listen(self, port: int = 0, device: int | str = 0) -> Listener:
+        """Listens on a TCP port of a device (0: the knob control_port, or any free one).
+
+        `device` is an index into `devices` or a name. AddressError when the port is taken.
+        """
+        number = self._port(port)
+        status, text, listener = self._runtime.listen(self._device(device), number)
+        if status != OK or listener is None:
+            raise error_for(status, f"cannot listen on port {port}", text)
+        made = Listener(self, listener)
+        self._children.add(made)
+        return made
+
+    def connect(
+        self,
+        host_or_handle: str | bytes,
+        port: int | None = None,
+        timeout_s: float | None = 10,
+        *,
+        device: int | str = 0,
+    ) -> Connection:
+        """Connects to a listener's handle, or to a host and port.
+
+        RefusedError when nobody listens there, AuthenticationError and VersionMismatchError when
+        the peer refuses us, TimedOutError after `timeout_s` seconds (None: no limit).
+        """
+        until = deadline(timeout_s)
+        name, dial = self._dial(host_or_handle, port, device)
+        made: list[Connection] = []
+        if not _poll_until(lambda: self._reached(name, dial, made), until):
+            raise TimedOutError(f"connect to {name}: no answer within {timeout_s} s")
+        return made[0]
+
+    async def aconnect(
+        self,
+        host_or_handle: str | bytes,
+        port: int | None = None,
+        timeout_s: float | None = 10,
+        *,
+        device: int | str = 0,
+    ) -> Connection:
+        """connect(), awaited: `async with await endpoint.aconnect(handle) as connection`."""
+        deadline(timeout_s)
+        name, dial = self._dial(host_or_handle, port, device)
+        made: list[Connection] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._reactor.until(lambda: self._reached(name, dial, made))
+        except TimeoutError as error:
+            if isinstance(error, WeftError):
+                raise
+            text = f"connect to {name}: no answer within {timeout_s} s"
+            raise TimedOutError(text) from None
+        return made[0]
+
+    def counters(self) -> native.EngineCounters:
+        """What the engines sent, received, refused and injected so far."""
+        return self._runtime.counters()
+
+    def summary(self) -> str:
+        """One line for a log: datapath, engines, devices, paths, segment, policies."""
+        return self._summary
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Closes every connection and listener and stops the engines. Idempotent."""
+        if self._native is None:
+            return
+        for child in list(self._children):
+            child.close()
+        self._reactor.close()
+        self._native.close()
+        self._native = None
+        _open_endpoints.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<Endpoint closed>" if self.closed else f"<Endpoint {self._summary}>"
+
+    @property
+    def _runtime(self) -> native.Runtime:
+        if self._native is None:
+            raise ConnectionClosedError("the endpoint is closed")
+        return self._native
+
+    @staticmethod
+    def _port(port: int) -> int:
+        if not 0 <= port <= 65535:
+            raise InvalidArgumentError(f"port: must be 0 to 65535, not {port}")
+        return port
+
+    def _device(self, device: int | str) -> int:
+        names = [one.name for one in self._devices]
+        if isinstance(device, str) and device in names:
+            return names.index(device)
+        if isinstance(device, int) and 0 <= device < len(names):
+            return device
+        listing = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+        raise InvalidArgumentError(f"device: there is no {device!r}; there is {listing}")
+
+    def _dial(
+        self, target: str | bytes, port: int | None, device: int | str
+    ) -> tuple[str, native.Dial]:
+        index = self._device(device)
+        if isinstance(target, str):
+            if port is None:
+                raise InvalidArgumentError(f"port: needed to connect to the host {target}")
+            name = f"{target} port {port}"
+            status, text, dial = self._runtime.connect_address(index, target, self._port(port))
+        else:
+            if len(target) != HANDLE_BYTES:
+                text = f"needs a listener's {HANDLE_BYTES} bytes, not {len(target)}"
+                raise InvalidArgumentError(f"host_or_handle: {text}")
+            name = "the handle's listener"
+            status, text, dial = self._runtime.connect_handle(index, bytes(target))
+        if status != OK or dial is None:
+            raise error_for(status, f"cannot connect to {name}", text)
+        return name, dial
+
+    def _reached(self, name: str, dial: native.Dial, made: list[Connection]) -> bool:
+        if made:
+            return True
+        if self.closed:
+            raise ConnectionClosedError("the endpoint is closed")
+        status, connection = dial.poll()
+        if status == WOULD_BLOCK:
+            return False
+        if status != OK or connection is None:
+            raise error_for(status, f"cannot connect to {name}", dial.error())
+        made.append(self._adopt(connection))
+        return True
+
+    def _pump(self) -> bool:
+        """Posts what waited for room in an engine's rings; True while something waits."""
+        for connection in list(self._crowded):
+            if not connection._pump():
+                self._crowded.discard(connection)
+        return bool(self._crowded)
+
+    def _adopt(self, connection: native.Connection) -> Connection:
+        made = Connection(self, connection)
+        self._children.add(made)
+        return made
+
+
+def _close_all() -> None:
+    # Engine threads must not outlive the interpreter. A forked child has none.
+    for endpoint in list(_open_endpoints):
+        if endpoint._pid == os.getpid():
+            endpoint.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,84 @@
+"""Decides when a coroutine that waits for native work goes on: one event descriptor per endpoint.
+
+Never starts a thread and never blocks: the event loop watches the descriptor.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+DRAIN_BYTES = 4096
+
+
+class Reactor:
+    """Coroutines that wait, and what each waits for."""
+
+    def __init__(self, descriptor: Callable[[], int], before: Callable[[], object]) -> None:
+        self._open_descriptor = descriptor
+        self._before = before
+        self._descriptor = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+
+    async def until(self, finished: Callable[[], bool]) -> None:
+        """Returns once `finished()` is true; it is asked again after every native event."""
+        if finished():
+            return
+        loop = asyncio.get_running_loop()
+        self._watch(loop)
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[future] = finished
+        try:
+            # What finished before the descriptor was watched has raised no event.
+            if not finished():
+                await future
+        finally:
+            self._waiting.pop(future, None)
+
+    def poke(self) -> None:
+        """Has every waiter look again; from any thread."""
+        loop = self._loop
+        if self._waiting and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._look)
+
+    def close(self) -> None:
+        """Stops watching. Whoever waits has to be poked first."""
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed() and self._descriptor >= 0:
+            loop.remove_reader(self._descriptor)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is self._loop:
+            return
+        if self._waiting and self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError(
+                "coroutines of two event loops wait at one endpoint: use two endpoints"
+            )
+        self.close()
+        self._waiting.clear()
+        self._descriptor = self._open_descriptor()
+        if self._descriptor < 0:
+            raise OSError("no event descriptor: out of file descriptors, raise `ulimit -n`")
+        loop.add_reader(self._descriptor, self._on_ready)
+        self._loop = loop
+
+    def _on_ready(self) -> None:
+        # Drained first: what finishes from here on raises the descriptor again.
+        try:
+            os.read(self._descriptor, DRAIN_BYTES)
+        except BlockingIOError:
+            return
+        self._look()
+
+    def _look(self) -> None:
+        self._before()
+        for future, finished in list(self._waiting.items()):
+            if future.done():
+                continue
+            try:
+                over = finished()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                if over:
+                    future.set_result(None)
