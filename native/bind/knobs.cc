@@ -1,0 +1,40 @@
+// Binds the knob table: its rows, and the values that the environment sets.
+// Converts and calls; parses nothing itself.
+#include "native/engine/knobs.h"
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace py = pybind11;
+
+namespace weft::bind {
+
+void bind_knobs(py::module_& module) {
+  module.def(
+      "knob_table",
+      [] {
+        py::list rows;
+        for (const engine::KnobInfo& row : engine::knob_table()) {
+          rows.append(py::make_tuple(row.field, row.variable, row.type, row.unit, row.default_value, row.range,
+                                     row.wild, row.sentence));
+        }
+        return rows;
+      },
+      "Every knob: (field, variable, type, unit, default, range, wild, sentence).");
+  module.def(
+      "load_knobs",
+      [] {
+        engine::Knobs knobs;
+        std::string error;
+        if (engine::load_knobs(&knobs, &error) != Status::ok) throw py::value_error(error);
+        py::dict values;
+        for (const engine::KnobInfo& row : engine::knob_table()) {
+          values[py::str(row.field)] = engine::knob_value(knobs, row.field);
+        }
+        return values;
+      },
+      "Field -> value in force, as text; ValueError when the environment does not fit.");
+}
+
+}  // namespace weft::bind

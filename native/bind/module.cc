@@ -1,0 +1,13 @@
+// The extension module: decides nothing but which bindings it is made of, one file per native header.
+// Converts nothing itself.
+#include <pybind11/pybind11.h>
+
+namespace weft::bind {
+void bind_knobs(pybind11::module_& module);
+void bind_rig(pybind11::module_& module);
+}  // namespace weft::bind
+
+PYBIND11_MODULE(_native, module) {
+  weft::bind::bind_knobs(module);
+  weft::bind::bind_rig(module);
+}

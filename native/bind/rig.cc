@@ -1,0 +1,247 @@
+// Binds the two-endpoint rig: schedules, their faults and policies, a run at once or step by step, and what it reports.
+// Converts and calls; draws, runs and judges nothing itself.
+#include "native/sim/rig.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/policy/loader.h"
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+using Libraries = std::vector<std::shared_ptr<const policy::Library>>;
+
+// A choice refers to its library's memory: whatever holds choices holds the libraries as well.
+struct Menu {
+  sim::PolicyMenu menu;
+  Libraries libraries;
+};
+
+struct BoundSchedule : sim::Schedule {
+  Libraries libraries;
+};
+
+// What the rig's own arrays and the stacks take for granted.
+const BoundSchedule& checked(const BoundSchedule& schedule) {
+  const bool fits = schedule.paths >= 1 && schedule.paths <= core::kMaxPaths && schedule.stripes >= 1 &&
+                    schedule.stripes <= 16 && schedule.segment_bytes >= 128 && schedule.segment_bytes <= 9000 &&
+                    schedule.port_buffer_bytes > 0 && schedule.faults.reorder_ns_max > 0 &&
+                    schedule.faults.replay_ns_max > 0 && schedule.eager_bytes <= core::kMessageBytesMax;
+  if (!fits) throw py::value_error("the schedule's paths, stripes, segment, buffer or delays are out of range");
+  return schedule;
+}
+
+struct BoundRig {
+  explicit BoundRig(const BoundSchedule& schedule) : libraries(schedule.libraries), rig(checked(schedule)) {}
+  Libraries libraries;
+  sim::Rig rig;
+};
+
+policy::Family family_of(const std::string& name) {
+  for (const auto family :
+       {policy::Family::window, policy::Family::credit, policy::Family::path, policy::Family::loss}) {
+    if (name == policy::family_name(family)) return family;
+  }
+  throw py::value_error("no policy family '" + name + "': window, credit, path or loss");
+}
+
+core::PolicyChoice find(policy::Family family, const std::string& name, const std::vector<std::string>& directories,
+                        Libraries* libraries) {
+  std::string error;
+  auto library = policy::find(family, name, directories, &error);
+  if (library == nullptr) throw py::value_error(error);
+  libraries->push_back(library);
+  return {&library->descriptor(), nullptr};
+}
+
+template <class Owner, class Choice>
+Choice* place_of(Owner& owner, policy::Family family, Choice Owner::* window, Choice Owner::* path,
+                 Choice Owner::* loss, Choice Owner::* credit) {
+  switch (family) {
+    case policy::Family::window:
+      return &(owner.*window);
+    case policy::Family::path:
+      return &(owner.*path);
+    case policy::Family::loss:
+      return &(owner.*loss);
+    case policy::Family::credit:
+      break;
+  }
+  return &(owner.*credit);
+}
+
+void bind_counters(py::module_& module) {
+  py::class_<sim::LinkCounters>(module, "LinkCounters", "What the link did to datagrams.")
+      .def_readonly("sent", &sim::LinkCounters::sent)
+      .def_readonly("delivered", &sim::LinkCounters::delivered)
+      .def_readonly("lost", &sim::LinkCounters::lost)
+      .def_readonly("lost_data", &sim::LinkCounters::lost_data)
+      .def_readonly("reordered", &sim::LinkCounters::reordered)
+      .def_readonly("duplicated", &sim::LinkCounters::duplicated)
+      .def_readonly("corrupted", &sim::LinkCounters::corrupted)
+      .def_readonly("marked", &sim::LinkCounters::marked)
+      .def_readonly("replayed", &sim::LinkCounters::replayed)
+      .def_readonly("strays", &sim::LinkCounters::strays)
+      .def_readonly("outage_drops", &sim::LinkCounters::outage_drops);
+  py::class_<core::FlowCounters>(module, "FlowCounters", "Counters of all flows of one end.")
+      .def_readonly("bytes_sent", &core::FlowCounters::bytes_sent)
+      .def_readonly("bytes_received", &core::FlowCounters::bytes_received)
+      .def_readonly("segments_sent", &core::FlowCounters::segments_sent)
+      .def_readonly("segments_received", &core::FlowCounters::segments_received)
+      .def_readonly("segments_resent", &core::FlowCounters::segments_resent)
+      .def_readonly("segments_lost", &core::FlowCounters::segments_lost)
+      .def_readonly("segments_duplicate", &core::FlowCounters::segments_duplicate)
+      .def_readonly("segments_refused", &core::FlowCounters::segments_refused)
+      .def_readonly("acks_sent", &core::FlowCounters::acks_sent)
+      .def_readonly("acks_received", &core::FlowCounters::acks_received)
+      .def_readonly("spurious_resends", &core::FlowCounters::spurious_resends);
+  py::class_<core::StackCounters>(module, "StackCounters", "Datagrams one stack received and refused.")
+      .def_readonly("datagrams_received", &core::StackCounters::datagrams_received)
+      .def_readonly("malformed", &core::StackCounters::malformed)
+      .def_readonly("bad_magic", &core::StackCounters::bad_magic)
+      .def_readonly("bad_version", &core::StackCounters::bad_version)
+      .def_readonly("bad_crc", &core::StackCounters::bad_crc)
+      .def_readonly("stray", &core::StackCounters::stray)
+      .def_readonly("policies_failed", &core::StackCounters::policies_failed);
+}
+
+void bind_faults(py::module_& module) {
+  py::class_<sim::LinkFaults>(module, "LinkFaults", "Probabilities per datagram; times in virtual nanoseconds.")
+      .def(py::init<>())
+      .def_readwrite("loss", &sim::LinkFaults::loss)
+      .def_readwrite("reorder", &sim::LinkFaults::reorder)
+      .def_readwrite("duplicate", &sim::LinkFaults::duplicate)
+      .def_readwrite("corrupt", &sim::LinkFaults::corrupt)
+      .def_readwrite("mark", &sim::LinkFaults::mark)
+      .def_readwrite("replay", &sim::LinkFaults::replay)
+      .def_readwrite("stray", &sim::LinkFaults::stray)
+      .def_readwrite("delay_ns", &sim::LinkFaults::delay_ns)
+      .def_readwrite("jitter_ns", &sim::LinkFaults::jitter_ns)
+      .def_readwrite("reorder_ns_max", &sim::LinkFaults::reorder_ns_max)
+      .def_readwrite("replay_ns_max", &sim::LinkFaults::replay_ns_max)
+      .def_readwrite("bytes_per_s", &sim::LinkFaults::bytes_per_s);
+  py::class_<sim::PathOutage>(module, "PathOutage", "A path that loses everything for a while.")
+      .def(py::init<sim::u8, sim::i64, sim::i64>(), py::kw_only(), py::arg("path"), py::arg("from_ns"),
+           py::arg("until_ns"))
+      .def_readwrite("path", &sim::PathOutage::path)
+      .def_readwrite("from_ns", &sim::PathOutage::from_ns)
+      .def_readwrite("until_ns", &sim::PathOutage::until_ns);
+}
+
+void bind_schedule(py::module_& module) {
+  py::class_<Menu>(module, "PolicyMenu", "The policies that drawn schedules choose from; without any, `fixed`.")
+      .def(py::init<>())
+      .def(
+          "add",
+          [](Menu& self, const std::string& family, const std::string& name,
+             const std::vector<std::string>& directories) {
+            using M = sim::PolicyMenu;
+            const policy::Family which = family_of(family);
+            const core::PolicyChoice choice = find(which, name, directories, &self.libraries);
+            place_of(self.menu, which, &M::window, &M::path, &M::loss, &M::credit)->push_back(choice);
+          },
+          py::arg("family"), py::arg("name"), py::arg("directories"));
+  py::class_<BoundSchedule>(module, "Schedule", "What the rig is to run: traffic, faults, limits and policies.")
+      .def(py::init<>())
+      .def_readwrite("seed", &BoundSchedule::seed)
+      .def_readwrite("paths", &BoundSchedule::paths)
+      .def_readwrite("segment_bytes", &BoundSchedule::segment_bytes)
+      .def_readwrite("stripes", &BoundSchedule::stripes)
+      .def_readwrite("messages", &BoundSchedule::messages)
+      .def_readwrite("message_bytes_max", &BoundSchedule::message_bytes_max)
+      .def_readwrite("zero_fraction", &BoundSchedule::zero_fraction)
+      .def_readwrite("small_fraction", &BoundSchedule::small_fraction)
+      .def_readwrite("both_ways", &BoundSchedule::both_ways)
+      .def_readwrite("send_too_long", &BoundSchedule::send_too_long)
+      .def_readwrite("post_gap_ns_max", &BoundSchedule::post_gap_ns_max)
+      .def_readwrite("close_at_ns", &BoundSchedule::close_at_ns)
+      .def_readwrite("dies_at_ns", &BoundSchedule::dies_at_ns)
+      .def_readwrite("limit_ns", &BoundSchedule::limit_ns)
+      .def_readwrite("eager_bytes", &BoundSchedule::eager_bytes)
+      .def_readwrite("eager_slots", &BoundSchedule::eager_slots)
+      .def_readwrite("window_bytes_max", &BoundSchedule::window_bytes_max)
+      .def_readwrite("peer_silence_ns", &BoundSchedule::peer_silence_ns)
+      .def_readwrite("rto_ns_max", &BoundSchedule::rto_ns_max)
+      .def_readwrite("port_buffer_bytes", &BoundSchedule::port_buffer_bytes)
+      .def_readwrite("faults", &BoundSchedule::faults)
+      .def_readwrite("outages", &BoundSchedule::outages)
+      .def_property_readonly("fault_kinds", [](const BoundSchedule& self) { return sim::fault_kinds(self); })
+      .def_property_readonly("hash", [](const BoundSchedule& self) { return sim::schedule_hash(self); })
+      .def(
+          "choose",
+          [](BoundSchedule& self, const std::string& family, const std::string& name,
+             const std::vector<std::string>& directories) {
+            using S = sim::Schedule;
+            const policy::Family which = family_of(family);
+            *place_of<S>(self, which, &S::window, &S::path, &S::loss, &S::credit) =
+                find(which, name, directories, &self.libraries);
+          },
+          "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"), py::arg("name"),
+          py::arg("directories"));
+}
+
+void bind_run(py::module_& module) {
+  py::class_<sim::RunReport>(module, "RunReport", "What a run came to; `violation` is empty when every invariant held.")
+      .def_readonly("violation", &sim::RunReport::violation)
+      .def_readonly("hung", &sim::RunReport::hung)
+      .def_readonly("fingerprint", &sim::RunReport::fingerprint)
+      .def_readonly("ended_ns", &sim::RunReport::ended_ns)
+      .def_readonly("completed", &sim::RunReport::completed)
+      .def_readonly("failed", &sim::RunReport::failed)
+      .def_readonly("corrupt_messages", &sim::RunReport::corrupt_messages)
+      .def_readonly("policies_failed", &sim::RunReport::policies_failed)
+      .def_readonly("storage_bytes_max", &sim::RunReport::storage_bytes_max)
+      .def_readonly("path_bytes", &sim::RunReport::path_bytes)
+      .def_readonly("link", &sim::RunReport::link)
+      .def_property_readonly(
+          "counters", [](const sim::RunReport& self) { return py::make_tuple(self.counters[0], self.counters[1]); })
+      .def_property_readonly("stack",
+                             [](const sim::RunReport& self) { return py::make_tuple(self.stack[0], self.stack[1]); });
+  py::class_<BoundRig>(module, "Rig", "Two stacks, one virtual clock, one lossy link; steppable.")
+      .def(py::init<const BoundSchedule&>(), py::arg("schedule"))
+      .def(
+          "step", [](BoundRig& self) { return self.rig.step(); },
+          "The earliest thing that is due. False when nothing will ever happen again.")
+      .def(
+          "run", [](BoundRig& self) { return self.rig.run(); }, py::call_guard<py::gil_scoped_release>(),
+          "To the end, with the checks of the end.")
+      .def("report", [](BoundRig& self) { return self.rig.report(); })
+      .def_property_readonly("finished", [](const BoundRig& self) { return self.rig.finished(); })
+      .def_property_readonly("violation", [](const BoundRig& self) { return self.rig.violation(); })
+      .def_property_readonly("now_ns", [](const BoundRig& self) { return self.rig.now_ns(); })
+      .def_property_readonly("outstanding", [](const BoundRig& self) { return self.rig.outstanding(); });
+  module.def(
+      "draw_schedule",
+      [](sim::u64 seed, const Menu& menu) {
+        return BoundSchedule{sim::draw_schedule(seed, menu.menu), menu.libraries};
+      },
+      "The schedule of a seed: the same seed and menu give the same schedule.", py::arg("seed"), py::arg("menu"));
+  module.def(
+      "run_schedule",
+      [](const BoundSchedule& schedule) {
+        const sim::Schedule& plain = checked(schedule);
+        const py::gil_scoped_release others_run;
+        return sim::run_schedule(plain);
+      },
+      "Runs a schedule to its end.", py::arg("schedule"));
+  module.attr("FAULT_KINDS") = py::make_tuple("loss", "reorder", "duplicate", "corrupt", "delay", "dead_path",
+                                              "dead_peer", "replay", "stray", "early_close", "too_long");
+}
+
+}  // namespace
+
+void bind_rig(py::module_& module) {
+  bind_counters(module);
+  bind_faults(module);
+  bind_schedule(module);
+  bind_run(module);
+}
+
+}  // namespace weft::bind
