@@ -35,7 +35,8 @@ class FlowSender {
   void on_timer(i64 now_ns) noexcept;
   // The three things a sender waits for besides packets; kNever when it does not.
   i64 check_ns() const noexcept { return next_check_ns_; }
-  i64 pace_ns() const noexcept { return paced_ ? window_.pacer().next_ns() : kNever; }
+  // (Paced with nothing left: what was to be resent has been acknowledged after all.)
+  i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
 
   // Credit: what to ask for now, if anything is to be asked.
