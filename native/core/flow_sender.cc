@@ -24,7 +24,8 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       // one half of a word from a later segment before the other half.
       segment_payload_bytes_(static_cast<u16>((peer_config.segment_bytes - wire::kDataBytes) & ~7u)),
       stripe_(flow_config.stripe),
-      stripes_(flow_config.stripes) {}
+      stripes_(flow_config.stripes),
+      payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
 
 Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept {
   if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
@@ -134,7 +135,7 @@ bool FlowSender::add_segment(i64 now_ns, u64 seq, const SendMessage& message, u6
   data.offset_bytes = offset_bytes;
   data.message_bytes = message.message_bytes;
   const u8* payload = payload_bytes == 0 ? nullptr : message.data + offset_bytes;
-  if (shared_->config.payload_crc) {
+  if (payload_crc_) {
     common.flags |= wire::kFlagPayloadCrc;
     data.payload_crc = wire::crc32c(0, payload, payload_bytes);
   }

@@ -103,6 +103,7 @@ class FlowSender {
   u32 train_bytes_max_;
   u16 segment_payload_bytes_;
   u8 stripe_, stripes_;
+  bool payload_crc_;
   bool credit_in_force_ = false;
   bool too_long_ = false;
   bool paced_ = false;

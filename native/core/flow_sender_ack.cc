@@ -204,8 +204,8 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
       if (state.next_check_ns <= now_ns) {
         const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
         i64 oldest_lost_ns = 0;
-        if (apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns) != 0) {
-          paths_->on_timeout(now_ns, path, oldest_lost_ns);
+        const bool lost = apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns) != 0;
+        if (lost && paths_->on_timeout(now_ns, path, oldest_lost_ns)) {
           window_.on_timeout(window_facts(now_ns, path));
         }
       }

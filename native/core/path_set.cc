@@ -120,9 +120,9 @@ void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   if (!state.usable) set_usable(now_ns, path, true);
 }
 
-void PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept {
+bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept {
   PathState& state = paths_[path];
-  if (state.heard_ns >= sent_ns) return;  // something came back meanwhile: a loss, not a silence
+  if (state.heard_ns >= sent_ns) return false;
   ++state.timeouts;
   if (state.usable) set_usable(now_ns, path, false);
   mirror(path);
@@ -131,6 +131,7 @@ void PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept {
   event.path = path;
   policy::PathResult result{};
   static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
+  return true;
 }
 
 void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {

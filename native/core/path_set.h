@@ -50,7 +50,8 @@ class PathSet {
   // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
   void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes) noexcept;
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
-  void on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept;
+  // False: something came back since, so it was a loss and no silence.
+  bool on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept;
   void on_probe_reply(i64 now_ns, u8 path, u64 probe_id, i64 sent_ns) noexcept;
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;

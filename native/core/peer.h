@@ -56,6 +56,7 @@ class Peer {
   }
 
   i64 scheduled_ns = kNever;  // of the stack's timer
+  u32 flows = 0;              // open on it; a dead peer goes with its last
   bool in_control = false;    // waits in the stack's control queue
 
  private:

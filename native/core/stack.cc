@@ -83,6 +83,7 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
   try {
     owner->path_waiters().reserve(flows_.size());
     flows_[index] = std::make_unique<Flow>(&shared_, &credit_port_, index, config, owner);
+    ++owner->flows;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
@@ -95,7 +96,10 @@ void Stack::release_flow(u32 index) noexcept {
   if (Flow* gone = flow(index)) {
     if (gone->waits) gone->peer->on_flow_rests();
     gone->tx.abandon();
+    Peer* owner = gone->peer;
+    const u32 owner_index = gone->config.peer;
     flows_[index].reset();
+    if (--owner->flows == 0 && owner->dead()) release_peer(owner_index);
   }
   reserved_flows_[index] = 0;
   free_flows_.push_back(index);
@@ -170,6 +174,7 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
     queue_control(i);
     refresh(now_ns, i);
   }
+  if (gone->flows == 0) release_peer(index);
 }
 
 // Brings queues, the peer's count of waiting flows and timers in line with the flow's state.

@@ -62,6 +62,7 @@ struct PeerConfig {
   u16 segment_bytes = 1472;         // largest datagram on every path, our header included
   u32 train_bytes_max = 1472;       // largest burst the datapath takes in one go
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
+  bool payload_crc = false;         // one of the two ends wants it
 };
 
 struct FlowConfig {

@@ -35,9 +35,11 @@ namespace weft::engine {
   X(bad_version, "datagrams of another protocol version")              \
   X(host_drops, "datagrams dropped by this host's own socket buffers") \
   X(injected_loss, "datagrams dropped by WEFT_FAULT_LOSS")             \
+  X(injected_loss_data, "of these, data segments")                     \
   X(injected_reorder, "datagrams held back by WEFT_FAULT_REORDER")     \
   X(injected_duplicate, "datagrams doubled by WEFT_FAULT_DUPLICATE")   \
   X(injected_corrupt, "datagrams damaged by WEFT_FAULT_CORRUPT")       \
+  X(injected_corrupt_data, "of these, data segments")                  \
   X(wakeups, "times an engine woke from sleep")                        \
   X(loops, "rounds of the engines' loops")                             \
   X(events_policy_failed, "policies replaced by fixed after an error") \

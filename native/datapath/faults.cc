@@ -1,0 +1,86 @@
+// One die a kind of fault, thrown in a fixed order, so that a seed and an order of arrival make a run.
+// Copies a datagram only when it is to be held, doubled or damaged.
+#include "native/datapath/faults.h"
+
+#include <algorithm>
+
+namespace weft::datapath {
+
+// SplitMix64 (Steele et al. 2014), as in the core; the rooms share no code but the wire's.
+std::uint64_t FaultInjector::next() noexcept {
+  state_ += 0x9E3779B97F4A7C15u;
+  std::uint64_t z = state_;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+double FaultInjector::uniform() noexcept { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+
+FaultInjector::Held FaultInjector::copy(std::uint32_t port, const wire::RxDatagram& datagram) {
+  Held held;
+  held.due = seen_ + 1 + next() % kHoldMax;
+  held.port = port;
+  held.congestion_experienced = datagram.congestion_experienced;
+  held.header_bytes = datagram.header_bytes;
+  held.bytes.assign(datagram.header, datagram.header + datagram.header_bytes);
+  if (datagram.payload_bytes != 0) {
+    held.bytes.insert(held.bytes.end(), datagram.payload, datagram.payload + datagram.payload_bytes);
+  }
+  return held;
+}
+
+void FaultInjector::deliver(const Held& held, RxSink* sink) {
+  wire::RxDatagram datagram;
+  datagram.header = held.bytes.data();
+  datagram.header_bytes = held.header_bytes;
+  datagram.payload = held.bytes.data() + held.header_bytes;
+  datagram.payload_bytes = static_cast<std::uint32_t>(held.bytes.size() - held.header_bytes);
+  datagram.congestion_experienced = held.congestion_experienced;
+  sink->on_datagram(held.port, datagram);
+}
+
+void FaultInjector::offer(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink) {
+  ++seen_;
+  const bool is_data =
+      datagram.header_bytes == wire::kDataBytes && datagram.header[3] == static_cast<std::uint8_t>(wire::Type::data);
+  const bool lose = uniform() < rates_.loss, hold = uniform() < rates_.reorder;
+  const bool twice = uniform() < rates_.duplicate, damage = uniform() < rates_.corrupt;
+  if (lose) {
+    ++counters_.lost;
+    counters_.lost_data += is_data ? 1 : 0;
+  } else if (damage) {
+    Held damaged = copy(port, datagram);
+    const std::uint64_t bit = next() % (8 * damaged.bytes.size());
+    damaged.bytes[bit / 8] = static_cast<std::uint8_t>(damaged.bytes[bit / 8] ^ (1u << (bit % 8)));
+    ++counters_.corrupted;
+    counters_.corrupted_data += is_data ? 1 : 0;
+    deliver(damaged, sink);
+  } else if (hold) {
+    ++counters_.reordered;
+    held_.push_back(copy(port, datagram));
+  } else {
+    if (twice) {
+      ++counters_.duplicated;
+      held_.push_back(copy(port, datagram));
+    }
+    sink->on_datagram(port, datagram);
+  }
+  for (std::size_t i = 0; i < held_.size();) {
+    if (held_[i].due > seen_) {
+      ++i;
+      continue;
+    }
+    const Held due = std::move(held_[i]);
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    deliver(due, sink);
+  }
+}
+
+void FaultInjector::release_all(RxSink* sink) {
+  std::vector<Held> held;
+  held.swap(held_);
+  for (const Held& each : held) deliver(each, sink);
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,66 @@
+// Injects loss, reordering, duplication and corruption into received datagrams, by a seed: the knobs fault_*.
+// Sees bytes, not packets; draws nothing and costs one branch while every rate is zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "native/wire/burst.h"
+
+namespace weft::datapath {
+
+struct FaultRates {
+  std::uint64_t seed = 1;
+  double loss = 0, reorder = 0, duplicate = 0, corrupt = 0;  // probability per datagram
+  bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
+};
+
+struct FaultCounters {
+  std::int64_t lost = 0, lost_data = 0, reordered = 0, duplicated = 0, corrupted = 0, corrupted_data = 0;
+};
+
+// Where datagrams end up.
+class RxSink {
+ public:
+  virtual void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) = 0;
+
+ protected:
+  ~RxSink() = default;
+};
+
+class FaultInjector {
+ public:
+  explicit FaultInjector(const FaultRates& rates) noexcept : rates_(rates), state_(rates.seed), active_(rates.any()) {}
+
+  bool active() const noexcept { return active_; }
+  // Passes the datagram on: once, twice, later, damaged or not at all.
+  void offer(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink);
+  // A datagram held back leaves after this many others, or when nothing else arrives (release_all).
+  static constexpr std::uint64_t kHoldMax = 32;
+  bool holds() const noexcept { return !held_.empty(); }
+  void release_all(RxSink* sink);
+  const FaultCounters& counters() const noexcept { return counters_; }
+
+ private:
+  struct Held {
+    std::uint64_t due;
+    std::uint32_t port;
+    bool congestion_experienced;
+    std::uint32_t header_bytes;
+    std::vector<std::uint8_t> bytes;
+  };
+  double uniform() noexcept;
+  std::uint64_t next() noexcept;
+  Held copy(std::uint32_t port, const wire::RxDatagram& datagram);
+  static void deliver(const Held& held, RxSink* sink);
+
+  FaultRates rates_;
+  std::uint64_t state_;
+  std::uint64_t seen_ = 0;
+  bool active_;
+  std::vector<Held> held_;
+  FaultCounters counters_;
+};
+
+}  // namespace weft::datapath

@@ -1,0 +1,120 @@
+// Opening and waiting; sending is in udp_tx.cc, receiving in udp_rx.cc.
+// What the kernel refuses is either named in an error or, where the transport works without, done without.
+#include "native/datapath/udp/udp_datapath.h"
+
+#include <linux/udp.h>
+#include <netinet/ip.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "native/datapath/udp/staging.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr int kEctZero = 0x02;  // RFC 3168: ECN-capable
+constexpr int kOn = 1;
+
+std::string complaint(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+
+}  // namespace
+
+UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {}
+
+UdpDatapath::~UdpDatapath() {
+  for (const Port& port : ports_) ::close(port.descriptor);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+bool UdpDatapath::open(std::string* error) {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ < 0) {
+    *error = complaint("epoll_create1");
+    return false;
+  }
+  staging_.reset(new (std::nothrow) Staging);
+  if (staging_ == nullptr) *error = "out of memory for receive buffers";
+  return staging_ != nullptr;
+}
+
+bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
+  const int wanted = static_cast<int>(std::min<std::int64_t>(options_.socket_buffer_bytes, 1 << 30));
+  for (const auto& [forced, plain] : {std::pair{SO_RCVBUFFORCE, SO_RCVBUF}, std::pair{SO_SNDBUFFORCE, SO_SNDBUF}}) {
+    // Root may go beyond net.core.rmem_max; others get what the limit allows.
+    if (::setsockopt(descriptor, SOL_SOCKET, forced, &wanted, sizeof wanted) != 0 &&
+        ::setsockopt(descriptor, SOL_SOCKET, plain, &wanted, sizeof wanted) != 0) {
+      *error = complaint("socket buffer");
+      return false;
+    }
+  }
+  int granted = 0;
+  socklen_t length = sizeof granted;
+  ::getsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &granted, &length);
+  // getsockopt reports twice what was asked for: room for the kernel's own bookkeeping (socket(7)).
+  const std::int64_t usable = granted / 2;
+  buffer_bytes_ = ports_.empty() ? usable : std::min(buffer_bytes_, usable);
+  ::setsockopt(descriptor, SOL_SOCKET, SO_RXQ_OVFL, &kOn, sizeof kOn);
+  ::setsockopt(descriptor, IPPROTO_UDP, UDP_GRO, &kOn, sizeof kOn);
+  if (options_.ecn) {
+    const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+    ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &kEctZero, sizeof kEctZero);
+    ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
+  }
+  // A router that must fragment is slow but right; one that drops in silence would be a hang.
+  const int fragment = v6 ? IPV6_PMTUDISC_DONT : IP_PMTUDISC_DONT;
+  ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
+               sizeof fragment);
+  return true;
+}
+
+bool UdpDatapath::open_port(const SocketAddress& local, unsigned interface_index, std::uint32_t* port,
+                            std::string* error) {
+  Port made;
+  made.v6 = local.is_v6();
+  made.descriptor = ::socket(local.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made.descriptor < 0) {
+    *error = complaint("no socket for a path");
+    return false;
+  }
+  SocketAddress bound = local;
+  bound.set_port(0);
+  if (bound.is_v6() && IN6_IS_ADDR_LINKLOCAL(&bound.v6.sin6_addr)) bound.v6.sin6_scope_id = interface_index;
+  socklen_t length = bound.bytes();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = static_cast<std::uint32_t>(ports_.size());
+  const bool ready = set_options(made.descriptor, made.v6, error) &&
+                     ::bind(made.descriptor, &bound.any, bound.bytes()) == 0 &&
+                     ::getsockname(made.descriptor, &bound.any, &length) == 0 &&
+                     ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
+  if (!ready) {
+    if (error->empty()) *error = complaint(("cannot bind a path to " + local.text()).c_str());
+    ::close(made.descriptor);
+    return false;
+  }
+  made.number = bound.port();
+  *port = static_cast<std::uint32_t>(ports_.size());
+  ports_.push_back(made);
+  return true;
+}
+
+void UdpDatapath::watch(int descriptor) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = ~std::uint32_t{0};
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
+}
+
+void UdpDatapath::wait(std::int64_t timeout_ns) {
+  pollfd descriptor{epoll_, POLLIN, 0};
+  const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  ::ppoll(&descriptor, 1, timeout_ns < 0 ? nullptr : &timeout, nullptr);
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,101 @@
+// Receiving: into staging, then cut at the stride that GRO reports. Nothing is written where a guess says it belongs.
+// A datagram is gone once the sink returns; who wants it longer copies it.
+#include <linux/udp.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "native/datapath/udp/staging.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::uint8_t kEcnMask = 0x03, kCongestionExperienced = 0x03;
+
+struct Control {
+  std::size_t stride = 0;  // 0: one datagram
+  bool marked = false;
+  bool has_drops = false;
+  std::uint32_t drops = 0;
+};
+
+Control read_control(msghdr* header) {
+  Control found;
+  for (cmsghdr* at = CMSG_FIRSTHDR(header); at != nullptr; at = CMSG_NXTHDR(header, at)) {
+    if (at->cmsg_level == IPPROTO_UDP && at->cmsg_type == UDP_GRO) {
+      int stride = 0;
+      std::memcpy(&stride, CMSG_DATA(at), sizeof stride);
+      found.stride = stride > 0 ? static_cast<std::size_t>(stride) : 0;
+    } else if (at->cmsg_level == IPPROTO_IP && at->cmsg_type == IP_TOS) {
+      found.marked = (*CMSG_DATA(at) & kEcnMask) == kCongestionExperienced;
+    } else if (at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_TCLASS) {
+      int traffic_class = 0;
+      std::memcpy(&traffic_class, CMSG_DATA(at), sizeof traffic_class);
+      found.marked = (traffic_class & kEcnMask) == kCongestionExperienced;
+    } else if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SO_RXQ_OVFL) {
+      std::memcpy(&found.drops, CMSG_DATA(at), sizeof found.drops);
+      found.has_drops = true;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::size_t UdpDatapath::rx_burst(RxSink* sink) {
+  epoll_event ready[64];
+  const int count = ::epoll_wait(epoll_, ready, 64, 0);
+  std::size_t seen = 0;
+  for (int i = 0; i < count; ++i) {
+    if (ready[i].data.u32 < ports_.size()) seen += receive(ready[i].data.u32, sink);
+  }
+  // Nothing more may come to push a held datagram out.
+  if (seen == 0 && faults_.holds()) faults_.release_all(sink);
+  return seen;
+}
+
+std::size_t UdpDatapath::receive(std::uint32_t index, RxSink* sink) {
+  Staging& staging = *staging_;
+  for (std::size_t i = 0; i < kRxMessages; ++i) {
+    staging.rx_vectors[i] = {staging.rx_bytes[i], kRxBytes};
+    msghdr& header = staging.rx_headers[i].msg_hdr;
+    header = msghdr{};
+    header.msg_iov = &staging.rx_vectors[i];
+    header.msg_iovlen = 1;
+    header.msg_control = staging.rx_control[i];
+    header.msg_controllen = kControlBytes;
+  }
+  ++counters_.calls;
+  const int got = ::recvmmsg(ports_[index].descriptor, staging.rx_headers, kRxMessages, MSG_DONTWAIT, nullptr);
+  std::size_t seen = 0;
+  for (int i = 0; i < got; ++i) {
+    mmsghdr& message = staging.rx_headers[i];
+    const Control control = read_control(&message.msg_hdr);
+    if (control.has_drops && control.drops != ports_[index].drops_seen) {
+      counters_.host_drops += control.drops - ports_[index].drops_seen;
+      ports_[index].drops_seen = control.drops;
+    }
+    const std::size_t bytes = message.msg_len;
+    const std::size_t stride = control.stride == 0 ? std::max<std::size_t>(bytes, 1) : control.stride;
+    seen += (bytes + stride - 1) / stride;
+    split(index, staging.rx_bytes[i], bytes, stride, control.marked, sink);
+  }
+  counters_.datagrams_received += static_cast<std::int64_t>(seen);
+  return seen;
+}
+
+void UdpDatapath::split(std::uint32_t index, const std::uint8_t* at, std::size_t bytes, std::size_t stride, bool marked,
+                        RxSink* sink) {
+  for (std::size_t offset = 0; offset < bytes; offset += stride) {
+    const wire::RxDatagram datagram = wire::datagram_at(at + offset, std::min(stride, bytes - offset), marked);
+    if (faults_.active()) {
+      faults_.offer(index, datagram, sink);
+    } else {
+      sink->on_datagram(index, datagram);
+    }
+  }
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,120 @@
+// Sending: a burst is one message with UDP_SEGMENT, a run of bursts of one port one sendmmsg.
+// A datagram the kernel will not take is dropped and counted: the protocol sends it again.
+#include <linux/udp.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "native/datapath/udp/staging.h"
+
+namespace weft::datapath {
+namespace {
+
+std::size_t fill_vectors(const wire::TxBurst& burst, std::size_t from, std::size_t count, iovec* out) {
+  std::size_t used = 0;
+  for (std::size_t i = from; i < from + count; ++i) {
+    out[used++] = {const_cast<std::uint8_t*>(burst.header(i)), burst.header_bytes};
+    if (burst.payload[i].bytes != 0)
+      out[used++] = {const_cast<std::uint8_t*>(burst.payload[i].data), burst.payload[i].bytes};
+  }
+  return used;
+}
+
+void fill_address(const TxItem& item, msghdr* header) {
+  header->msg_name = const_cast<SocketAddress*>(item.to);
+  header->msg_namelen = item.to->bytes();
+}
+
+void fill_segment_size(std::uint32_t datagram_bytes, char* control, msghdr* header) {
+  header->msg_control = control;
+  header->msg_controllen = CMSG_SPACE(sizeof(std::uint16_t));
+  cmsghdr* message = CMSG_FIRSTHDR(header);
+  message->cmsg_level = IPPROTO_UDP;
+  message->cmsg_type = UDP_SEGMENT;
+  message->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+  const auto size = static_cast<std::uint16_t>(datagram_bytes);
+  std::memcpy(CMSG_DATA(message), &size, sizeof size);
+}
+
+// The send buffer is full: wait a moment for the device to drain, once.
+void wait_writable(int descriptor) {
+  pollfd waiting{descriptor, POLLOUT, 0};
+  static_cast<void>(::poll(&waiting, 1, 1));
+}
+
+}  // namespace
+
+void UdpDatapath::tx_burst(const TxItem* items, std::size_t count) {
+  std::size_t begin = 0;
+  while (begin < count) {
+    std::size_t end = begin + 1;
+    while (end < count && end - begin < kTxMessages && items[end].port == items[begin].port) ++end;
+    send_run(items + begin, end - begin);
+    begin = end;
+  }
+}
+
+void UdpDatapath::send_run(const TxItem* items, std::size_t count) {
+  Port& port = ports_[items[0].port];
+  Staging& staging = *staging_;
+  for (std::size_t i = 0; i < count; ++i) {
+    const wire::TxBurst& burst = *items[i].burst;
+    msghdr& header = staging.tx_headers[i].msg_hdr;
+    header = msghdr{};
+    fill_address(items[i], &header);
+    header.msg_iov = staging.tx_vectors[i];
+    header.msg_iovlen = fill_vectors(burst, 0, burst.count, staging.tx_vectors[i]);
+    if (burst.count > 1) fill_segment_size(burst.datagram_bytes, staging.tx_control[i], &header);
+  }
+  bool waited = false;
+  for (std::size_t done = 0; done < count;) {
+    const wire::TxBurst& burst = *items[done].burst;
+    if (burst.count > 1 && !port.trains) {
+      send_singly(items[done++]);
+      continue;
+    }
+    std::size_t run = 1;
+    while (done + run < count && (port.trains || items[done + run].burst->count == 1)) ++run;
+    ++counters_.calls;
+    const int sent = ::sendmmsg(port.descriptor, staging.tx_headers + done, static_cast<unsigned>(run), MSG_NOSIGNAL);
+    if (sent > 0) {
+      for (int i = 0; i < sent; ++i) counters_.datagrams_sent += items[done + static_cast<std::size_t>(i)].burst->count;
+      done += static_cast<std::size_t>(sent);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if ((errno == EAGAIN || errno == ENOBUFS) && !waited) {
+      waited = true;
+      wait_writable(port.descriptor);
+      continue;
+    }
+    if (burst.count > 1 && (errno == EINVAL || errno == EMSGSIZE || errno == EIO || errno == ENOPROTOOPT)) {
+      port.trains = errno == EMSGSIZE;  // a train too long for this route says nothing about the next
+      send_singly(items[done++]);
+      continue;
+    }
+    counters_.send_errors += burst.count;
+    ++done;
+  }
+}
+
+void UdpDatapath::send_singly(const TxItem& item) {
+  const Port& port = ports_[item.port];
+  for (std::size_t i = 0; i < item.burst->count; ++i) {
+    msghdr header{};
+    iovec vectors[2];
+    fill_address(item, &header);
+    header.msg_iov = vectors;
+    header.msg_iovlen = fill_vectors(*item.burst, i, 1, vectors);
+    ++counters_.calls;
+    if (::sendmsg(port.descriptor, &header, MSG_NOSIGNAL) >= 0) {
+      ++counters_.datagrams_sent;
+    } else {
+      ++counters_.send_errors;
+    }
+  }
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,241 @@
+// Posting reserves room on every engine involved before it numbers a message: a message is posted everywhere or
+// nowhere. Failing is two steps: every flow lets go of its buffers, and only then do requests complete with the reason
+// (P-1).
+#include "native/engine/connection.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "native/engine/clock.h"
+#include "native/engine/futex.h"
+
+namespace weft::engine {
+namespace {
+
+// An engine passes through its loop within microseconds; this only keeps a defect from becoming a hang.
+constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
+
+}  // namespace
+
+void RequestSlot::begin(const void* data, std::size_t bytes) noexcept {
+  taken_ = true;
+  begin_ = reinterpret_cast<std::uintptr_t>(data);
+  length_ = bytes;
+  bytes_ = 0;
+  state_.store(kPending, std::memory_order_relaxed);
+}
+
+void RequestSlot::complete(Status status, std::size_t bytes) noexcept {
+  bytes_ = bytes;
+  state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
+}
+
+bool RequestSlot::overlaps(const void* data, std::size_t bytes) const noexcept {
+  const auto from = reinterpret_cast<std::uintptr_t>(data);
+  return taken_ && !done() && begin_ < from + bytes && from < begin_ + length_;
+}
+
+void RequestSlot::wait(std::int64_t timeout_ns) noexcept {
+  const std::int64_t until_ns = now_ns() + timeout_ns;
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
+    futex_wait(&state_, kPending, left_ns);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address,
+                               Notifier* notifier)
+    : id_(id),
+      flows_(std::move(flows)),
+      peer_address_(std::move(peer_address)),
+      notifier_(notifier),
+      flows_live_(static_cast<std::int32_t>(flows_.size())) {}
+
+// Under the direction's mutex: the slot of the next message, if it is free.
+Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept {
+  if (bytes > core::kMessageBytesMax || (data == nullptr && bytes != 0)) return Status::invalid_argument;
+  const Status failure = health();
+  if (direction->swept) return failure;
+  if (failure != Status::ok) return failure;
+  if (direction->slots == nullptr) {
+    direction->slots.reset(new (std::nothrow) RequestSlot[kRequestsMax]);
+    if (direction->slots == nullptr) return Status::out_of_memory;
+  }
+  RequestSlot& slot = direction->slots[direction->next_message % kRequestsMax];
+  if (!slot.usable()) return Status::would_block;
+  slot.begin(data, bytes);
+  *out = &slot;
+  return Status::ok;
+}
+
+bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes, bool everywhere) noexcept {
+  for (std::uint32_t i = 0; i < stripes(); ++i) {
+    if (!everywhere && !core::takes_part(message, bytes, i, stripes())) continue;
+    if (flows_[i].engine->reserve(1)) continue;
+    for (std::uint32_t k = 0; k < i; ++k) {
+      if (everywhere || core::takes_part(message, bytes, k, stripes())) flows_[k].engine->give_back(1);
+    }
+    return false;
+  }
+  return true;
+}
+
+Status ConnectionCore::post_send(const void* data, std::size_t bytes, Request** out) noexcept {
+  *out = nullptr;
+  const std::lock_guard<std::mutex> lock(send_.mutex);
+  RequestSlot* slot = nullptr;
+  const Status status = begin(&send_, data, bytes, &slot);
+  if (status != Status::ok) return status;
+  const std::uint64_t message = send_.next_message;
+  if (!reserve(message, bytes, false)) {
+    slot->release();
+    return Status::would_block;
+  }
+  ++send_.next_message;
+  slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
+  auto* bytes_at = static_cast<std::uint8_t*>(const_cast<void*>(data));
+  for (std::uint32_t i = 0; i < stripes(); ++i) {
+    if (!core::takes_part(message, bytes, i, stripes())) continue;
+    flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot});
+  }
+  *out = slot;
+  return Status::ok;
+}
+
+Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept {
+  *out = nullptr;
+  const std::lock_guard<std::mutex> lock(receive_.mutex);
+  RequestSlot* slot = nullptr;
+  const Status status = begin(&receive_, data, capacity_bytes, &slot);
+  if (status != Status::ok) return status;
+  const std::uint64_t message = receive_.next_message;
+  if (!reserve(message, capacity_bytes, true)) {
+    slot->release();
+    return Status::would_block;
+  }
+  ++receive_.next_message;
+  slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
+  slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
+  slot->ticket.message.store(message, std::memory_order_release);
+  for (const FlowRef& flow : flows_) {
+    flow.engine->post({Command::Kind::receive, flow.flow, id_, message, static_cast<std::uint8_t*>(data),
+                       capacity_bytes, &slot->ticket});
+  }
+  *out = slot;
+  return Status::ok;
+}
+
+void ConnectionCore::release(Request* request) noexcept {
+  auto* slot = static_cast<RequestSlot*>(request);
+  Direction& direction =
+      slot >= send_.slots.get() && slot < send_.slots.get() + kRequestsMax && send_.slots != nullptr ? send_ : receive_;
+  const std::lock_guard<std::mutex> lock(direction.mutex);
+  if (slot->done()) slot->release();
+}
+
+Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept {
+  static_cast<RequestSlot*>(request)->wait(timeout_ns);
+  return request->done() ? Status::ok : Status::timed_out;
+}
+
+void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept {
+  if (slot->parts.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  slot->complete(Status::ok, message_bytes);
+  notifier_->notify();
+}
+
+void ConnectionCore::on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept {
+  if (!core::on_stripe_placed(*ticket, message_bytes, stripes())) return;
+  const std::uint64_t message = ticket->message.load(std::memory_order_relaxed);
+  receive_.slots[message % kRequestsMax].complete(Status::ok, message_bytes);
+  notifier_->notify();
+}
+
+void ConnectionCore::fail(Status reason) noexcept {
+  std::int32_t healthy = 0;
+  if (!failure_.compare_exchange_strong(healthy, static_cast<std::int32_t>(reason))) return;
+  for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
+}
+
+void ConnectionCore::on_flow_let_go() noexcept {
+  if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  sweep(&send_, health());
+  sweep(&receive_, health());
+  // Only now: who waits for zero may free the buffers.
+  flows_live_.store(INT32_MIN, std::memory_order_release);
+  futex_wake_all(&flows_live_);
+  notifier_->notify();
+}
+
+void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
+  const std::lock_guard<std::mutex> lock(direction->mutex);
+  direction->swept = true;
+  if (direction->slots == nullptr) return;
+  for (std::uint64_t i = 0; i < kRequestsMax; ++i) {
+    RequestSlot& slot = direction->slots[i];
+    if (slot.taken() && !slot.done()) slot.complete(reason, 0);
+  }
+}
+
+void ConnectionCore::await_let_go() noexcept {
+  const std::int64_t until_ns = now_ns() + kLetGoNsMax;
+  for (;;) {
+    const std::int32_t live = flows_live_.load(std::memory_order_acquire);
+    if (live == INT32_MIN || now_ns() >= until_ns) return;
+    futex_wait(&flows_live_, live, 1'000'000);
+  }
+}
+
+void ConnectionCore::close() noexcept {
+  fail(Status::cancelled);
+  await_let_go();
+}
+
+bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept {
+  const std::lock_guard<std::mutex> lock(direction->mutex);
+  if (direction->slots == nullptr) return false;
+  return std::any_of(direction->slots.get(), direction->slots.get() + kRequestsMax,
+                     [&](const RequestSlot& slot) { return slot.overlaps(data, bytes); });
+}
+
+void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
+  // Sequence numbers already given to a message cannot be taken back: letting go of its buffer ends the connection.
+  if (outstanding_in(&send_, data, bytes) || outstanding_in(&receive_, data, bytes)) close();
+}
+
+ConnectionCounters ConnectionCore::counters() const {
+  ConnectionCounters total;
+  for (const FlowRef& ref : flows_) {
+    ref.engine->call([&] {
+      core::Flow* flow = ref.engine->stack().flow(ref.flow);
+      if (flow == nullptr || ref.engine->owner_id(ref.flow) != id_) return;
+      const core::FlowCounters& tx = flow->tx.counters();
+      const core::FlowCounters& rx = flow->rx.counters();
+      total.bytes_sent += tx.bytes_sent;
+      total.bytes_received += rx.bytes_received;
+      total.segments_sent += tx.segments_sent - tx.segments_resent;
+      total.segments_received += rx.segments_received;
+      total.segments_resent += tx.segments_resent;
+      total.segments_lost += tx.segments_lost;
+      total.segments_duplicate += rx.segments_duplicate;
+      total.acks_sent += rx.acks_sent;
+      total.acks_received += tx.acks_received;
+      total.spurious_resends += tx.spurious_resends;
+      const core::PathSet& paths = flow->peer->paths();
+      if (total.paths.size() < paths.count()) total.paths.resize(paths.count());
+      for (std::size_t i = 0; i < paths.count(); ++i) {
+        const core::PathState& path = paths.path(i);
+        total.paths[i].bytes_sent += path.bytes_sent;
+        total.paths[i].segments_sent += path.segments_sent;
+        total.paths[i].segments_lost += path.segments_lost;
+        total.paths[i].rtt_ns = std::max(total.paths[i].rtt_ns, path.rtt.smoothed_ns());
+        total.paths[i].usable += path.usable && ref.engine == flows_[0].engine ? 1 : 0;
+      }
+    });
+  }
+  return total;
+}
+
+}  // namespace weft::engine

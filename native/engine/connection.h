@@ -1,0 +1,115 @@
+// A caller's connection: numbers messages, hands them to the flows that carry them, and counts stripes home.
+// Touches no packet; runs in callers' threads, and in engine threads where it says so.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "native/core/receive_queue.h"
+#include "native/engine/engine.h"
+#include "native/engine/notifier.h"
+#include "native/engine/runtime.h"
+
+namespace weft::engine {
+
+class ConnectionCore;
+
+class RequestSlot final : public Request {
+ public:
+  bool usable() const noexcept { return !taken_; }
+  void begin(const void* data, std::size_t bytes) noexcept;
+  // Engine threads. The slot may be reused by its caller as soon as this has run.
+  void complete(Status status, std::size_t bytes) noexcept;
+  bool overlaps(const void* data, std::size_t bytes) const noexcept;
+  void wait(std::int64_t timeout_ns) noexcept;
+  void release() noexcept { taken_ = false; }
+  bool taken() const noexcept { return taken_; }
+
+  core::ReceiveTicket ticket;           // receives: shared by the flows
+  std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
+
+ private:
+  std::atomic<std::int32_t> sleepers_{0};
+  std::uintptr_t begin_ = 0;
+  std::size_t length_ = 0;
+  bool taken_ = false;
+};
+
+class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
+ public:
+  // Outstanding requests a direction. A power of two: a message's slot is its number modulo this.
+  static constexpr std::uint64_t kRequestsMax = 128;
+
+  ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, Notifier* notifier);
+
+  Status post_send(const void* data, std::size_t bytes, Request** out) noexcept;
+  Status post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept;
+  void release(Request* request) noexcept;
+  Status wait(Request* request, std::int64_t timeout_ns) noexcept;
+  void close() noexcept;
+  void quiesce(const void* data, std::size_t bytes) noexcept;
+  Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
+  const std::string& peer_address() const noexcept { return peer_address_; }
+  ConnectionCounters counters() const;
+  std::uint64_t id() const noexcept { return id_; }
+
+  // The first reason stands. Every flow is told to let go; the last to do so fails what is outstanding.
+  void fail(Status reason) noexcept;
+
+  // Engine threads.
+  void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
+  void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
+  void on_flow_let_go() noexcept;
+
+ private:
+  struct Direction {
+    std::mutex mutex;  // callers may be several; messages are numbered in the order of their calls
+    std::uint64_t next_message = 0;
+    std::unique_ptr<RequestSlot[]> slots;
+    bool swept = false;  // nothing will ever complete again but by the sweep that has run
+  };
+  Status begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept;
+  bool reserve(std::uint64_t message, std::uint64_t bytes, bool everywhere) noexcept;
+  void sweep(Direction* direction, Status reason) noexcept;
+  bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
+  void await_let_go() noexcept;
+  std::uint32_t stripes() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
+
+  const std::uint64_t id_;
+  const std::vector<FlowRef> flows_;
+  const std::string peer_address_;
+  Notifier* notifier_;
+  std::atomic<std::int32_t> failure_{0};
+  std::atomic<std::int32_t> flows_live_;
+  Direction send_, receive_;
+};
+
+// What a caller holds: closing is its last word, also when it forgets to say it.
+class ConnectionHandle final : public Connection {
+ public:
+  ConnectionHandle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), core_(std::move(core)) {}
+  ~ConnectionHandle() override { core_->close(); }
+  Status post_send(const void* data, std::size_t bytes, Request** out) noexcept override {
+    return core_->post_send(data, bytes, out);
+  }
+  Status post_receive(void* data, std::size_t bytes, Request** out) noexcept override {
+    return core_->post_receive(data, bytes, out);
+  }
+  void release(Request* request) noexcept override { core_->release(request); }
+  Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
+  void close() noexcept override { core_->close(); }
+  void quiesce(const void* data, std::size_t bytes) noexcept override { core_->quiesce(data, bytes); }
+  Status health() const noexcept override { return core_->health(); }
+  std::string peer_address() const override { return core_->peer_address(); }
+  ConnectionCounters counters() const override { return core_->counters(); }
+
+ private:
+  std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
+  std::shared_ptr<ConnectionCore> core_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,32 @@
+// Which network devices the knobs name, and what each can carry. A device is one interface, or several joined by '+'.
+// Opens no socket.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "native/datapath/udp/interfaces.h"
+#include "native/engine/knobs.h"
+#include "native/engine/runtime.h"
+
+namespace weft::engine {
+
+struct DevicePlace {
+  datapath::SocketAddress address;
+  unsigned interface_index = 0;
+};
+
+struct DeviceState {
+  Device info;
+  std::vector<DevicePlace> places;  // one an interface; path i uses places[i % size]
+  std::uint32_t segment_bytes = 0;  // largest datagram its interfaces take, capped as the knob says
+  std::uint32_t train_bytes = 0;
+};
+
+// False with `error` naming the interface that is missing, and those there are.
+bool find_devices(const Knobs& knobs, std::vector<DeviceState>* out, std::string* error);
+
+// Largest datagram (our header and payload) that fits `mtu_bytes`, under the knob's cap.
+std::uint32_t datagram_bytes(const Knobs& knobs, std::int64_t mtu_bytes, bool v6) noexcept;
+
+}  // namespace weft::engine

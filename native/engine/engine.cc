@@ -1,0 +1,327 @@
+// One round: urgent requests, commands, datagrams in, timers, bursts out, events. Then again, or spin, or sleep.
+// Everything but the rings and the urgent list is touched by this thread alone.
+#include "native/engine/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "native/engine/clock.h"
+#include "native/engine/connection.h"
+#include "native/engine/futex.h"
+
+namespace weft::engine {
+namespace {
+
+// Held datagrams (injected reordering) must not wait for a sleeping engine.
+constexpr std::int64_t kHoldSleepNs = 1'000'000;
+
+inline void relax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Engine::Engine(std::uint32_t id, const EngineConfig& config)
+    : id_(id),
+      spin_ns_(config.spin_ns),
+      stack_(config.stack),
+      datapath_(config.udp),
+      ring_(kRingCommands),
+      bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
+  items_.reserve(kTxBatch);
+}
+
+Engine::~Engine() {
+  stop();
+  if (doorbell_ >= 0) ::close(doorbell_);
+}
+
+bool Engine::start(std::string* error) {
+  if (!datapath_.open(error)) return false;
+  doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (doorbell_ < 0) {
+    *error = std::string("no descriptor for an engine's doorbell: ") + std::strerror(errno);
+    return false;
+  }
+  datapath_.watch(doorbell_);
+  // The application's signals are the application's: none is taken by an engine.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+    const std::string name = "weft-engine-" + std::to_string(id_);
+    ::pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+  } catch (const std::exception& problem) {
+    *error = std::string("no thread for an engine: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
+}
+
+void Engine::stop() noexcept {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  thread_.join();
+}
+
+void Engine::run() noexcept {
+  std::int64_t busy_ns = now_ns();
+  while (!stopping_.load(std::memory_order_acquire)) {
+    ++loops_;
+    if (round()) {
+      busy_ns = now_ns_;
+    } else if (now_ns_ - busy_ns < spin_ns_) {
+      relax();
+    } else {
+      sleep();
+      busy_ns = now_ns();
+    }
+  }
+  take_urgent();
+}
+
+bool Engine::round() noexcept {
+  now_ns_ = now_ns();
+  bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
+  busy |= take_commands();
+  busy |= datapath_.rx_burst(this) != 0;
+  if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
+  busy |= transmit();
+  busy |= take_events();
+  return busy;
+}
+
+void Engine::sleep() noexcept {
+  sleeping_.store(true, std::memory_order_seq_cst);
+  // Whoever posted before it saw the flag rang no bell: look once more.
+  if (ring_.empty() && !has_urgent_.load(std::memory_order_seq_cst) && !stopping_.load(std::memory_order_seq_cst)) {
+    const std::int64_t due_ns = stack_.poll_timeout();
+    std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
+    if (datapath_.holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
+    datapath_.wait(timeout_ns);
+    ++wakeups_;
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+  std::uint64_t rung;
+  static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
+}
+
+void Engine::wake() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!sleeping_.load(std::memory_order_relaxed)) return;
+  const std::uint64_t one = 1;
+  static_cast<void>(!::write(doorbell_, &one, sizeof one));
+}
+
+void Engine::post(const Command& command) noexcept {
+  ring_.post(command);
+  wake();
+}
+
+void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept {
+  Urgent urgent{};
+  urgent.kind = Urgent::Kind::abort;
+  urgent.flow = flow;
+  urgent.connection = connection;
+  urgent.reason = reason;
+  {
+    const std::lock_guard<std::mutex> lock(urgent_mutex_);
+    urgent_.push_back(urgent);
+    has_urgent_.store(true, std::memory_order_seq_cst);
+  }
+  wake();
+}
+
+void Engine::call(const std::function<void()>& work) noexcept {
+  std::atomic<std::int32_t> done{0};
+  Urgent urgent{};
+  urgent.kind = Urgent::Kind::call;
+  urgent.work = &work;
+  urgent.done = &done;
+  {
+    const std::lock_guard<std::mutex> lock(urgent_mutex_);
+    urgent_.push_back(urgent);
+    has_urgent_.store(true, std::memory_order_seq_cst);
+  }
+  wake();
+  while (done.load(std::memory_order_acquire) != 2) futex_wait(&done, 0, 1'000'000);
+}
+
+bool Engine::take_urgent() noexcept {
+  std::vector<Urgent> taken;
+  {
+    const std::lock_guard<std::mutex> lock(urgent_mutex_);
+    taken.swap(urgent_);
+    has_urgent_.store(false, std::memory_order_relaxed);
+  }
+  for (const Urgent& urgent : taken) {
+    if (urgent.kind == Urgent::Kind::abort) {
+      do_abort(urgent);
+      continue;
+    }
+    (*urgent.work)();
+    // 1 wakes the caller; after 2 its frame, and with it the word, may be gone.
+    urgent.done->store(1, std::memory_order_release);
+    futex_wake_all(urgent.done);
+    urgent.done->store(2, std::memory_order_release);
+  }
+  return !taken.empty();
+}
+
+void Engine::do_abort(const Urgent& urgent) noexcept {
+  ConnectionCore* connection = owner(urgent.flow);
+  if (connection == nullptr || connection->id() != urgent.connection) return;
+  stack_.close_flow(now_ns_, urgent.flow, urgent.reason);
+  if (let_go_[urgent.flow]) return;
+  let_go_[urgent.flow] = true;
+  const std::shared_ptr<ConnectionCore> keep = owners_[urgent.flow];
+  // A flow that its peer closed first, or whose peer is dead, has nothing left to wait for.
+  keep->on_flow_let_go();
+}
+
+bool Engine::take_commands() noexcept {
+  Command command;
+  bool any = false;
+  // Bounded, so that a flood of posts does not starve the sockets.
+  for (int i = 0; i < 256 && ring_.poll(&command); ++i) {
+    do_command(command);
+    any = true;
+  }
+  return any;
+}
+
+void Engine::do_command(const Command& command) noexcept {
+  ConnectionCore* connection = owner(command.flow);
+  // Posted to a connection that has failed meanwhile: its sweep completes the request.
+  if (connection == nullptr || connection->id() != command.connection) return;
+  const Status status =
+      command.kind == Command::Kind::send
+          ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes, command.cookie)
+          : stack_.post_receive(now_ns_, command.flow, command.data, command.bytes,
+                                static_cast<core::ReceiveTicket*>(command.cookie));
+  if (status == Status::ok) return;
+  connection->fail(status == Status::would_block ? Status::out_of_memory : status);
+}
+
+void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
+  static_cast<void>(port);
+  stack_.on_datagram(now_ns_, datagram);
+}
+
+bool Engine::transmit() noexcept {
+  items_.clear();
+  while (items_.size() < kTxBatch) {
+    wire::TxBurst& burst = bursts_[items_.size()];
+    if (!stack_.poll_transmit(now_ns_, &burst)) break;
+    const bool routed = burst.peer < routes_.size() && burst.path < routes_[burst.peer].size();
+    if (!routed) continue;  // its peer was closed in this very round
+    const Route& route = routes_[burst.peer][burst.path];
+    items_.push_back({&burst, route.port, &route.to});
+  }
+  if (items_.empty()) return false;
+  // Bursts of one port next to each other share a system call.
+  std::stable_sort(items_.begin(), items_.end(),
+                   [](const datapath::TxItem& a, const datapath::TxItem& b) { return a.port < b.port; });
+  datapath_.tx_burst(items_.data(), items_.size());
+  return true;
+}
+
+bool Engine::take_events() noexcept {
+  core::Event event;
+  bool any = false;
+  while (stack_.poll_event(&event)) {
+    any = true;
+    switch (event.kind) {
+      case core::Event::Kind::send_done:
+        if (ConnectionCore* connection = owner(event.flow)) {
+          connection->on_send_done(static_cast<RequestSlot*>(event.cookie), event.value);
+        }
+        break;
+      case core::Event::Kind::stripe_placed:
+        if (ConnectionCore* connection = owner(event.flow)) {
+          connection->on_stripe_placed(static_cast<core::ReceiveTicket*>(event.cookie), event.value);
+        }
+        break;
+      case core::Event::Kind::flow_failed:
+        if (ConnectionCore* connection = owner(event.flow)) connection->fail(event.status);
+        break;
+      case core::Event::Kind::flow_closed:
+        on_flow_closed(event.flow);
+        break;
+      case core::Event::Kind::path_down:
+      case core::Event::Kind::path_up:
+      case core::Event::Kind::peer_dead:
+      case core::Event::Kind::policy_failed:
+        break;
+    }
+  }
+  return any;
+}
+
+void Engine::on_flow_closed(std::uint32_t flow) noexcept {
+  ConnectionCore* connection = owner(flow);
+  if (connection == nullptr) return;
+  const std::shared_ptr<ConnectionCore> keep = owners_[flow];
+  if (!let_go_[flow]) {
+    let_go_[flow] = true;
+    keep->fail(Status::connection_closed);
+    keep->on_flow_let_go();
+  }
+  owners_[flow].reset();
+  open_flows_.fetch_sub(1, std::memory_order_relaxed);
+  stack_.release_flow(flow);
+}
+
+void Engine::set_routes(std::uint32_t peer, std::vector<Route> routes) {
+  if (routes_.size() <= peer) routes_.resize(peer + 1);
+  routes_[peer] = std::move(routes);
+}
+
+void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {
+  if (owners_.size() <= flow) {
+    owners_.resize(flow + 1);
+    let_go_.resize(flow + 1, false);
+  }
+  owners_[flow] = std::move(connection);
+  let_go_[flow] = false;
+  open_flows_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint64_t Engine::owner_id(std::uint32_t flow) const noexcept {
+  return flow < owners_.size() && owners_[flow] != nullptr ? owners_[flow]->id() : 0;
+}
+
+EngineCounters Engine::counters() const {
+  const core::StackCounters& stack = stack_.counters();
+  const datapath::UdpCounters& udp = datapath_.counters();
+  const datapath::FaultCounters& faults = datapath_.fault_counters();
+  EngineCounters counters;
+  counters.datagrams_sent = udp.datagrams_sent;
+  counters.datagrams_received = udp.datagrams_received;
+  counters.malformed = stack.malformed + stack.bad_magic;
+  counters.stray = stack.stray;
+  counters.bad_crc = stack.bad_crc;
+  counters.bad_version = stack.bad_version;
+  counters.host_drops = udp.host_drops + udp.send_errors;
+  counters.injected_loss = faults.lost;
+  counters.injected_loss_data = faults.lost_data;
+  counters.injected_reorder = faults.reordered;
+  counters.injected_duplicate = faults.duplicated;
+  counters.injected_corrupt = faults.corrupted;
+  counters.injected_corrupt_data = faults.corrupted_data;
+  counters.wakeups = wakeups_;
+  counters.loops = loops_;
+  counters.events_policy_failed = stack.policies_failed;
+  return counters;
+}
+
+}  // namespace weft::engine

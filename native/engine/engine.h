@@ -1,0 +1,132 @@
+// The thread that owns a clock, a datapath's ports and many flows, and runs to completion.
+// Decides nothing about the protocol (the stack does) and nothing about who connects to whom (the control plane does).
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/core/stack.h"
+#include "native/datapath/udp/udp_datapath.h"
+#include "native/engine/command_ring.h"
+#include "native/engine/counters.h"
+
+namespace weft::engine {
+
+class ConnectionCore;
+class Engine;
+class RequestSlot;
+
+// One flow of a connection: where it lives.
+struct FlowRef {
+  Engine* engine = nullptr;
+  std::uint32_t flow = 0;
+};
+
+// What callers' threads ask of an engine.
+struct Command {
+  enum class Kind : std::uint8_t { send, receive } kind;
+  std::uint32_t flow;
+  std::uint64_t connection;  // whose flow it was when the command was posted; flow indices are reused
+  std::uint64_t message;
+  std::uint8_t* data;
+  std::uint64_t bytes;
+  void* cookie;
+};
+
+struct EngineConfig {
+  core::StackConfig stack;
+  datapath::UdpOptions udp;
+  std::int64_t spin_ns = 50'000;
+};
+
+// Where the datagrams of one path of one peer go.
+struct Route {
+  std::uint32_t port = 0;
+  datapath::SocketAddress to;
+};
+
+class Engine final : private datapath::RxSink {
+ public:
+  Engine(std::uint32_t id, const EngineConfig& config);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  bool start(std::string* error);
+  void stop() noexcept;
+  std::uint32_t id() const noexcept { return id_; }
+
+  // Callers' threads.
+  bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
+  void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
+  void post(const Command& command) noexcept;
+  // The flow is to let go of every buffer and tell its peer; the connection hears on_flow_let_go().
+  void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
+  // Runs `work` on the engine's thread and waits for it. Not from an engine's thread.
+  void call(const std::function<void()>& work) noexcept;
+
+  // Only inside call().
+  core::Stack& stack() noexcept { return stack_; }
+  datapath::UdpDatapath& datapath() noexcept { return datapath_; }
+  void set_routes(std::uint32_t peer, std::vector<Route> routes);
+  void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
+  std::int64_t time_ns() const noexcept { return now_ns_; }
+  std::uint64_t owner_id(std::uint32_t flow) const noexcept;
+  std::size_t open_flows() const noexcept { return open_flows_.load(std::memory_order_relaxed); }
+  EngineCounters counters() const;
+
+ private:
+  // Bursts taken before the sockets are looked at again: a longer batch makes send times, and so RTTs, stale.
+  static constexpr std::size_t kTxBatch = 8;
+  static constexpr std::size_t kRingCommands = 8192;
+
+  struct Urgent {
+    enum class Kind : std::uint8_t { abort, call } kind;
+    std::uint32_t flow = 0;
+    std::uint64_t connection = 0;
+    Status reason = Status::ok;
+    const std::function<void()>* work = nullptr;
+    std::atomic<std::int32_t>* done = nullptr;
+  };
+  void run() noexcept;
+  bool round() noexcept;
+  void sleep() noexcept;
+  void wake() noexcept;
+  bool take_commands() noexcept;
+  bool take_urgent() noexcept;
+  void do_command(const Command& command) noexcept;
+  void do_abort(const Urgent& urgent) noexcept;
+  bool transmit() noexcept;
+  bool take_events() noexcept;
+  void on_flow_closed(std::uint32_t flow) noexcept;
+  ConnectionCore* owner(std::uint32_t flow) noexcept { return flow < owners_.size() ? owners_[flow].get() : nullptr; }
+  void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override;
+
+  const std::uint32_t id_;
+  const std::int64_t spin_ns_;
+  core::Stack stack_;
+  datapath::UdpDatapath datapath_;
+  CommandRing<Command> ring_;
+  std::mutex urgent_mutex_;
+  std::vector<Urgent> urgent_;
+  std::atomic<bool> has_urgent_{false};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> open_flows_{0};
+  int doorbell_ = -1;
+  std::int64_t now_ns_ = 0;
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
+  std::vector<bool> let_go_;                             // by flow: its connection has been told
+  std::vector<std::vector<Route>> routes_;               // by peer, by path
+  std::unique_ptr<wire::TxBurst[]> bursts_;
+  std::vector<datapath::TxItem> items_;
+  std::int64_t loops_ = 0, wakeups_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,211 @@
+// Reserving gives indices and tokens to put into a frame; opening needs the other end's. Between the two nothing is
+// open. Work on a stack or a datapath runs on its engine's thread, by call().
+#include "native/engine/flow_setup.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+
+namespace weft::engine {
+
+std::uint64_t random_token() noexcept {
+  std::uint64_t token = 0;
+  while (::getrandom(&token, sizeof token, 0) != sizeof token || token == 0) {
+  }
+  return token;
+}
+
+bool FlowSetup::open_ports(Engine* engine, std::uint32_t device, std::vector<std::uint32_t>* out, std::string* error) {
+  std::vector<std::uint32_t>& ports = ports_[{engine->id(), device}];
+  bool ok = true;
+  if (ports.empty()) {
+    const std::vector<DevicePlace>& places = (*devices_)[device].places;
+    engine->call([&] {
+      for (std::int64_t i = 0; i < knobs_->paths && ok; ++i) {
+        const DevicePlace& place = places[static_cast<std::size_t>(i) % places.size()];
+        std::uint32_t port = 0;
+        ok = engine->datapath().open_port(place.address, place.interface_index, &port, error);
+        if (ok) ports.push_back(port);
+      }
+    });
+    // Fewer paths than asked for still make a connection; none does not.
+    if (!ports.empty()) ok = true;
+  }
+  *out = ports;
+  return ok;
+}
+
+Status FlowSetup::reserve(std::uint32_t device, std::uint64_t node, std::uint32_t remote_device,
+                          const std::vector<std::pair<std::uint16_t, std::uint16_t>>& engines,
+                          std::vector<LocalFlow>* out, std::string* error) {
+  for (const auto& [local, remote] : engines) {
+    LocalFlow flow;
+    flow.engine = (*engines_)[local].get();
+    flow.end.engine = local;
+    flow.end.remote_engine = remote;
+    std::vector<std::uint32_t> ports;
+    if (!open_ports(flow.engine, device, &ports, error)) {
+      give_back(*out);
+      return Status::out_of_descriptors;
+    }
+    const auto [place, fresh] = peers_.try_emplace(PeerKey{local, node, device, remote_device, remote});
+    Status status = Status::ok;
+    flow.engine->call([&] {
+      if (fresh) status = flow.engine->stack().reserve_peer(&place->second.index);
+      if (status == Status::ok) status = flow.engine->stack().reserve_flow(&flow.end.flow);
+      for (const std::uint32_t port : ports) flow.end.ports.push_back(flow.engine->datapath().port_number(port));
+    });
+    if (fresh) place->second.token = random_token();
+    if (status != Status::ok) {
+      if (fresh) peers_.erase(place);
+      give_back(*out);
+      *error = "an engine cannot hold another flow";
+      return status;
+    }
+    flow.end.peer = place->second.index;
+    flow.end.peer_token = place->second.token;
+    flow.end.flow_token = random_token();
+    out->push_back(std::move(flow));
+  }
+  return Status::ok;
+}
+
+void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
+                         Open* out) const {
+  const DeviceState& state = (*devices_)[device];
+  out->device = device;
+  out->segment_bytes = state.segment_bytes;
+  out->train_bytes = state.train_bytes;
+  out->payload_crc =
+      knobs_->payload_crc == CrcMode::on || (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  if (to != nullptr) {
+    const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
+    if (mtu_bytes > 0)
+      out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));
+  }
+  for (const DevicePlace& place : state.places) out->addresses.push_back(place.address);
+  for (const LocalFlow& flow : flows) {
+    out->flows.push_back(flow.end);
+    flow.engine->call([&] { out->buffer_bytes = static_cast<std::uint64_t>(flow.engine->datapath().buffer_bytes()); });
+  }
+}
+
+std::vector<Route> FlowSetup::make_routes(const LocalFlow& local, const FlowEnd& remote, const Open& open,
+                                          std::uint32_t device, std::size_t path_count) const {
+  const std::vector<std::uint32_t>& ports = ports_.at({local.engine->id(), device});
+  const std::vector<DevicePlace>& places = (*devices_)[device].places;
+  std::vector<Route> routes(path_count);
+  for (std::size_t i = 0; i < path_count; ++i) {
+    routes[i].port = ports[i];
+    routes[i].to = open.addresses[i % open.addresses.size()];
+    routes[i].to.set_port(remote.ports[i]);
+    // A link-local address means nothing without the interface it is on.
+    if (routes[i].to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&routes[i].to.v6.sin6_addr)) {
+      routes[i].to.v6.sin6_scope_id = places[i % places.size()].interface_index;
+    }
+  }
+  return routes;
+}
+
+Status FlowSetup::open_peer(const PeerKey& key, const LocalFlow& local, const FlowEnd& remote, const Open& open,
+                            std::uint32_t segment_bytes, std::string* error) {
+  PeerPlace& place = peers_.at(key);
+  if (place.open) {
+    if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
+    *error = "the peer changed its identity between two connections";
+    return Status::refused;
+  }
+  const std::uint32_t device = std::get<2>(key);
+  const std::size_t path_count = std::min(local.end.ports.size(), remote.ports.size());
+  const bool same_family =
+      !open.addresses.empty() && open.addresses[0].is_v6() == (*devices_)[device].places[0].address.is_v6();
+  if (path_count == 0 || !same_family) {
+    *error = path_count == 0 ? "the peer offers no path" : "the two ends use different address families (knob family)";
+    return Status::refused;
+  }
+  core::PeerConfig config;
+  config.remote_peer = remote.peer;
+  config.remote_token = remote.peer_token;
+  config.local_token = place.token;
+  config.path_count = static_cast<std::uint16_t>(path_count);
+  config.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
+  const std::uint32_t train = std::min((*devices_)[device].train_bytes, open.train_bytes);
+  config.train_bytes_max = std::max(train, segment_bytes);
+  const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
+  config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
+  config.payload_crc = open.payload_crc || knobs_->payload_crc == CrcMode::on ||
+                       (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  Status status = Status::ok;
+  std::vector<Route> routes = make_routes(local, remote, open, device, path_count);
+  local.engine->call([&] {
+    status = local.engine->stack().open_peer(place.index, config);
+    if (status == Status::ok) local.engine->set_routes(place.index, std::move(routes));
+  });
+  place.open = status == Status::ok;
+  place.remote_index = remote.peer;
+  place.remote_token = remote.peer_token;
+  if (status != Status::ok) *error = "the paths to the peer cannot be opened";
+  return status;
+}
+
+Status FlowSetup::open(std::uint32_t device, std::uint64_t node, std::uint64_t connection,
+                       const std::vector<LocalFlow>& flows, const Open& remote, std::uint32_t segment_bytes,
+                       const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+                       std::string* error) {
+  std::vector<FlowRef> refs;
+  Status status = Status::ok;
+  for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
+    const PeerKey key{flows[i].end.engine, node, device, remote.device, flows[i].end.remote_engine};
+    status = open_peer(key, flows[i], remote.flows[i], remote, segment_bytes, error);
+    refs.push_back({flows[i].engine, flows[i].end.flow});
+  }
+  if (status != Status::ok) {
+    give_back(flows);
+    return status;
+  }
+  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, notifier);
+  std::size_t opened = 0;
+  for (; opened < flows.size() && status == Status::ok; ++opened) {
+    core::FlowConfig config;
+    config.peer = flows[opened].end.peer;
+    config.remote_flow = remote.flows[opened].flow;
+    config.remote_token = remote.flows[opened].flow_token;
+    config.local_token = flows[opened].end.flow_token;
+    config.stripe = static_cast<std::uint8_t>(opened);
+    config.stripes = static_cast<std::uint8_t>(flows.size());
+    Engine* engine = flows[opened].engine;
+    engine->call([&] {
+      status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
+      if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
+    });
+  }
+  if (status != Status::ok) {
+    *error = "a flow cannot be opened";
+    core->fail(status);  // closes those that were opened; the rest are given back
+    give_back({flows.begin() + static_cast<std::ptrdiff_t>(opened) - 1, flows.end()});
+    return status;
+  }
+  *out = std::move(core);
+  return Status::ok;
+}
+
+void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
+  for (const LocalFlow& flow : flows) {
+    flow.engine->call([&] { flow.engine->stack().release_flow(flow.end.flow); });
+  }
+}
+
+void FlowSetup::forget(std::uint64_t node) {
+  for (auto place = peers_.begin(); place != peers_.end();) {
+    if (std::get<1>(place->first) != node) {
+      ++place;
+      continue;
+    }
+    Engine* engine = (*engines_)[std::get<0>(place->first)].get();
+    const std::uint32_t index = place->second.index;
+    engine->call([&] { engine->stack().fail_peer(engine->time_ns(), index, Status::peer_dead); });
+    place = peers_.erase(place);
+  }
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,100 @@
+// What two processes say to each other over their control socket: the frames, to and from bytes.
+// Every length is checked before it is used; no frame is trusted to be whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "native/core/status.h"
+#include "native/datapath/udp/interfaces.h"
+#include "native/engine/sha256.h"
+
+namespace weft::engine {
+
+// Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
+inline constexpr std::uint16_t kControlVersion = 1;
+inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
+inline constexpr std::size_t kFrameHeaderBytes = 16;
+inline constexpr std::size_t kFrameBodyMax = 64 * 1024;
+inline constexpr std::size_t kStripesMax = 16;
+inline constexpr std::size_t kAddressesMax = 64;
+
+enum class FrameType : std::uint16_t {
+  hello = 1,
+  hello_reply = 2,
+  auth = 3,
+  open = 4,
+  open_reply = 5,
+  confirm = 6,
+  refuse = 7
+};
+
+struct Frame {
+  FrameType type{};
+  std::string body;
+};
+
+// The dialler's first words, and the answer.
+struct Hello {
+  std::uint64_t node = 0;  // random, one a process
+  Digest nonce{};
+  bool has_secret = false;
+  Digest proof{};                      // reply: HMAC over both nonces
+  std::uint64_t default_listener = 0;  // reply: who listens on the port that was dialled
+  std::uint32_t device = 0;            // reply: its device
+  std::uint16_t engines = 0;
+};
+
+// One flow's end: enough for the other end to reach it.
+struct FlowEnd {
+  std::uint16_t engine = 0;         // of the end that sends this
+  std::uint16_t remote_engine = 0;  // and the one it wants to talk to
+  std::uint32_t peer = 0;
+  std::uint64_t peer_token = 0;
+  std::uint32_t flow = 0;
+  std::uint64_t flow_token = 0;
+  std::vector<std::uint16_t> ports;  // by path
+};
+
+struct Open {
+  std::uint64_t dial = 0;
+  std::uint64_t listener = 0;  // open: who is to accept; reply: 0
+  std::uint32_t status = 0;    // reply: a Status
+  std::uint32_t device = 0;
+  std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force
+  std::uint32_t train_bytes = 0;
+  std::uint64_t buffer_bytes = 0;  // of one of its data sockets
+  bool payload_crc = false;
+  std::vector<datapath::SocketAddress> addresses;
+  std::vector<FlowEnd> flows;
+};
+
+struct Confirm {
+  std::uint64_t dial = 0;
+};
+
+struct Refuse {
+  std::uint64_t dial = 0;  // 0: the whole channel
+  std::uint32_t status = 0;
+  std::uint16_t version = kControlVersion;
+  std::string text;
+};
+
+std::string encode(FrameType type, const Hello& hello);  // hello and hello_reply
+std::string encode_auth(const Digest& proof);
+std::string encode(FrameType type, const Open& open);  // open and open_reply
+std::string encode(const Confirm& confirm);
+std::string encode(const Refuse& refuse);
+
+bool decode(const std::string& body, Hello* out);
+bool decode_auth(const std::string& body, Digest* out);
+bool decode(const std::string& body, Open* out);
+bool decode(const std::string& body, Confirm* out);
+bool decode(const std::string& body, Refuse* out);
+
+// Takes the next whole frame off the front of `buffer`.
+enum class Take : std::uint8_t { frame, more, stranger, version, damaged };
+Take take_frame(std::string* buffer, Frame* out, std::uint16_t* version);
+
+}  // namespace weft::engine

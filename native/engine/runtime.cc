@@ -1,0 +1,292 @@
+// Puts devices, policies, engines and the control plane together, and takes them down in the opposite order.
+// Every entry point is noexcept: an exception inside becomes a status and a line.
+#include "native/engine/runtime.h"
+
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "native/engine/clock.h"
+#include "native/engine/control_plane.h"
+#include "native/engine/handle.h"
+#include "native/engine/log.h"
+#include "native/engine/policy_choice.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::int64_t kEnginesAutoMax = 4;
+// How long closing waits for peers to confirm: they learn of it anyway when the control sockets close.
+constexpr std::int64_t kFarewellNsMax = 300'000'000;
+
+// Cores this process may use: its affinity mask, cut by its control group's quota.
+std::int64_t usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  std::int64_t cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (file >> quota >> period && quota != "max" && period > 0) {
+    cores = std::min(cores, static_cast<std::int64_t>(std::max(1.0, std::stod(quota) / period)));
+  }
+  return std::max<std::int64_t>(cores, 1);
+}
+
+class DialImpl final : public Dial {
+ public:
+  DialImpl(std::shared_ptr<DialState> state, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), state_(std::move(state)) {}
+  ~DialImpl() override {
+    std::shared_ptr<ConnectionCore> unclaimed;
+    {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->abandoned = true;
+      unclaimed.swap(state_->connection);
+    }
+    if (unclaimed != nullptr) unclaimed->fail(Status::cancelled);
+  }
+  Status poll(std::shared_ptr<Connection>* out) noexcept override {
+    try {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->status != Status::ok) return state_->status;
+      if (state_->connection == nullptr) return Status::invalid_argument;  // handed out before
+      *out = std::make_shared<ConnectionHandle>(state_->connection, runtime_);
+      state_->connection.reset();
+      return Status::ok;
+    } catch (const std::bad_alloc&) {
+      return Status::out_of_memory;
+    }
+  }
+  std::string error() const override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->error;
+  }
+
+ private:
+  std::shared_ptr<void> runtime_;
+  std::shared_ptr<DialState> state_;
+};
+
+class RuntimeImpl;
+
+class ListenerImpl final : public Listener {
+ public:
+  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), control_(control), state_(std::move(state)) {}
+  ~ListenerImpl() override { control_->close_listener(state_); }
+  Handle handle() const noexcept override { return state_->handle; }
+  std::uint16_t port() const noexcept override { return state_->port; }
+  Status accept(std::shared_ptr<Connection>* out) noexcept override {
+    try {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->ready.empty()) return Status::would_block;
+      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), runtime_);
+      state_->ready.pop_front();
+      return Status::ok;
+    } catch (const std::bad_alloc&) {
+      return Status::out_of_memory;
+    }
+  }
+
+ private:
+  std::shared_ptr<void> runtime_;
+  ControlPlane* control_;
+  std::shared_ptr<ListenerState> state_;
+};
+
+class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<RuntimeImpl> {
+ public:
+  explicit RuntimeImpl(const Knobs& knobs) : knobs_(knobs) {}
+  ~RuntimeImpl() override;
+  Status start(std::string* error);
+
+  const std::vector<Device>& devices() const noexcept override { return devices_; }
+  Status listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out, std::string* error) noexcept override;
+  Status connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept override;
+  Status connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
+                 std::string* error) noexcept override;
+  int event_descriptor() const noexcept override { return notifier_.descriptor(); }
+  EngineCounters counters() const override;
+  std::string summary() const override;
+
+ private:
+  bool valid(int device, std::string* error) const;
+  Status dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, std::unique_ptr<Dial>* out,
+              std::string* error);
+  EngineConfig engine_config(std::uint32_t id) const;
+
+  const Knobs knobs_;
+  mutable Notifier notifier_;
+  PolicySet policies_;
+  std::vector<DeviceState> device_states_;
+  std::vector<Device> devices_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::unique_ptr<ControlPlane> control_;
+};
+
+EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
+  EngineConfig config;
+  config.spin_ns = knobs_.spin_ns;
+  config.udp.socket_buffer_bytes = knobs_.socket_buffer_bytes;
+  config.udp.ecn = knobs_.ecn != 0;
+  config.udp.faults.seed = static_cast<std::uint64_t>(knobs_.fault_seed) * 1'000'003 + id;
+  config.udp.faults.loss = knobs_.fault_loss;
+  config.udp.faults.reorder = knobs_.fault_reorder;
+  config.udp.faults.duplicate = knobs_.fault_duplicate;
+  config.udp.faults.corrupt = knobs_.fault_corrupt;
+  core::StackConfig& stack = config.stack;
+  stack.seed = random_token();
+  stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
+  stack.eager_slots = static_cast<std::uint64_t>(knobs_.eager_slots);
+  stack.window_bytes_max = knobs_.window_bytes_max;
+  stack.rto_ns_min = knobs_.rto_ns_min;
+  stack.rto_ns_max = knobs_.rto_ns_max;
+  stack.peer_silence_ns = knobs_.peer_silence_ns;
+  stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
+  stack.window = policies_.window;
+  stack.path = policies_.path;
+  stack.loss = policies_.loss;
+  stack.credit = policies_.credit;
+  return config;
+}
+
+Status RuntimeImpl::start(std::string* error) {
+  set_log_level(knobs_.log_level);
+  if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
+  if (!find_devices(knobs_, &device_states_, error)) return Status::address_unavailable;
+  for (const DeviceState& state : device_states_) devices_.push_back(state.info);
+  if (!choose_policies(knobs_, &policies_, error)) return Status::invalid_argument;
+  const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
+  const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto id = static_cast<std::uint32_t>(i);
+    engines_.push_back(std::make_unique<Engine>(id, engine_config(id)));
+    if (!engines_.back()->start(error)) return Status::out_of_descriptors;
+  }
+  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
+  return control_->start(error) ? Status::ok : Status::out_of_descriptors;
+}
+
+RuntimeImpl::~RuntimeImpl() {
+  // Handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
+  const std::int64_t until_ns = now_ns() + kFarewellNsMax;
+  const auto open_flows = [&] {
+    std::size_t open = 0;
+    for (const auto& engine : engines_) open += engine->open_flows();
+    return open;
+  };
+  while (open_flows() != 0 && now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (control_ != nullptr) control_->stop();
+  for (const auto& engine : engines_) engine->stop();
+}
+
+bool RuntimeImpl::valid(int device, std::string* error) const {
+  if (device >= 0 && device < static_cast<int>(devices_.size())) return true;
+  *error = "device " + std::to_string(device) + " does not exist; there are " + std::to_string(devices_.size());
+  return false;
+}
+
+Status RuntimeImpl::listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out,
+                           std::string* error) noexcept {
+  try {
+    if (!valid(device, error)) return Status::invalid_argument;
+    std::shared_ptr<ListenerState> state;
+    const Status status = control_->listen(static_cast<std::uint32_t>(device), port, &state, error);
+    if (status == Status::ok) *out = std::make_unique<ListenerImpl>(state, control_.get(), shared_from_this());
+    return status;
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+Status RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to,
+                         std::unique_ptr<Dial>* out, std::string* error) {
+  auto state = std::make_shared<DialState>();
+  state->device = static_cast<std::uint32_t>(device);
+  state->listener = listener;
+  state->to = to;
+  const Status status = control_->dial(state, error);
+  if (status == Status::ok) *out = std::make_unique<DialImpl>(state, shared_from_this());
+  return status;
+}
+
+Status RuntimeImpl::connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept {
+  try {
+    HandleFields fields;
+    if (!valid(device, error) || !read_handle(handle, &fields, error)) return Status::invalid_argument;
+    if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
+      fields.address.v6.sin6_scope_id = device_states_[static_cast<std::size_t>(device)].places[0].interface_index;
+    }
+    return dial(device, fields.listener, fields.address, out, error);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
+                            std::string* error) noexcept {
+  try {
+    if (!valid(device, error)) return Status::invalid_argument;
+    const bool v6 = device_states_[static_cast<std::size_t>(device)].places[0].address.is_v6();
+    datapath::SocketAddress to;
+    if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
+    return dial(device, 0, to, out, error);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+EngineCounters RuntimeImpl::counters() const {
+  EngineCounters total;
+  for (const auto& engine : engines_) {
+    EngineCounters each;
+    engine->call([&] { each = engine->counters(); });
+#define WEFT_ADD(name, sentence) total.name += each.name;
+    WEFT_ENGINE_COUNTER_TABLE(WEFT_ADD)
+#undef WEFT_ADD
+  }
+  total.strangers_refused = control_->strangers_refused();
+  return total;
+}
+
+std::string RuntimeImpl::summary() const {
+  std::ostringstream text;
+  text << "udp, " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ") << knobs_.paths
+       << " paths, devices";
+  for (const DeviceState& device : device_states_) {
+    text << ' ' << device.info.name << " (" << device.info.address << ", segments of " << device.segment_bytes << " B)";
+  }
+  text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
+       << ", credit " << knobs_.credit_policy;
+  if (engine_config(0).udp.faults.any()) text << ", FAULTS INJECTED";
+  return text.str();
+}
+
+}  // namespace
+
+Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
+  try {
+    auto runtime = std::make_shared<RuntimeImpl>(knobs);
+    const Status status = runtime->start(error);
+    if (status == Status::ok) *out = std::move(runtime);
+    return status;
+  } catch (const std::bad_alloc&) {
+    *error = "out of memory";
+    return Status::out_of_memory;
+  } catch (const std::exception& problem) {
+    *error = problem.what();
+    return Status::internal_error;
+  }
+}
+
+}  // namespace weft::engine
