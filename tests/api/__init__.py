@@ -1,0 +1,1 @@
+"""Tests of the Python door over real sockets of this host."""

@@ -1,0 +1,98 @@
+"""The other process of the tests: `python -m tests.api.peer ROLE HANDLE...`."""
+
+import sys
+
+from transport import Endpoint
+from transport.errors import WeftError
+
+
+def echo() -> None:
+    """Listens, sends every message back, until the peer closes."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), flush=True)
+        memory = bytearray(64 << 20)
+        with listener.accept(timeout_s=60) as connection:
+            try:
+                while True:
+                    count = connection.recv_into(memory)
+                    connection.send(memoryview(memory)[:count])
+            except WeftError as error:
+                print(error.status, flush=True)
+
+
+def blocked() -> None:
+    """Listens, accepts, waits for a message that never comes; says how it ended."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), flush=True)
+        with listener.accept(timeout_s=60) as connection:
+            print("blocked", flush=True)
+            try:
+                connection.recv(1 << 20)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+
+
+def accepting() -> None:
+    """Waits for a peer that never comes."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print("blocked", flush=True)
+        try:
+            listener.accept()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+
+
+def silent() -> None:
+    """Listens, accepts, and neither sends nor receives until its stdin ends."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), flush=True)
+        with listener.accept(timeout_s=60):
+            print("accepted", flush=True)
+            sys.stdin.read()
+
+
+def few_descriptors(limit: int) -> None:
+    """Opens endpoints under a small RLIMIT_NOFILE until one fails; says how."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    kept = []
+    try:
+        for _ in range(limit):
+            endpoint = Endpoint()
+            kept.append((endpoint, endpoint.listen()))
+    except WeftError as error:
+        print(error.status, error, flush=True)
+
+
+def listening() -> None:
+    """Listens and says its handle, port and, after each line of stdin, what it refused."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), listener.port, flush=True)
+        for _ in sys.stdin:
+            counters = endpoint.counters()
+            print(counters.strangers_refused, counters.malformed + counters.stray, flush=True)
+
+
+def forgetful() -> None:
+    """Leaves everything open at exit."""
+    endpoint = Endpoint()
+    listener = endpoint.listen()
+    here = endpoint.connect(listener.handle)
+    there = listener.accept(timeout_s=60)
+    there.irecv_into(bytearray(10))
+    globals()["kept"] = (endpoint, listener, here, there)
+    print("leaving", flush=True)
+
+
+def main() -> None:
+    role, *arguments = sys.argv[1:]
+    roles = {one.__name__: one for one in (echo, blocked, accepting, silent, listening, forgetful)}
+    if role == "few_descriptors":
+        few_descriptors(int(arguments[0]))
+    else:
+        roles[role]()
+
+
+if __name__ == "__main__":
+    main()

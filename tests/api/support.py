@@ -1,0 +1,71 @@
+"""What the tests of the Python door share: contents that can be checked, pairs, child processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transport import Connection, Endpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+LOCAL = {"interfaces": "lo", "engines": 1}
+
+
+def content(size_bytes: int, seed: int) -> bytes:
+    """Bytes that differ by seed and at every offset."""
+    return np.random.default_rng(seed).bytes(size_bytes)
+
+
+@contextmanager
+def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
+    """Two endpoints of this process and a connection between them."""
+    settings = LOCAL | knobs
+    with (
+        Endpoint(**settings) as left,
+        Endpoint(**settings) as right,
+        right.listen() as listener,
+        left.connect(listener.handle) as here,
+        listener.accept(timeout_s=PATIENCE_S) as there,
+    ):
+        yield here, there
+
+
+def child(role: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """tests/api/peer.py in a process of its own, with pipes."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.api.peer", role, *arguments],
+        cwd=ROOT,
+        env=clean | {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1"} | variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Ends the child, whatever happened."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The child's next line; its last words when there is none."""
+    assert process.stdout is not None
+    text = process.stdout.readline().strip()
+    if not text:
+        process.kill()
+        raise AssertionError(f"the child ended: {process.communicate()[1]}")
+    return text

@@ -1,0 +1,300 @@
+"""What goes wrong: signals, deaths, strangers, settings, faults. Every loop here is bounded."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from transport import Endpoint, KnobError, WeftError
+from transport.connection import deadline
+from transport.endpoint import _poll_until
+from transport.errors import (
+    AddressError,
+    AuthenticationError,
+    ConnectionLostError,
+    ForkedChildError,
+    PeerDeadError,
+    TimedOutError,
+    VersionMismatchError,
+)
+
+SILENCE_S = 1.0
+
+
+@pytest.mark.parametrize("role", ["blocked", "accepting"])
+def test_interrupt__reaches_a_blocked_call_within_a_second(role: str) -> None:
+    with running(child(role)) as peer, Endpoint(**LOCAL) as endpoint:
+        if role == "blocked":
+            connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+            assert not connection.closed
+        assert line(peer) == "blocked"
+        time.sleep(0.2)
+        begin = time.monotonic()
+        peer.send_signal(signal.SIGINT)
+        assert line(peer) == "interrupted"
+        assert time.monotonic() - begin < 1.0
+        out, err = peer.communicate(timeout=PATIENCE_S)
+        assert (out, err, peer.returncode) == ("", "", 0)
+
+
+def test_death__fails_every_outstanding_request() -> None:
+    with running(child("silent")) as peer, Endpoint(**LOCAL) as endpoint:
+        connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+        assert line(peer) == "accepted"
+        handles = [connection.irecv_into(bytearray(10)) for _ in range(20)]
+        handles += [connection.isend(bytes(1 << 20)) for _ in range(200)]
+        time.sleep(0.1)
+        assert not any(handle.done for handle in handles)
+        begin = time.monotonic()
+        peer.kill()
+        for handle in handles:
+            with pytest.raises(PeerDeadError):
+                handle.wait(PATIENCE_S)
+        # The kernel closed its sockets: a death that is proven needs no timeout.
+        assert time.monotonic() - begin < 5.0
+        with pytest.raises(ConnectionLostError):
+            connection.check()
+
+
+def test_silence__of_a_stopped_peer_fails_within_the_knob() -> None:
+    silence_ns = int(SILENCE_S * 1e9)
+    with running(child("silent")) as peer:
+        handle = bytes.fromhex(line(peer))
+        with Endpoint(**LOCAL, peer_silence_ns=silence_ns) as endpoint:
+            connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
+            assert line(peer) == "accepted"
+            begin = time.monotonic()
+            try:
+                peer.send_signal(signal.SIGSTOP)
+                with pytest.raises(ConnectionLostError):
+                    connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
+                assert time.monotonic() - begin < SILENCE_S + 4.0
+            finally:
+                peer.send_signal(signal.SIGCONT)
+
+
+def udp_ports(pid: int) -> list[int]:
+    """The UDP ports of a process, from /proc."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        target = os.readlink(entry)
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    ports = []
+    for table in ("udp", "udp6"):
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            cells = row.split()
+            if cells[9] in inodes:
+                ports.append(int(cells[1].split(":")[1], 16))
+    return ports
+
+
+def test_strangers__are_counted_and_change_nothing() -> None:
+    with running(child("listening", WEFT_HANDSHAKE_TIMEOUT_NS="300000000")) as peer:
+        handle, port = line(peer).split()
+        assert peer.stdin is not None
+        with Endpoint(**LOCAL) as endpoint:
+            for noise in (b"GET / HTTP/1.0\r\n\r\n", b"\0" * 4096, content(200, 1), b"W"):
+                with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as stranger:
+                    stranger.sendall(noise)
+                    stranger.settimeout(5)
+                    # It is told nothing or refused, and not kept for ever.
+                    with contextlib.suppress(ConnectionResetError):
+                        stranger.recv(4096)
+            # Data ports open with the first peer.
+            with endpoint.connect(bytes.fromhex(handle), timeout_s=PATIENCE_S):
+                noise_ports = udp_ports(peer.pid)
+                assert noise_ports
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                    for data_port in noise_ports:
+                        for noise in (b"x", content(100, 2), bytes(1400)):
+                            stranger.sendto(noise, ("127.0.0.1", data_port))
+                time.sleep(0.2)
+                peer.stdin.write("\n")
+                peer.stdin.flush()
+                refused, ignored = map(int, line(peer).split())
+                assert refused >= 4
+                assert ignored >= len(noise_ports)
+
+
+def test_version__of_another_peer_is_refused_without_a_hang() -> None:
+    magic = b"WFTC"
+    other = magic + struct.pack("<HHII", 999, 1, 0, 0)
+    with Endpoint(**LOCAL) as endpoint:
+        # It dials us: refused, with our version in the answer, and the connection ends.
+        with endpoint.listen() as listener:
+            address = ("127.0.0.1", listener.port)
+            with socket.create_connection(address, timeout=5) as stranger:
+                stranger.settimeout(5)
+                stranger.sendall(other)
+                answer = b""
+                for _ in range(100):
+                    piece = stranger.recv(4096)
+                    answer += piece
+                    if not piece:
+                        break
+                assert answer.startswith(magic)
+                assert struct.unpack_from("<H", answer, 4)[0] != 999
+        # We dial it.
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(5)
+            _, dial = endpoint._dial("127.0.0.1", server.getsockname()[1], 0)
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.sendall(other)
+                made: list[Any] = []
+                with pytest.raises(VersionMismatchError):
+                    _poll_until(lambda: endpoint._reached("other", dial, made), deadline(5))
+
+
+def test_connect__to_one_who_never_answers_times_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
+            endpoint.connect("127.0.0.1", mute.getsockname()[1], timeout_s=0.2)
+        knobs = {"handshake_timeout_ns": 200_000_000}
+        with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError):
+            endpoint.connect("127.0.0.1", mute.getsockname()[1], timeout_s=5)
+
+
+def test_settings__unknown_interface_says_which_and_what_there_is() -> None:
+    with pytest.raises(AddressError, match=r"nosuch0.*lo"):
+        Endpoint(interfaces="nosuch0")
+
+
+def test_settings__port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, Endpoint(**LOCAL) as endpoint:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=str(port)):
+            endpoint.listen(port)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"pahts": 8}, "WEFT_PAHTS.*WEFT_PATHS"),
+        ({"paths": 0}, "WEFT_PATHS.*0.*1..256"),
+        ({"paths": "many"}, "WEFT_PATHS.*many"),
+        ({"fault_loss": 2}, "WEFT_FAULT_LOSS"),
+        ({"family": "ipx"}, "WEFT_FAMILY.*ipx"),
+        ({"rto_ns_min": 2_000_000_000, "rto_ns_max": 1_000_000_000}, "RTO"),
+        ({"window_policy": "nosuch"}, "nosuch"),
+    ],
+)
+def test_settings__knobs_are_checked(knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        Endpoint(interfaces="lo", **knobs)
+    assert isinstance(caught.value, WeftError)
+
+
+def test_settings__keywords_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_PATHS", "5")
+    with pair() as (here, _):
+        assert len(here.counters().paths) == 5
+    with pair(paths=2, ecn=False) as (here, _):
+        assert len(here.counters().paths) == 2
+    monkeypatch.setenv("WEFT_PATHS", "none")
+    with pytest.raises(KnobError, match="WEFT_PATHS"):
+        Endpoint(interfaces="lo")
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "loss": {"fault_loss": 0.02},
+    "reorder": {"fault_reorder": 0.05},
+    "duplicate": {"fault_duplicate": 0.05},
+    "corrupt": {"fault_corrupt": 0.02, "payload_crc": "on"},
+    "all": {
+        "fault_loss": 0.02,
+        "fault_reorder": 0.05,
+        "fault_duplicate": 0.02,
+        "fault_corrupt": 0.01,
+    },
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults__content_is_right(name: str) -> None:
+    sizes = [0, 1, 5_000, 100_000, 1_000_000, 0, 9, 4_000_000, 77_777]
+    with pair(fault_seed=7, **FAULTS[name]) as (here, there):
+        memory = [bytearray(size) for size in sizes]
+        receives = [there.irecv_into(one) for one in memory]
+        back = [here.irecv_into(bytearray(size)) for size in sizes]
+        sends = [here.isend(content(size, i)) for i, size in enumerate(sizes)]
+        sends += [there.isend(content(size, i)) for i, size in enumerate(sizes)]
+        for handle in (*sends, *receives, *back):
+            handle.wait(PATIENCE_S)
+        for i, size in enumerate(sizes):
+            assert bytes(memory[i]) == content(size, i)
+        counters = here.counters()
+        injected = here._endpoint.counters()
+        for fault in FAULTS[name]:
+            if fault.startswith("fault_"):
+                assert getattr(injected, fault.replace("fault_", "injected_")) > 0, fault
+        if "loss" in name or name == "all":
+            assert counters.segments_lost > 0
+            assert counters.segments_resent > 0
+        if "corrupt" in name or name == "all":
+            assert injected.bad_crc > 0
+
+
+def test_secret__must_be_the_same(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("right", "wrong")]
+    for i, file in enumerate(files):
+        file.write_bytes(content(32, i))
+        file.chmod(0o600)
+    right, wrong = ({"secret_file": str(file)} for file in files)
+    with Endpoint(**LOCAL, **right) as server, server.listen() as listener:
+        for knobs in (wrong, {}):
+            with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(AuthenticationError):
+                endpoint.connect(listener.handle, timeout_s=PATIENCE_S)
+        with Endpoint(**LOCAL, **right) as endpoint:
+            connection = endpoint.connect(listener.handle, timeout_s=PATIENCE_S)
+            accepted = listener.accept(timeout_s=PATIENCE_S)
+            connection.isend(b"hello")
+            assert accepted.recv(5, timeout_s=PATIENCE_S) == b"hello"
+        assert server.counters().strangers_refused >= 2
+    with Endpoint(**LOCAL) as server, Endpoint(**LOCAL, **right) as endpoint:
+        listener = server.listen()
+        with pytest.raises(AuthenticationError):
+            endpoint.connect(listener.handle, timeout_s=PATIENCE_S)
+    with pytest.raises(WeftError, match="absent"):
+        Endpoint(**LOCAL, secret_file=str(tmp_path / "absent"))
+
+
+def test_exhaustion__of_descriptors_is_said() -> None:
+    with running(child("few_descriptors", "40")) as peer:
+        out, err = peer.communicate(timeout=PATIENCE_S)
+        assert out.startswith("out_of_descriptors"), (out, err)
+        assert "descriptor" in out
+        assert (err, peer.returncode) == ("", 0)
+
+
+def test_fork__child_is_refused_and_harms_nobody() -> None:
+    with pair() as (here, there):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                here.send(b"from the child")
+            except ForkedChildError:
+                code = 0
+            finally:
+                os._exit(code)
+        for _ in range(500):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.01)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            pytest.fail("the child hangs")
+        assert os.waitstatus_to_exitcode(status) == 0
+        here.isend(b"still here")
+        assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
