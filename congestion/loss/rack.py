@@ -33,20 +33,17 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Lost is what has waited a round trip and the reordering window, with a newer one delivered.
-
-    Or one as new: the segments of a burst leave with one time.
-    """
+    """Lost is what has waited a round trip and the reordering window, with a newer one delivered."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:
-        horizon_ns = max(min(event.newest_acked_sent_ns + 1, event.now_ns - patience_ns), -1)
+        horizon_ns = max(min(event.newest_acked_sent_ns, event.now_ns - patience_ns), -1)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = horizon_ns
     result.next_check_ns = -1
     if event.oldest_inflight_sent_ns >= 0:
         oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
-        if oldest_ns <= event.newest_acked_sent_ns:  # overtaken: look again when its time is up
+        if oldest_ns < event.newest_acked_sent_ns:  # overtaken: look again when its time is up
             result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
 
 

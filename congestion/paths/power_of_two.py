@@ -33,6 +33,7 @@ Params = record(
     rest_ns=10_000_000,  # after the first timeout; doubled by each further one
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
+    margin=1.5,  # the second must promise to be this much better: RTTs of equal paths differ by noise
     queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait
 )
 
@@ -83,7 +84,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     chosen = first
     if second >= 0:
         first_ns = expected_ns(flow, paths[first], params, event)
-        if expected_ns(flow, paths[second], params, event) < first_ns:
+        if params.margin * expected_ns(flow, paths[second], params, event) < first_ns:
             chosen = second
     paths[chosen].untold_picks += 1
     result.path = chosen

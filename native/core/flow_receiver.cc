@@ -136,6 +136,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.base_seq = first || next_piece_seq_ < ack.cumulative_seq ? ack.cumulative_seq : next_piece_seq_;
   ack.bitmap_words = window_.copy_words(ack.base_seq, wire::kAckWordsMax, words);
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
+  ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = credit_ == nullptr ? kNoCredit : credit_->granted_bytes();
   const AckSchedule::PathReport* report = acks_.report(path);
   if (first && report != nullptr && report->echo_sent_ns >= 0) {

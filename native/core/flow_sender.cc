@@ -121,7 +121,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
 }
 
 // A train's datagrams all have the size of the first; one shorter datagram may end it (UDP_SEGMENT's rule).
-bool FlowSender::add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                              TxBurst* out) noexcept {
   wire::Common common;
   common.token = remote_token_;
@@ -130,7 +130,7 @@ bool FlowSender::add_segment(i64 now_ns, u64 seq, const SendMessage& message, u6
   common.body_bytes = payload_bytes;
   wire::Data data;
   data.seq = seq;
-  data.sent_ns = now_ns;
+  data.sent_ns = sent_ns;
   data.message = static_cast<u32>(message.number);
   data.offset_bytes = offset_bytes;
   data.message_bytes = message.message_bytes;
@@ -159,11 +159,13 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
                                           segment.payload_bytes + wire::kDataBytes <= out->datagram_bytes &&
                                           (segment.path == out->path) == same_path);
     if (!fits) return;
-    ledger_.on_resent(&path.order, seq, now_ns, out->path);
+    const i64 sent_ns = shared_->unique_ns(now_ns);
+    ledger_.on_resent(&path.order, seq, sent_ns, out->path);
     ++path.inflight_segments;
     ++counters_.segments_resent;
+    ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
-    if (!add_segment(now_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out))
+    if (!add_segment(sent_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out))
       return;
   }
 }
@@ -178,11 +180,12 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes))
       return;
     const u64 offset = message.next_offset;
-    const u64 seq = ledger_.append(&path.order, now_ns, out->path, queue_.next_slot(), offset, payload_bytes);
+    const i64 sent_ns = shared_->unique_ns(now_ns);
+    const u64 seq = ledger_.append(&path.order, sent_ns, out->path, queue_.next_slot(), offset, payload_bytes);
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
     handed_out_bytes_ += payload_bytes;
-    const bool more = add_segment(now_ns, seq, message, offset, payload_bytes, out);
+    const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;
     const SendMessage& next = queue_.next();

@@ -68,12 +68,13 @@ class FlowSender {
   Blocked gate_new(i64 now_ns) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  bool add_segment(i64 now_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+  bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                    TxBurst* out) noexcept;
   void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
   bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
-  void acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept;
-  void acknowledge_bitmap(const wire::Ack& ack, i64 now_ns, Acked* acked) noexcept;
+  void acknowledge(u64 seq, Acked* acked) noexcept;
+  void acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept;
+  void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
   void on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept;
   i64 apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end, i64* oldest_lost_ns) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
@@ -96,6 +97,8 @@ class FlowSender {
   u64 handed_out_bytes_ = 0;
   u64 granted_bytes_ = 0;
   u64 highest_acked_seq_ = 0;
+  i64 unjudged_resends_ = 0;     // not yet known to have been needless
+  u32 reported_duplicates_ = 0;  // the receiver's count, as last reported
   u64 remote_token_;
   u32 remote_flow_;
   u32 flow_;

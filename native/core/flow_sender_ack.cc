@@ -20,23 +20,18 @@ bool FlowSender::is_sane(i64 now_ns, const wire::Common& common, const wire::Ack
     if (end > ledger_.next_seq()) return false;
   }
   const bool has_echo = (common.flags & wire::kFlagEcho) != 0;
-  return !has_echo || (ack.echo_sent_ns <= now_ns && ack.ack_delay_ns >= 0);
+  return !has_echo || (ack.echo_sent_ns <= std::max(now_ns, shared_->last_sent_ns) && ack.ack_delay_ns >= 0);
 }
 
-void FlowSender::acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept {
+void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   SentSegment& segment = ledger_.at(seq);
   if (segment.state == SentSegment::acked) return;
   FlowPath& path = flow_path(segment.path);
   if (segment.state == SentSegment::in_flight) {
     --path.inflight_segments;
     paths_->on_gone(segment.path, segment.payload_bytes);
-    // Too soon to be the answer to the last copy: the earlier one was not lost.
-    if (segment.copies > 1 && now_ns - segment.sent_ns < paths_->path(segment.path).rtt.min_ns() / 2) {
-      ++acked->spurious;
-      ++counters_.spurious_resends;
-    }
   } else {
-    ++acked->spurious;
+    ++acked->spurious;  // judged lost, and here it is: the verdict came too early
   }
   ledger_.on_acked(&path.order, seq);
   if (path.order.empty()) {
@@ -57,7 +52,7 @@ void FlowSender::acknowledge(u64 seq, i64 now_ns, Acked* acked) noexcept {
   }
 }
 
-void FlowSender::acknowledge_bitmap(const wire::Ack& ack, i64 now_ns, Acked* acked) noexcept {
+void FlowSender::acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept {
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;
     std::memcpy(&bits, ack.bitmap + 8 * word, 8);
@@ -65,9 +60,20 @@ void FlowSender::acknowledge_bitmap(const wire::Ack& ack, i64 now_ns, Acked* ack
     while (bits != 0) {
       const u64 seq = base + static_cast<u64>(std::countr_zero(bits));
       bits &= bits - 1;
-      if (ledger_.holds(seq)) acknowledge(seq, now_ns, acked);
+      if (ledger_.holds(seq)) acknowledge(seq, acked);
     }
   }
+}
+
+// What the receiver had twice was sent twice; by the network or by us, but by us at most as often as we did.
+void FlowSender::count_needless(const wire::Ack& ack, Acked* acked) noexcept {
+  const auto fresh = static_cast<std::int32_t>(ack.duplicate_segments - reported_duplicates_);
+  if (fresh <= 0) return;
+  reported_duplicates_ = ack.duplicate_segments;
+  const i64 needless = std::min<i64>(fresh, unjudged_resends_);
+  unjudged_resends_ -= needless;
+  acked->spurious += needless;
+  counters_.spurious_resends += needless;
 }
 
 WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
@@ -176,8 +182,9 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   }
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
-  for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, now_ns, &acked);
-  acknowledge_bitmap(ack, now_ns, &acked);
+  for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, &acked);
+  acknowledge_bitmap(ack, &acked);
+  count_needless(ack, &acked);
   counters_.bytes_sent += acked.bytes;
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();

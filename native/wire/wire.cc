@@ -94,6 +94,7 @@ void get_ack(const std::uint8_t* in, Ack* out) noexcept {
   out->path_segments = get<std::uint32_t>(in, 72);
   out->path_ecn_segments = get<std::uint32_t>(in, 76);
   out->bitmap_words = get<std::uint16_t>(in, 80);
+  out->duplicate_segments = get<std::uint32_t>(in, 84);
   out->bitmap = in + kAckFixedBytes;
 }
 
@@ -128,7 +129,7 @@ std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, 
   put(out, 76, ack.path_ecn_segments);
   put(out, 80, ack.bitmap_words);
   put<std::uint16_t>(out, 82, 0);
-  put<std::uint32_t>(out, 84, 0);
+  put(out, 84, ack.duplicate_segments);
   if (ack.bitmap_words != 0) std::memcpy(out + kAckFixedBytes, words, 8u * ack.bitmap_words);
   return seal(out, bytes);
 }

@@ -72,6 +72,7 @@ struct Ack {
   std::uint32_t path_segments = 0;   // received on this path, modulo 2^32
   std::uint32_t path_ecn_segments = 0;
   std::uint16_t bitmap_words = 0;
+  std::uint32_t duplicate_segments = 0;  // of the flow, modulo 2^32: tells needless resends (as RFC 2883 does)
   const std::uint8_t* bitmap = nullptr;  // decode: into the packet, unaligned; 8 bytes a word, bit i = base_seq + i
 };
 
