@@ -253,6 +253,7 @@ void Rig::close_if_due() {
   const bool early = schedule_.close_at_ns >= 0 && now_ns_ >= schedule_.close_at_ns;
   if (closed_ || !(early || finished())) return;
   closed_ = true;
+  closed_ns_ = now_ns_;
   for (int end = 0; end < 2; ++end) {
     if (early && end == 1) break;  // the other end learns of it
     for (const u32 flow : sides_[end]->flows) sides_[end]->stack.close_flow(now_ns_, flow, Status::cancelled);

@@ -102,6 +102,7 @@ class Rig {
   i64 outstanding_ = 0;
   i64 unposted_ = 0;
   bool closed_ = false;
+  i64 closed_ns_ = 0;
   RunReport report_;
 };
 

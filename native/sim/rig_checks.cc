@@ -79,8 +79,9 @@ bool Rig::settled() const noexcept {
     const Side& side = *sides_[end];
     if (side.flows_closed < side.flows.size()) return false;
     if (schedule_.dies_at_ns >= 0) continue;
-    // P-5: a path that healed must come back by itself. Two full probe intervals are given.
-    i64 healed_ns = 0;
+    // P-5: a path that healed must come back by itself. Many probe intervals are given, from the healing or, since the
+    // last timeout may have struck just before, from the close on.
+    i64 healed_ns = closed_ns_;
     for (const PathOutage& outage : schedule_.outages) {
       if (outage.from_ns <= now_ns_ && outage.until_ns > healed_ns) healed_ns = outage.until_ns;
     }
