@@ -82,6 +82,7 @@ void close_outstanding(Side& side) {
       if (round % 2 == 0 || side.rank == 0) side.send(link.send, out->data() + bytes * i, bytes, out_handle);
       if (round % 2 == 0 || side.rank == 0) side.receive(link.receive, in->data() + bytes * i, bytes, in_handle);
     }
+    side.barrier();  // a side that still posts would learn that the other has closed
     if (side.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
     REQUIRE(side.net.dereg(link.receive, in_handle) == Result::success);
     REQUIRE(side.net.dereg(link.send, out_handle) == Result::success);
