@@ -202,7 +202,7 @@ def test_endpoint__says_what_it_is() -> None:
 def test_endpoint__connects_by_address_and_iterates() -> None:
     with Endpoint(interfaces="lo", engines=1) as endpoint, endpoint.listen(device="lo") as listener:
         here = [endpoint.connect("127.0.0.1", listener.port) for _ in range(3)]
-        there = [connection for connection, _ in zip(listener, range(3), strict=False)]
+        there = [connection for _, connection in zip(range(3), listener, strict=False)]
         for i, connection in enumerate(here):
             connection.send(bytes([i]), timeout_s=PATIENCE_S)
         assert sorted(one.recv(1, timeout_s=PATIENCE_S) for one in there) == [b"\0", b"\1", b"\2"]

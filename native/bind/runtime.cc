@@ -1,0 +1,367 @@
+// Binds the runtime: devices, listeners, dials, connections, requests, and the buffers that requests hold on to.
+// Converts and calls; retries nothing, and raises only for an argument that cannot be converted.
+#include "native/engine/runtime.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::int64_t kSliceNs = 50'000'000;  // the longest that Ctrl-C waits
+
+int code(Status status) { return static_cast<int>(status); }
+
+// The memory of a Python object, held until the last owner lets go. Made and dropped under the GIL.
+class Buffer {
+ public:
+  Buffer(const py::object& object, const std::string& argument, bool writable) {
+    PyObject* const raw = object.ptr();
+    if (PyObject_GetBuffer(raw, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0) return;
+    PyErr_Clear();
+    const std::string type = Py_TYPE(raw)->tp_name;
+    if (PyObject_CheckBuffer(raw) == 0) {
+      throw py::type_error(argument + ": needs an object with a buffer (bytes, bytearray, numpy array), not " + type);
+    }
+    Py_buffer any;
+    const bool contiguous = PyObject_GetBuffer(raw, &any, PyBUF_SIMPLE) == 0;
+    if (contiguous) PyBuffer_Release(&any);
+    PyErr_Clear();
+    throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and a receive writes into it"
+                                                 : ": this " + type + " is not contiguous in memory"));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { PyBuffer_Release(&view_); }
+  void* data() const { return view_.buf; }
+  std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
+
+// The runtime and the process that opened it: a forked child has no engine threads to stop and leaves all as it is.
+class Home {
+ public:
+  explicit Home(std::shared_ptr<engine::Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Home(const Home&) = delete;
+  Home& operator=(const Home&) = delete;
+  ~Home() {
+    if (forked()) {
+      new std::shared_ptr<engine::Runtime>(runtime_);
+    } else {
+      const py::gil_scoped_release others_run;
+      runtime_.reset();
+    }
+  }
+  engine::Runtime& runtime() const { return *runtime_; }
+  bool forked() const { return getpid() != pid_; }
+
+ private:
+  std::shared_ptr<engine::Runtime> runtime_;
+  pid_t pid_ = getpid();
+};
+
+// A posted request. What it holds is let go when it is done; should it never be, the memory stays held.
+class Posted {
+ public:
+  Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<Buffer> buffer,
+         engine::Request* request)
+      : home_(std::move(home)), connection_(std::move(connection)), buffer_(std::move(buffer)), request_(request) {}
+  Posted(const Posted&) = delete;
+  Posted& operator=(const Posted&) = delete;
+  ~Posted() {
+    if (!settled()) new std::shared_ptr<Buffer>(buffer_);
+  }
+
+  bool done() const { return request_ == nullptr || request_->done(); }
+  Status status() const { return request_ == nullptr ? status_ : request_->status(); }
+  std::size_t bytes() const { return request_ == nullptr ? bytes_ : request_->bytes(); }
+
+  // Gives a done request back, unless a thread is about to look at it.
+  bool settled() {
+    if (request_ == nullptr) return true;
+    if (waiters_ > 0 || !request_->done()) return false;
+    status_ = request_->status();
+    bytes_ = request_->bytes();
+    if (!home_->forked()) connection_->release(request_);
+    request_ = nullptr;
+    buffer_.reset();
+    return true;
+  }
+
+  // ok: done; timed_out: not yet; a negative timeout waits for ever. Signals are served between slices.
+  Status wait(std::int64_t timeout_ns) {
+    if (done()) return settled(), Status::ok;
+    if (home_->forked()) return Status::forked_child;
+    ++waiters_;
+    const Clock::time_point begin = Clock::now();
+    Status result = Status::timed_out;
+    bool interrupted = false;
+    for (;;) {
+      const std::int64_t past_ns = std::chrono::nanoseconds(Clock::now() - begin).count();
+      const std::int64_t left_ns = timeout_ns < 0 ? kSliceNs : std::max<std::int64_t>(timeout_ns - past_ns, 0);
+      {
+        const py::gil_scoped_release others_run;
+        result = connection_->wait(request_, std::min(left_ns, kSliceNs));
+      }
+      if (request_->done()) result = Status::ok;
+      interrupted = result == Status::timed_out && PyErr_CheckSignals() != 0;
+      if (interrupted || result != Status::timed_out || (timeout_ns >= 0 && left_ns <= kSliceNs)) break;
+    }
+    --waiters_;
+    settled();
+    if (interrupted) throw py::error_already_set();
+    return result;
+  }
+
+ private:
+  std::shared_ptr<Home> home_;
+  std::shared_ptr<engine::Connection> connection_;
+  std::shared_ptr<Buffer> buffer_;
+  engine::Request* request_;
+  int waiters_ = 0;
+  Status status_ = Status::ok;
+  std::size_t bytes_ = 0;
+};
+
+using Lane = std::deque<std::shared_ptr<Posted>>;
+
+// A connection and its requests: a request that its caller dropped is kept here until it is done.
+class BoundConnection {
+ public:
+  BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection)
+      : home_(std::move(home)), connection_(std::move(connection)) {}
+  BoundConnection(const BoundConnection&) = delete;
+  BoundConnection& operator=(const BoundConnection&) = delete;
+  ~BoundConnection() { close(); }
+
+  py::tuple post(const std::shared_ptr<Buffer>& buffer, bool receive) {
+    if (connection_ == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
+    if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
+    Lane& lane = lanes_[receive ? 1 : 0];
+    while (!lane.empty() && lane.front()->settled()) lane.pop_front();
+    engine::Request* request = nullptr;
+    const Status status = receive ? connection_->post_receive(buffer->data(), buffer->bytes(), &request)
+                                  : connection_->post_send(buffer->data(), buffer->bytes(), &request);
+    if (status != Status::ok) return py::make_tuple(code(status), nullptr);
+    lane.push_back(std::make_shared<Posted>(home_, connection_, buffer, request));
+    return py::make_tuple(code(status), lane.back());
+  }
+
+  void quiesce(const Buffer& buffer) {
+    const std::shared_ptr<engine::Connection> connection = connection_;
+    if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
+    const py::gil_scoped_release others_run;
+    connection->quiesce(buffer.data(), buffer.bytes());
+  }
+
+  void close() {
+    const std::shared_ptr<engine::Connection> connection = std::exchange(connection_, nullptr);
+    if (connection == nullptr) return;
+    if (home_->forked()) {
+      new std::shared_ptr<engine::Connection>(connection);
+    } else {
+      const py::gil_scoped_release others_run;
+      connection->close();
+    }
+    for (Lane& lane : lanes_) {
+      for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
+      lane.clear();
+    }
+    home_.reset();
+  }
+
+  // Shared, so that close() in another thread takes nothing away under a call.
+  std::shared_ptr<engine::Connection> open() const {
+    if (connection_ == nullptr) throw py::value_error("the connection is closed");
+    return connection_;
+  }
+  Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
+
+ private:
+  std::shared_ptr<Home> home_;
+  std::shared_ptr<engine::Connection> connection_;
+  Lane lanes_[2];
+};
+
+struct BoundListener {
+  std::shared_ptr<Home> home;
+  std::unique_ptr<engine::Listener> listener;
+  ~BoundListener() {
+    if (home->forked()) static_cast<void>(listener.release());
+  }
+  py::tuple accept() {
+    std::shared_ptr<engine::Connection> made;
+    const Status status = home->forked() ? Status::forked_child : listener->accept(&made);
+    if (status != Status::ok) return py::make_tuple(code(status), nullptr);
+    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
+  }
+  py::bytes handle() const {
+    const engine::Handle made = listener->handle();
+    return {reinterpret_cast<const char*>(made.bytes), sizeof made.bytes};
+  }
+};
+
+struct BoundDial {
+  std::shared_ptr<Home> home;
+  std::unique_ptr<engine::Dial> dial;
+  ~BoundDial() {
+    if (home->forked()) static_cast<void>(dial.release());
+  }
+  py::tuple poll() {
+    std::shared_ptr<engine::Connection> made;
+    const Status status = home->forked() ? Status::forked_child : dial->poll(&made);
+    if (status != Status::ok) return py::make_tuple(code(status), nullptr);
+    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
+  }
+};
+
+// The runtime with its doors; open until close() and until the last of its listeners and connections is gone.
+struct BoundRuntime {
+  std::shared_ptr<Home> home;
+
+  const std::shared_ptr<Home>& open() const {
+    if (home == nullptr) throw py::value_error("the endpoint is closed");
+    return home;
+  }
+  template <class Bound, class Native, class Call>
+  py::tuple make(const Call& call) const {
+    std::unique_ptr<Native> made;
+    std::string error;
+    Status status = Status::forked_child;
+    if (!open()->forked()) {
+      const py::gil_scoped_release others_run;
+      status = call(home->runtime(), &made, &error);
+    }
+    if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
+    return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{home, std::move(made)}));
+  }
+  py::tuple listen(int device, std::uint16_t port) const {
+    return make<BoundListener, engine::Listener>([=](engine::Runtime& runtime, auto* out, std::string* error) {
+      return runtime.listen(device, port, out, error);
+    });
+  }
+  py::tuple connect_handle(int device, const py::bytes& handle) const {
+    const auto text = static_cast<std::string>(handle);
+    engine::Handle native;
+    if (text.size() != sizeof native.bytes) throw py::value_error("handle: needs the 64 bytes of a listener's handle");
+    std::memcpy(native.bytes, text.data(), text.size());
+    return make<BoundDial, engine::Dial>([=](engine::Runtime& runtime, auto* out, std::string* error) {
+      return runtime.connect(device, native, out, error);
+    });
+  }
+  py::tuple connect_address(int device, const std::string& host, std::uint16_t port) const {
+    return make<BoundDial, engine::Dial>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+      return runtime.connect(device, host, port, out, error);
+    });
+  }
+};
+
+// (status, error, runtime); status is invalid_argument when a setting does not fit.
+py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& settings) {
+  engine::Knobs knobs;
+  std::string error;
+  std::shared_ptr<engine::Runtime> runtime;
+  Status status = engine::load_knobs(&knobs, &error);
+  for (const auto& [name, value] : settings) {
+    if (status == Status::ok) status = engine::set_knob(&knobs, name, value, &error);
+  }
+  if (status == Status::ok) status = engine::check_knobs(knobs, &error);
+  const bool knobs_fit = status == Status::ok;
+  if (knobs_fit) {
+    const py::gil_scoped_release others_run;
+    status = engine::Runtime::open(knobs, &runtime, &error);
+  }
+  if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
+  auto home = std::make_shared<Home>(std::move(runtime));
+  return py::make_tuple(code(status), error, knobs_fit,
+                        std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
+}
+
+void bind_requests(py::module_& module) {
+  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", "The memory of an object, held while this lives.")
+      .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
+           py::arg("writable"))
+      .def_property_readonly("nbytes", &Buffer::bytes);
+  py::class_<Posted, std::shared_ptr<Posted>>(module, "Request", "One posted send or receive.")
+      .def_property_readonly("done", &Posted::done)
+      .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
+      .def_property_readonly("nbytes", &Posted::bytes)
+      .def(
+          "wait", [](Posted& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
+          "Status code: ok when done, timed_out when not; a negative timeout waits for ever.", py::arg("timeout_ns"));
+}
+
+void bind_connections(py::module_& module) {
+  using C = BoundConnection;
+  py::class_<C>(module, "Connection", "A connection: what it posts, it holds until it is done.")
+      .def(
+          "post_send", [](C& self, const std::shared_ptr<Buffer>& buffer) { return self.post(buffer, false); },
+          "(status, request).", py::arg("buffer"))
+      .def(
+          "post_receive", [](C& self, const std::shared_ptr<Buffer>& buffer) { return self.post(buffer, true); },
+          "(status, request).", py::arg("buffer"))
+      .def("quiesce", &C::quiesce, "No engine touches the buffer afterwards.", py::arg("buffer"))
+      .def("close", &C::close)
+      .def("health", [](const C& self) { return code(self.health()); })
+      .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
+      .def("counters", [](const C& self) {
+        const std::shared_ptr<engine::Connection> connection = self.open();
+        const py::gil_scoped_release others_run;
+        return connection->counters();
+      });
+  py::class_<BoundDial>(module, "Dial", "A connection on its way; dropping it gives up.")
+      .def("poll", &BoundDial::poll, "(status, connection).")
+      .def("error", [](const BoundDial& self) { return self.dial->error(); });
+  py::class_<BoundListener>(module, "Listener", "Takes peers until it is dropped.")
+      .def("accept", &BoundListener::accept, "(status, connection).")
+      .def("handle", &BoundListener::handle)
+      .def("port", [](const BoundListener& self) { return self.listener->port(); });
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  bind_requests(module);
+  bind_connections(module);
+  py::class_<engine::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
+      .def_readonly("name", &engine::Device::name)
+      .def_readonly("address", &engine::Device::address)
+      .def_readonly("pci_path", &engine::Device::pci_path)
+      .def_readonly("guid", &engine::Device::guid)
+      .def_readonly("speed_mbps", &engine::Device::speed_mbps)
+      .def_readonly("mtu_bytes", &engine::Device::mtu_bytes)
+      .def("__repr__", [](const engine::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
+  py::class_<BoundRuntime>(module, "Runtime", "The engines of a process and what they serve.")
+      .def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
+      .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"))
+      .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),
+           py::arg("handle"))
+      .def("connect_address", &BoundRuntime::connect_address, "(status, error, dial).", py::arg("device"),
+           py::arg("host"), py::arg("port"))
+      .def("event_descriptor", [](const BoundRuntime& self) { return self.open()->runtime().event_descriptor(); })
+      .def("counters",
+           [](const BoundRuntime& self) {
+             const std::shared_ptr<Home> home = self.open();
+             const py::gil_scoped_release others_run;
+             return home->runtime().counters();
+           })
+      .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
+      .def("close", [](BoundRuntime& self) { self.home.reset(); });
+  module.def("open_runtime", &open_runtime, "(status, error, whether the knobs fit, runtime).", py::arg("settings"));
+}
+
+}  // namespace weft::bind
