@@ -32,11 +32,10 @@ constexpr Range stripe_of(u64 message, u64 message_bytes, u32 flow, u32 flows) n
   const u64 parts = stripe_count(message_bytes, flows);
   const u64 turn = (flow + flows - message % flows) % flows;
   if (turn >= parts) return {0, 0};
-  // Stripes begin on page boundaries so that copies stay aligned.
-  const u64 each = ((message_bytes + parts - 1) / parts + 4095) & ~u64{4095};
-  const u64 begin = each * turn < message_bytes ? each * turn : message_bytes;
-  const u64 end = turn + 1 == parts || begin + each > message_bytes ? message_bytes : begin + each;
-  return {begin, end};
+  // Stripes begin on page boundaries so that copies stay aligned; whole pages are shared out evenly, so that no flow
+  // that takes part is left without a byte.
+  const u64 pages = message_bytes / 4096;
+  return {pages * turn / parts * 4096, turn + 1 == parts ? message_bytes : pages * (turn + 1) / parts * 4096};
 }
 
 }  // namespace weft::core
