@@ -33,7 +33,7 @@ class Runner:
     policies: Path
 
     def run(
-        self, *, seed: int, count: int, violations_max: int = 10, timeout_s: float = 600
+        self, *, seed: int, count: int, violations_max: int = 10, timeout_s: float = 150
     ) -> Outcome:
         """Runs `count` schedules from `seed` on; RuntimeError when the runner itself broke."""
         arguments = [seed, count, self.policies, violations_max]

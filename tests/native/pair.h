@@ -1,0 +1,162 @@
+// Two stacks wired to each other in memory: what the native tests of the stack have in common.
+// Loses a datagram only where a test's filter says so; keeps its own clock.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/core/stack.h"
+#include "native/policy/loader.h"
+
+namespace weft::test {
+
+using namespace weft::core;
+
+// Where the build puts the shipped policies: beside its executables.
+inline std::string policy_directory() {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
+}
+
+// A shipped policy, loaded for the life of the test program.
+inline PolicyChoice shipped(policy::Family family, const char* name) {
+  static std::vector<std::shared_ptr<const policy::Library>> kept;
+  std::string error;
+  kept.push_back(policy::find(family, name, {policy_directory()}, &error));
+  if (kept.back() == nullptr) std::fprintf(stderr, "%s\n", error.c_str());
+  return kept.back() == nullptr ? PolicyChoice{} : PolicyChoice{&kept.back()->descriptor(), nullptr};
+}
+
+inline StackConfig shipped_config() {
+  StackConfig config;
+  config.window = shipped(policy::Family::window, "swift");
+  config.path = shipped(policy::Family::path, "power_of_two");
+  config.loss = shipped(policy::Family::loss, "rack");
+  return config;
+}
+
+// One packet as bytes, kept after its burst is gone.
+struct Wired {
+  int to = 0;
+  u8 path = 0;
+  std::vector<u8> header;
+  std::vector<u8> payload;
+  wire::Type type() const { return static_cast<wire::Type>(header[3]); }
+  RxDatagram view() const {
+    RxDatagram datagram;
+    datagram.header = header.data();
+    datagram.header_bytes = static_cast<u32>(header.size());
+    datagram.payload = payload.data();
+    datagram.payload_bytes = static_cast<u32>(payload.size());
+    return datagram;
+  }
+};
+
+// Ends 0 and 1, one flow between them.
+struct Pair {
+  static constexpr u64 kToken[2] = {0x1111'2222'3333'4444u, 0x5555'6666'7777'8888u};
+  static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
+
+  explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472)
+      : stack{Stack(config), Stack(config)}, burst(std::make_unique<TxBurst>()) {
+    for (int end = 0; end < 2; ++end) {
+      static_cast<void>(stack[end].reserve_peer(&peer[end]));
+      static_cast<void>(stack[end].reserve_flow(&flow[end]));
+    }
+    for (int end = 0; end < 2; ++end) {
+      PeerConfig peer_config;
+      peer_config.remote_peer = peer[1 - end];
+      peer_config.local_token = kPeerToken[end];
+      peer_config.remote_token = kPeerToken[1 - end];
+      peer_config.path_count = paths;
+      peer_config.segment_bytes = segment_bytes;
+      peer_config.train_bytes_max = 65'000;
+      peer_config.port_buffer_bytes = port_buffer_bytes;
+      opened = opened && stack[end].open_peer(peer[end], peer_config) == Status::ok;
+      FlowConfig flow_config;
+      flow_config.peer = peer[end];
+      flow_config.remote_flow = flow[1 - end];
+      flow_config.local_token = kToken[end];
+      flow_config.remote_token = kToken[1 - end];
+      opened = opened && stack[end].open_flow(now_ns, flow[end], flow_config) == Status::ok;
+    }
+  }
+
+  Status send(int end, const u8* data, u64 bytes, void* cookie = nullptr) {
+    return stack[end].post_send(now_ns, flow[end], sent[end]++, data, bytes, cookie);
+  }
+  Status receive(int end, u8* data, u64 bytes, ReceiveTicket* ticket) {
+    ticket->message.store(received[end]++);
+    return stack[end].post_receive(now_ns, flow[end], data, bytes, ticket);
+  }
+
+  // Everything `end` would send now, as packets.
+  std::vector<Wired> take(int end) {
+    std::vector<Wired> out;
+    while (stack[end].poll_transmit(now_ns, burst.get())) {
+      for (u16 i = 0; i < burst->count; ++i) {
+        Wired packet;
+        packet.to = 1 - end;
+        packet.path = burst->path;
+        packet.header.assign(burst->header(i), burst->header(i) + burst->header_bytes);
+        if (burst->payload[i].bytes != 0) {
+          packet.payload.assign(burst->payload[i].data, burst->payload[i].data + burst->payload[i].bytes);
+        }
+        out.push_back(std::move(packet));
+      }
+    }
+    return out;
+  }
+  void give(const Wired& packet) { stack[packet.to].on_datagram(now_ns, packet.view()); }
+
+  // One exchange: what both have to say arrives 20 us later, less what `drops` takes. False when both were silent.
+  bool exchange(const std::function<bool(const Wired&)>& drops = nullptr) {
+    std::vector<Wired> packets = take(0);
+    for (Wired& packet : take(1)) packets.push_back(std::move(packet));
+    now_ns += 20'000;
+    for (const Wired& packet : packets) {
+      if (drops == nullptr || !drops(packet)) give(packet);
+    }
+    for (Stack& each : stack) each.on_timer(now_ns);
+    return !packets.empty();
+  }
+  // Until `done` or nothing is left to happen before `limit_ns` from now.
+  bool run(const std::function<bool()>& done, const std::function<bool(const Wired&)>& drops = nullptr,
+           i64 limit_ns = 60'000'000'000) {
+    const i64 end_ns = now_ns + limit_ns;
+    while (!done() && now_ns < end_ns) {
+      if (exchange(drops)) continue;
+      const i64 next_ns = std::min(stack[0].poll_timeout(), stack[1].poll_timeout());
+      if (next_ns == kNever) break;
+      now_ns = std::max(now_ns, next_ns);
+      for (Stack& each : stack) each.on_timer(now_ns);
+    }
+    return done();
+  }
+  // Counts the events of a kind and forgets the others.
+  int events(int end, Event::Kind kind) {
+    int count = 0;
+    for (Event event; stack[end].poll_event(&event);) count += event.kind == kind ? 1 : 0;
+    return count;
+  }
+
+  i64 port_buffer_bytes = 1 << 20;
+  bool opened = true;
+  Stack stack[2];
+  u32 peer[2] = {}, flow[2] = {};
+  u64 sent[2] = {}, received[2] = {};
+  i64 now_ns = 1'000'000;
+  std::unique_ptr<TxBurst> burst;
+};
+
+inline std::vector<u8> pattern(u64 bytes, u64 seed) {
+  Random random(seed);
+  std::vector<u8> out(bytes);
+  for (u8& byte : out) byte = static_cast<u8>(random.next());
+  return out;
+}
+
+}  // namespace weft::test

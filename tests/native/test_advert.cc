@@ -1,0 +1,154 @@
+// Advertisements from both ends: said until confirmed, taken once, bounded, in any order of arrival.
+#include <vector>
+
+#include "native/core/advert_ledger.h"
+#include "native/core/advertiser.h"
+#include "native/core/random.h"
+#include "tests/native/check.h"
+
+using namespace weft::core;
+namespace wire = weft::wire;
+using Permission = AdvertLedger::Permission;
+
+namespace {
+
+struct Packed {
+  std::vector<u8> bytes;
+  wire::Packet packet;
+};
+
+Packed advert(u32 first, const std::vector<u64>& capacities) {
+  Packed out;
+  out.bytes.resize(wire::kControlBytesMax);
+  std::vector<wire::AdvertEntry> entries;
+  for (const u64 capacity : capacities) entries.push_back({capacity, 0, 0});
+  out.bytes.resize(wire::encode_advert(out.bytes.data(), {}, first, entries.data(), entries.size()));
+  CHECK_EQUAL(wire::decode(out.bytes.data(), out.bytes.size(), 0, &out.packet), wire::Verdict::ok);
+  return out;
+}
+
+StackConfig config_of(u64 eager_bytes, u64 eager_slots) {
+  StackConfig config;
+  config.eager_bytes = eager_bytes;
+  config.eager_slots = eager_slots;
+  return config;
+}
+
+}  // namespace
+
+TEST(advertiser__says_it_until_confirmed_with_growing_pauses) {
+  Advertiser advertiser;
+  CHECK(!advertiser.due());
+  advertiser.on_post(0, 3, true, 16);
+  CHECK(advertiser.due());
+  i64 now_ns = 0, pause_ns = 1000;
+  for (int round = 0; round < 6; ++round) {
+    CHECK(advertiser.due());
+    CHECK_EQUAL(advertiser.first(), 0u);
+    advertiser.on_sent(3, now_ns, 1000);
+    CHECK(!advertiser.due());
+    CHECK_EQUAL(advertiser.poll_timeout(), now_ns + pause_ns);
+    advertiser.on_timer(now_ns + pause_ns - 1);
+    CHECK(!advertiser.due());
+    now_ns += pause_ns;
+    advertiser.on_timer(now_ns);
+    pause_ns *= 2;
+  }
+  advertiser.on_sent(3, now_ns, 1000);
+  advertiser.on_confirm(3);
+  CHECK_EQUAL(advertiser.poll_timeout(), kNever);
+  advertiser.on_timer(now_ns + 1'000'000'000);
+  CHECK(!advertiser.due());
+}
+
+TEST(advertiser__a_partial_confirmation_leaves_the_rest_to_be_said) {
+  Advertiser advertiser;
+  advertiser.on_post(0, 10, true, 16);
+  advertiser.on_sent(10, 0, 1000);
+  advertiser.on_confirm(4);
+  advertiser.on_confirm(2);   // old
+  advertiser.on_confirm(99);  // of what was never posted
+  advertiser.on_timer(1000);
+  CHECK(advertiser.due());
+  CHECK_EQUAL(advertiser.first(), 4u);
+}
+
+TEST(advertiser__receives_that_no_long_message_waits_for_may_wait) {
+  Advertiser advertiser;
+  advertiser.on_post(0, 1, false, 16);
+  CHECK(!advertiser.due());
+  CHECK(advertiser.poll_timeout() != kNever);
+  for (u64 posted = 2; posted < 8; ++posted) advertiser.on_post(0, posted, false, 16);
+  CHECK(!advertiser.due());
+  advertiser.on_post(0, 8, false, 16);  // half of the eager slots depend on it
+  CHECK(advertiser.due());
+  Advertiser alone;
+  alone.on_post(5, 1, false, 16);
+  alone.on_timer(alone.poll_timeout());
+  CHECK(alone.due());
+}
+
+TEST(advert_ledger__a_message_goes_eagerly_or_when_its_receive_is_known) {
+  AdvertLedger ledger;
+  const StackConfig config = config_of(100, 2);
+  CHECK_EQUAL(ledger.may_send(0, 100, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(1, 100, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(2, 1, config), Permission::wait);
+  CHECK_EQUAL(ledger.may_send(0, 101, config), Permission::wait);
+  CHECK(ledger.on_advert(advert(0, {500, 0}).packet.advert, 0));
+  CHECK_EQUAL(ledger.known(), 2u);
+  CHECK_EQUAL(ledger.may_send(0, 500, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(0, 501, config), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(1, 0, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(1, 1, config), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(3, 100, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(4, 100, config), Permission::wait);
+  CHECK_EQUAL(ledger.may_send(0, 0, config_of(0, 0)), Permission::go);
+}
+
+TEST(advert_ledger__old_news_and_holes_change_nothing) {
+  AdvertLedger ledger;
+  const StackConfig config = config_of(0, 0);
+  CHECK(ledger.on_advert(advert(0, {10, 20}).packet.advert, 0));
+  CHECK(ledger.on_advert(advert(0, {11, 21}).packet.advert, 0));
+  CHECK_EQUAL(ledger.may_send(0, 11, config), Permission::too_long);
+  CHECK(ledger.on_advert(advert(3, {40}).packet.advert, 0));
+  CHECK_EQUAL(ledger.known(), 2u);
+  CHECK(ledger.on_advert(advert(1, {99, 30, 40}).packet.advert, 0));
+  CHECK_EQUAL(ledger.known(), 4u);
+  CHECK_EQUAL(ledger.may_send(1, 21, config), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(3, 40, config), Permission::go);
+}
+
+TEST(advert_ledger__keeps_no_more_than_its_bound) {
+  AdvertLedger ledger;
+  const std::vector<u64> many(wire::kAdvertEntriesMax, 1);
+  u64 known = 0;
+  while (ledger.on_advert(advert(static_cast<u32>(known), many).packet.advert, 0)) known = ledger.known();
+  CHECK(known <= AdvertLedger::kAheadMax);
+  CHECK(known + wire::kAdvertEntriesMax > AdvertLedger::kAheadMax);
+  CHECK_EQUAL(ledger.known(), known);
+  CHECK(ledger.on_advert(advert(static_cast<u32>(known), many).packet.advert, 100));
+}
+
+TEST(advert_ledger__capacities_survive_growth_and_32_bits_of_message_numbers) {
+  AdvertLedger ledger;
+  const StackConfig config = config_of(0, 0);
+  Random random(3);
+  u64 next = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::vector<u64> capacities;
+    const u64 first = ledger.known();
+    for (u64 i = random.next() % wire::kAdvertEntriesMax; i != 0; --i) {
+      capacities.push_back((first + capacities.size()) * 7919 % 10'007);
+    }
+    if (!ledger.on_advert(advert(static_cast<u32>(first), capacities).packet.advert, next)) next += 1000;
+    for (u64 message = next; message < ledger.known(); message += 1 + random.next() % 50) {
+      const u64 capacity = message * 7919 % 10'007;
+      CHECK_EQUAL(ledger.may_send(message, capacity, config), Permission::go);
+      CHECK_EQUAL(ledger.may_send(message, capacity + 1, config), Permission::too_long);
+    }
+    if (next < ledger.known()) next += random.next() % (ledger.known() - next + 1);
+  }
+  CHECK(ledger.known() > 50'000);
+}

@@ -1,0 +1,171 @@
+// Where received bytes go: eager and posted messages, sizes that disagree, and everything that is refused.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "native/core/receive_queue.h"
+#include "tests/native/check.h"
+
+using namespace weft::core;
+using weft::Status;
+using Placement = ReceiveQueue::Placement;
+
+namespace {
+
+StackConfig small_config() {
+  StackConfig config;
+  config.eager_bytes = 64;
+  config.eager_slots = 4;
+  return config;
+}
+
+struct Bench {
+  explicit Bench(u8 stripe = 0, u8 stripes = 1, const StackConfig& config = small_config())
+      : shared(config), queue(&shared, stripe, stripes) {}
+  Shared shared;
+  ReceiveQueue queue;
+
+  Status post(u64 message, std::vector<u8>* buffer, ReceiveTicket* ticket) {
+    ticket->message.store(message);
+    return queue.post(0, buffer->data(), buffer->size(), ticket);
+  }
+  Placement deliver(u64 message, u64 offset, const std::vector<u8>& payload, u64 message_bytes) {
+    const Placement placement = queue.check(message, offset, payload.size(), message_bytes);
+    if (placement == Placement::placed) queue.place(0, message, offset, payload.data(), payload.size());
+    return placement;
+  }
+  int placed_events(u64* bytes = nullptr) {
+    int count = 0;
+    for (Event event; shared.events.poll(&event);) {
+      CHECK(event.kind == Event::Kind::stripe_placed);
+      if (bytes != nullptr) *bytes = event.value;
+      ++count;
+    }
+    return count;
+  }
+};
+
+std::vector<u8> bytes_of(std::size_t count, u8 value) { return std::vector<u8>(count, value); }
+
+}  // namespace
+
+TEST(receive_queue__a_posted_receive_takes_segments_in_any_order) {
+  Bench bench;
+  std::vector<u8> buffer = bytes_of(40, 0xEE);
+  ReceiveTicket ticket;
+  CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
+  CHECK_EQUAL(bench.deliver(0, 20, bytes_of(10, 3), 30), Placement::placed);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(10, 1), 30), Placement::placed);
+  CHECK_EQUAL(bench.placed_events(), 0);
+  CHECK_EQUAL(bench.deliver(0, 10, bytes_of(10, 2), 30), Placement::placed);
+  u64 message_bytes = 0;
+  CHECK_EQUAL(bench.placed_events(&message_bytes), 1);
+  CHECK_EQUAL(message_bytes, 30u);
+  for (std::size_t i = 0; i < 40; ++i) CHECK_EQUAL(int{buffer[i]}, i < 30 ? static_cast<int>(1 + i / 10) : 0xEE);
+  // P-1: whole is whole.
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(10, 9), 30), Placement::refused);
+  CHECK_EQUAL(int{buffer[0]}, 1);
+}
+
+TEST(receive_queue__an_eager_message_waits_for_its_receive) {
+  Bench bench;
+  CHECK_EQUAL(bench.deliver(1, 0, bytes_of(16, 7), 16), Placement::placed);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 5), 16), Placement::placed);
+  CHECK_EQUAL(bench.shared.eager_blocks.blocks_in_use(), 2u);
+  CHECK_EQUAL(bench.placed_events(), 0);
+  std::vector<u8> first = bytes_of(32, 0xEE), second = bytes_of(16, 0xEE);
+  ReceiveTicket tickets[2];
+  CHECK_EQUAL(bench.post(0, &first, &tickets[0]), Status::ok);
+  CHECK_EQUAL(bench.placed_events(), 0);  // half of it is still missing
+  CHECK_EQUAL(bench.deliver(0, 8, bytes_of(8, 6), 16), Placement::placed);
+  CHECK_EQUAL(bench.placed_events(), 1);
+  CHECK_EQUAL(int{first[7]}, 5);
+  CHECK_EQUAL(int{first[8]}, 6);
+  CHECK_EQUAL(int{first[16]}, 0xEE);
+  CHECK_EQUAL(bench.post(1, &second, &tickets[1]), Status::ok);
+  CHECK_EQUAL(bench.placed_events(), 1);
+  CHECK_EQUAL(int{second[15]}, 7);
+  CHECK_EQUAL(bench.shared.eager_blocks.blocks_in_use(), 0u);
+}
+
+TEST(receive_queue__eager_slots_and_their_size_are_bounds) {
+  Bench bench;
+  CHECK_EQUAL(bench.deliver(4, 0, bytes_of(1, 1), 1), Placement::no_memory);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(65, 1), 65), Placement::no_memory);
+  CHECK_EQUAL(bench.shared.eager_blocks.blocks_in_use(), 0u);
+  for (u64 message = 0; message < 4; ++message) {
+    CHECK_EQUAL(bench.deliver(message, 0, bytes_of(64, 1), 64), Placement::placed);
+  }
+  CHECK_EQUAL(bench.deliver(~u64{0}, 0, bytes_of(1, 1), 1), Placement::no_memory);
+}
+
+TEST(receive_queue__an_eager_message_that_is_too_long_for_its_receive) {
+  Bench bench;
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(20, 1), 20), Placement::placed);
+  std::vector<u8> buffer = bytes_of(19, 0xEE);
+  ReceiveTicket ticket;
+  CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::message_too_long);
+  CHECK(buffer == bytes_of(19, 0xEE));
+}
+
+TEST(receive_queue__what_does_not_fit_is_refused_and_writes_nothing) {
+  Bench bench;
+  std::vector<u8> buffer = bytes_of(100, 0xEE);
+  ReceiveTicket ticket;
+  CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), 101), Placement::too_long);
+  CHECK_EQUAL(bench.deliver(0, 60, bytes_of(8, 1), 64), Placement::refused);
+  CHECK_EQUAL(bench.deliver(0, 65, bytes_of(8, 1), 64), Placement::refused);
+  CHECK_EQUAL(bench.deliver(0, ~u64{0} - 3, bytes_of(8, 1), 64), Placement::refused);
+  CHECK_EQUAL(bench.deliver(0, 0, {}, 64), Placement::refused);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), kMessageBytesMax + 1), Placement::refused);
+  CHECK(buffer == bytes_of(100, 0xEE));
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), 64), Placement::placed);
+  // The size is settled: no segment may claim another.
+  CHECK_EQUAL(bench.deliver(0, 8, bytes_of(8, 1), 72), Placement::refused);
+  CHECK_EQUAL(bench.placed_events(), 0);
+}
+
+TEST(receive_queue__a_message_of_no_bytes_is_a_message) {
+  Bench bench;
+  std::vector<u8> buffer = bytes_of(4, 0xEE);
+  ReceiveTicket tickets[2];
+  CHECK_EQUAL(bench.post(0, &buffer, &tickets[0]), Status::ok);
+  CHECK_EQUAL(bench.placed_events(), 0);
+  CHECK_EQUAL(bench.deliver(0, 0, {}, 0), Placement::placed);
+  CHECK_EQUAL(bench.placed_events(), 1);
+  CHECK_EQUAL(bench.deliver(1, 0, {}, 0), Placement::placed);
+  CHECK_EQUAL(bench.placed_events(), 0);
+  CHECK_EQUAL(bench.post(1, &buffer, &tickets[1]), Status::ok);
+  CHECK_EQUAL(bench.placed_events(), 1);
+  CHECK_EQUAL(bench.shared.eager_blocks.blocks_in_use(), 0u);
+}
+
+TEST(receive_queue__posts_are_bounded_and_slots_are_used_again) {
+  Bench bench;
+  std::vector<u8> buffer = bytes_of(4, 0);
+  std::vector<ReceiveTicket> tickets(3 * ReceiveQueue::kPostedMax);
+  u64 posted = 0;
+  while (bench.post(posted, &buffer, &tickets[posted]) == Status::ok) ++posted;
+  CHECK_EQUAL(posted, ReceiveQueue::kPostedMax);
+  for (u64 message = 0; message < 2 * ReceiveQueue::kPostedMax; ++message) {
+    CHECK_EQUAL(bench.deliver(message, 0, bytes_of(4, 1), 4), Placement::placed);
+    CHECK_EQUAL(bench.post(posted, &buffer, &tickets[posted]), Status::ok);
+    ++posted;
+  }
+  CHECK_EQUAL(bench.queue.finished(), 2 * ReceiveQueue::kPostedMax);
+}
+
+TEST(receive_queue__flows_of_a_connection_agree_on_the_size) {
+  constexpr u64 kBytes = 4 * kStripeBytesMin;
+  Bench first(0, 2), second(1, 2);
+  std::vector<u8> buffer(kBytes);
+  ReceiveTicket ticket;
+  CHECK_EQUAL(first.post(0, &buffer, &ticket), Status::ok);
+  CHECK_EQUAL(second.post(0, &buffer, &ticket), Status::ok);
+  CHECK_EQUAL(first.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::placed);
+  CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes - 4096), Placement::refused);
+  // A stripe of the other flow's.
+  CHECK_EQUAL(second.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::refused);
+  CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes), Placement::placed);
+}
