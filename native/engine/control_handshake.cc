@@ -40,6 +40,7 @@ void ControlPlane::stranger(Channel* channel, const char* what) {
 
 void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
   log(LogLevel::warn, "refused " + channel->peer_address + ": " + text);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) strangers_.fetch_add(1, std::memory_order_relaxed);
   Refuse refusal;
   refusal.dial = dial;
   refusal.status = static_cast<std::uint32_t>(status);
@@ -51,7 +52,8 @@ void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, c
 void ControlPlane::on_connected(Channel* channel) {
   const int problem = channel->connect_error();
   if (problem != 0) {
-    drop_channel(channel, std::string(std::strerror(problem)) + "; is a listener running there?");
+    drop_channel(channel, std::string(std::strerror(problem)) + "; is a listener running there?",
+                 problem == ECONNREFUSED ? Status::refused : Status::address_unavailable);
     return;
   }
   channel->set_state(Channel::State::greeting);
@@ -89,11 +91,11 @@ void ControlPlane::on_readable(Channel* channel) {
         return;
       case Channel::Read::stranger:
         stranger(channel, "does not speak our protocol");
-        drop_channel(channel, "what answers there is not weft");
+        drop_channel(channel, "what answers there is not weft", Status::refused);
         return;
       case Channel::Read::version:
         refuse(channel, 0, Status::version_mismatch, version_text(version));
-        drop_channel(channel, version_text(version));
+        drop_channel(channel, version_text(version), Status::version_mismatch);
         return;
       case Channel::Read::damaged:
         stranger(channel, "sent a damaged frame");
@@ -146,7 +148,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
   if (!decode(frame.body, &channel->theirs) || channel->theirs.node == 0 || channel->theirs.engines == 0) return false;
   if (!equal_digests(channel->theirs.proof, proof("listener", channel->mine.nonce, channel->theirs.nonce))) {
     refuse(channel, 0, Status::authentication_failed, "the secrets in WEFT_SECRET_FILE differ");
-    drop_channel(channel, "the secrets in WEFT_SECRET_FILE differ");
+    drop_channel(channel, "the secrets in WEFT_SECRET_FILE differ", Status::authentication_failed);
     return false;
   }
   channel->send(encode_auth(proof("dialler", channel->theirs.nonce, channel->mine.nonce)));
@@ -308,6 +310,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const bool known = refusal.status != 0 && refusal.status <= static_cast<std::uint32_t>(Status::internal_error);
   const Status status = known ? static_cast<Status>(refusal.status) : Status::refused;
   log(LogLevel::warn, channel->peer_address + " refused: " + refusal.text);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) strangers_.fetch_add(1, std::memory_order_relaxed);
   std::vector<std::shared_ptr<DialState>> refused;
   for (const auto& [id, pending] : dials_) {
     if (pending.channel == channel->id() && (refusal.dial == 0 || refusal.dial == id)) refused.push_back(pending.state);

@@ -188,7 +188,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   }
   for (Channel* channel : late) {
     if (!channel->dialled()) stranger(channel, "said nothing that we understand in time");
-    drop_channel(channel, "no answer within the handshake's time (knob handshake_timeout_ns)");
+    drop_channel(channel, "no answer within the handshake's time (knob handshake_timeout_ns)", Status::peer_silent);
   }
   std::vector<std::shared_ptr<DialState>> overdue;
   for (const auto& [id, pending] : dials_) {

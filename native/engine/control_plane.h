@@ -63,7 +63,8 @@ class ControlPlane {
   Status device_socket(std::uint32_t device, int* descriptor, std::string* error);
   void accept_all(int listening);
   Channel* add_channel(int descriptor, bool dialled);
-  void drop_channel(Channel* channel, const std::string& why);
+  // `outcome`: what dials end with that were waiting for the greeting.
+  void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
   void update_interest(Channel* channel) noexcept;
   Channel* channel_to(const DialState& dial, std::string* error);
   // control_handshake.cc

@@ -220,7 +220,7 @@ Channel* ControlPlane::channel_to(const DialState& dial, std::string* error) {
   return channel;
 }
 
-void ControlPlane::drop_channel(Channel* channel, const std::string& why) {
+void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status outcome) {
   if (channel->state() == Channel::State::dead) return;
   const bool was_ready = channel->state() == Channel::State::ready;
   channel->set_state(Channel::State::dead);
@@ -229,7 +229,7 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why) {
     if (pending.channel == channel->id()) waiting.push_back(pending.state);
   }
   for (const auto& dial : waiting) {
-    finish_dial(dial, was_ready ? Status::peer_dead : Status::address_unavailable, channel->peer_address + ": " + why);
+    finish_dial(dial, was_ready ? Status::peer_dead : outcome, channel->peer_address + ": " + why);
   }
   for (auto place = accepts_.begin(); place != accepts_.end();) {
     if (place->first.first != channel->id()) {
