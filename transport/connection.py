@@ -39,6 +39,18 @@ Buffer: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any]"
 
 FULL_RINGS_PAUSE_S = 0.0005
 
+# Connections with requests that wait for room in an engine's rings. Whoever waits for anything
+# pumps them all: what one end of a process waits for may be what another has not posted yet.
+_crowded: set[Connection] = set()
+
+
+def pump() -> bool:
+    """Posts what waited for room; True while something still waits."""
+    for connection in list(_crowded):
+        if not connection._pump():
+            _crowded.discard(connection)
+    return bool(_crowded)
+
 
 def deadline(timeout_s: float | None) -> float | None:
     """The monotonic time when the patience ends; ValueError for a negative one."""
@@ -65,7 +77,7 @@ class Handle:
     def done(self) -> bool:
         """True once it succeeded or failed."""
         if self._request is None and self._error is None:
-            self._connection._endpoint._pump()
+            pump()
         return self._error is not None or (self._request is not None and self._request.done)
 
     @property
@@ -85,8 +97,8 @@ class Handle:
         return self._result()
 
     def _step(self, until: float | None) -> bool:
-        """Waits for a while, a short one if requests of this endpoint wait for room; True: done."""
-        crowded = self._connection._endpoint._pump()
+        """Waits for a while, a short one if requests wait for room anywhere; True: done."""
+        crowded = pump()
         if self._error is not None:
             return True
         if self._request is None:
@@ -181,6 +193,7 @@ class Connection:
             return handle.wait(timeout_s)
         except BaseException:
             self._withdraw(handle, memory)
+            del memory, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, timeout_s: float | None = None) -> bytes:
@@ -208,6 +221,7 @@ class Connection:
             await self._reactor.until(lambda: handle.done)
         except BaseException:
             self._withdraw(handle, memory)
+            del memory, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
         return handle._result()
 
@@ -306,7 +320,7 @@ class Connection:
             lane.append(handle)
             self._pump_lane(lane)
             if lane:
-                self._endpoint._crowded.add(self)
+                _crowded.add(self)
         if handle._error is not None:
             raise handle._error
         return handle

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from transport import native
-from transport.connection import Connection, deadline
+from transport.connection import Connection, deadline, pump
 from transport.errors import (
     OK,
     WOULD_BLOCK,
@@ -166,8 +166,7 @@ class Endpoint:
         self._pid = os.getpid()
         self._devices = tuple(runtime.devices())
         self._summary = runtime.summary()
-        self._reactor = Reactor(runtime.event_descriptor, self._pump)
-        self._crowded: set[Connection] = set()
+        self._reactor = Reactor(runtime.event_descriptor, pump)
         self._children: weakref.WeakSet[Connection | Listener] = weakref.WeakSet()
         _open_endpoints.add(self)
 
@@ -332,13 +331,6 @@ class Endpoint:
             raise error_for(status, f"cannot connect to {name}", dial.error())
         made.append(self._adopt(connection))
         return True
-
-    def _pump(self) -> bool:
-        """Posts what waited for room in an engine's rings; True while something waits."""
-        for connection in list(self._crowded):
-            if not connection._pump():
-                self._crowded.discard(connection)
-        return bool(self._crowded)
 
     def _adopt(self, connection: native.Connection) -> Connection:
         made = Connection(self, connection)

@@ -152,7 +152,7 @@ class BoundConnection {
     if (connection_ == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
     if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
     Lane& lane = lanes_[receive ? 1 : 0];
-    while (!lane.empty() && lane.front()->settled()) lane.pop_front();
+    reap(&lane);
     engine::Request* request = nullptr;
     const Status status = receive ? connection_->post_receive(buffer->data(), buffer->bytes(), &request)
                                   : connection_->post_send(buffer->data(), buffer->bytes(), &request);
@@ -164,8 +164,11 @@ class BoundConnection {
   void quiesce(const Buffer& buffer) {
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
-    const py::gil_scoped_release others_run;
-    connection->quiesce(buffer.data(), buffer.bytes());
+    {
+      const py::gil_scoped_release others_run;
+      connection->quiesce(buffer.data(), buffer.bytes());
+    }
+    for (Lane& lane : lanes_) reap(&lane);
   }
 
   void close() {
@@ -192,6 +195,10 @@ class BoundConnection {
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
+  static void reap(Lane* lane) {
+    while (!lane->empty() && lane->front()->settled()) lane->pop_front();
+  }
+
   std::shared_ptr<Home> home_;
   std::shared_ptr<engine::Connection> connection_;
   Lane lanes_[2];

@@ -21,6 +21,7 @@ from transport.errors import (
     ConnectionLostError,
     ForkedChildError,
     PeerDeadError,
+    RefusedError,
     TimedOutError,
     VersionMismatchError,
 )
@@ -161,6 +162,20 @@ def test_connect__to_one_who_never_answers_times_out() -> None:
         knobs = {"handshake_timeout_ns": 200_000_000}
         with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError):
             endpoint.connect("127.0.0.1", mute.getsockname()[1], timeout_s=5)
+
+
+def test_connect__to_nobody_and_to_somebody_else_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with Endpoint(**LOCAL) as endpoint:
+            _, dial = endpoint._dial("127.0.0.1", port, 0)
+            accepted, _ = other.accept()
+            with accepted:
+                accepted.sendall(b"SSH-2.0-other\r\n")
+                with pytest.raises(RefusedError, match="not weft"):
+                    _poll_until(lambda: endpoint._reached("other", dial, []), deadline(5))
+    with Endpoint(**LOCAL) as endpoint, pytest.raises(RefusedError, match=str(port)):
+        endpoint.connect("127.0.0.1", port, timeout_s=5)
 
 
 def test_settings__unknown_interface_says_which_and_what_there_is() -> None:
