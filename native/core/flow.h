@@ -31,6 +31,7 @@ struct Flow {
   bool in_resend = false;       // ... in the queue of flows with something to resend
   bool in_path_wait = false;    // ... at its peer, for room on a path
   bool waits = false;           // counted by the peer as waiting for it
+  i64 confirm_ns = kNever;      // advertisements are confirmed by then, unless data has done it
   bool confirm_advert = false;  // an advertisement is to be confirmed
   bool confirm_close = false;
   bool failed = false;  // said so by an event

@@ -71,6 +71,8 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
   queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  // Nobody sends such a message without having its advertisement.
+  if (data.message_bytes > shared_->config.eager_bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
   counters_.bytes_received += datagram.payload_bytes;
   last_path_ = path;
@@ -81,8 +83,8 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   return Outcome::taken;
 }
 
-Status FlowReceiver::post(i64 now_ns, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
-  const Status status = queue_.post(flow_, data, capacity_bytes, ticket);
+Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+  const Status status = queue_.post(flow_, message, data, capacity_bytes, ticket);
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > shared_->config.eager_bytes || shared_->config.eager_slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, shared_->config.eager_slots);

@@ -22,7 +22,7 @@ class FlowReceiver {
   ~FlowReceiver();
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
-  Status post(i64 now_ns, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
   void on_advert_ack(const wire::AdvertAck& ack) noexcept {
     advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
   }
@@ -36,7 +36,7 @@ class FlowReceiver {
 
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
-  u64 finished() const noexcept { return queue_.finished(); }
+  bool waits() const noexcept { return queue_.pending(); }
   void release_idle() noexcept { acks_.release(); }
   FlowCounters& counters() noexcept { return counters_; }
   std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }

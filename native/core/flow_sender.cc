@@ -185,6 +185,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
     handed_out_bytes_ += payload_bytes;
+    if (message.message_bytes > shared_->config.eager_bytes) advertised_sent_ = message.number + 1;
     const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;

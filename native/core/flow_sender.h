@@ -32,6 +32,8 @@ class FlowSender {
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept { return adverts_.on_advert(advert, queue_.next_number()); }
   u64 known_adverts() const noexcept { return adverts_.known(); }
+  // Data that nobody sends without the last advertisement has gone out.
+  bool adverts_confirmed_by_data() const noexcept { return advertised_sent_ >= adverts_.known(); }
   void on_timer(i64 now_ns) noexcept;
   // The three things a sender waits for besides packets; kNever when it does not.
   i64 check_ns() const noexcept { return next_check_ns_; }
@@ -97,6 +99,7 @@ class FlowSender {
   u64 handed_out_bytes_ = 0;
   u64 granted_bytes_ = 0;
   u64 highest_acked_seq_ = 0;
+  u64 advertised_sent_ = 0;      // 1 + the newest message sent that needed its advertisement
   i64 unjudged_resends_ = 0;     // not yet known to have been needless
   u32 reported_duplicates_ = 0;  // the receiver's count, as last reported
   u64 remote_token_;

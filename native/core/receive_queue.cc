@@ -41,8 +41,8 @@ bool ReceiveQueue::ensure(u64 message) noexcept {
   }
 }
 
-Status ReceiveQueue::post(u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
-  const u64 message = posted_;
+Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+  if (message < posted_) return Status::invalid_argument;
   if (!ensure(message)) return Status::would_block;
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
@@ -62,7 +62,8 @@ Status ReceiveQueue::post(u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket*
   slot.capacity_bytes = capacity_bytes;
   slot.ticket = ticket;
   slot.state = Slot::posted;
-  ++posted_;
+  posted_ = message + 1;
+  ++count_;
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
 }

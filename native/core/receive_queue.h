@@ -35,12 +35,17 @@ class ReceiveQueue {
   ~ReceiveQueue();
 
   u64 posted() const noexcept { return posted_; }
-  u64 finished() const noexcept { return finished_; }
-  u64 capacity_of(u64 message) const noexcept { return ring_[message & mask_].capacity_bytes; }
+  bool pending() const noexcept { return count_ != finished_; }
+  // 0 for a message that cannot come over this flow, or has come.
+  u64 capacity_of(u64 message) const noexcept {
+    const Slot& slot = ring_[message & mask_];
+    return slot.message == message && slot.state == Slot::posted ? slot.capacity_bytes : 0;
+  }
 
-  // Posts the receive for message `posted()`. `finished`: an eager message was there already; the event is pushed.
+  // Posts the receive for `message`, which is `posted()` or later: those between cannot come over this flow. An eager
+  // message that was there already completes at once.
   // would_block: full; message_too_long: the waiting message does not fit (the connection is to be failed).
-  Status post(u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
 
   // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
@@ -67,8 +72,8 @@ class ReceiveQueue {
   Shared* shared_;
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
-  u64 finished_ = 0;
-  u64 posted_ = 0;  // receives posted so far: the number of the next message to get one
+  u64 count_ = 0, finished_ = 0;
+  u64 posted_ = 0;  // 1 + number of the newest message with a posted receive
   u8 stripe_;
   u8 stripes_;
 };

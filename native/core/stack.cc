@@ -120,10 +120,11 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
   return status;
 }
 
-Status Stack::post_receive(i64 now_ns, u32 index, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes,
+                           ReceiveTicket* ticket) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
-  const Status status = target->rx.post(now_ns, data, capacity_bytes, ticket);
+  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, ticket);
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
@@ -180,7 +181,7 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
 // Brings queues, the peer's count of waiting flows and timers in line with the flow's state.
 void Stack::refresh(i64 now_ns, u32 index) noexcept {
   Flow& target = *flows_[index];
-  const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.posted() > target.rx.finished());
+  const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.waits());
   if (waits != target.waits) {
     target.waits = waits;
     if (waits) {

@@ -26,7 +26,8 @@ class Stack {
   void release_peer(u32 index) noexcept;  // once none of its flows is left
 
   Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
-  Status post_receive(i64 now_ns, u32 flow, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  // `message`: numbers grow; one that is left out cannot come over this flow (takes_part of its capacity says no).
+  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
   // The peer is known to be gone (its control socket says so): its flows fail now.
@@ -61,6 +62,7 @@ class Stack {
                       const RxDatagram& datagram) noexcept;
   bool on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept;
   bool on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
+  bool on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept;
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;
   void wake_path_waiters(Peer& peer) noexcept;
   // stack_transmit.cc

@@ -65,10 +65,7 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
       wake_path_waiters(*flow.peer);
       return true;
     case wire::Type::advert:
-      if (!flow.tx.on_advert(packet.advert)) return refuse(&shared_.counters.malformed);
-      flow.confirm_advert = true;
-      queue_control(index);
-      return true;
+      return on_advert(now_ns, index, flow, packet.advert);
     case wire::Type::advert_ack:
       flow.rx.on_advert_ack(packet.advert_ack);
       return true;
@@ -96,6 +93,19 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       break;
   }
   flow.peer->paths().on_heard(now_ns, packet.common.path);
+  return true;
+}
+
+// The data that an advertisement lets go confirms it for nothing; only where none goes soon is it confirmed in words.
+bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept {
+  const u64 before = flow.tx.known_adverts();
+  if (!flow.tx.on_advert(advert)) return refuse(&shared_.counters.malformed);
+  if (flow.tx.known_adverts() == before) {
+    flow.confirm_advert = true;  // said again: our word was lost, or too late
+    queue_control(index);
+  } else if (flow.confirm_ns == kNever) {
+    flow.confirm_ns = now_ns + shared_.config.rto_ns_min / 2;
+  }
   return true;
 }
 

@@ -178,7 +178,7 @@ void Stack::schedule_flow(u32 index) noexcept {
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
-    at_ns = std::min({at_ns, target.tx.check_ns(), target.rx.poll_timeout()});
+    at_ns = std::min({at_ns, target.tx.check_ns(), target.rx.poll_timeout(), target.confirm_ns});
     if (!target.in_control) at_ns = std::min(at_ns, target.tx.demand_ns());
     if (!target.in_ready && !target.in_resend) at_ns = std::min(at_ns, target.tx.pace_ns());
   }
@@ -222,6 +222,11 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
   }
   if (target.retry_ns <= now_ns) target.retry_ns = kNever;
   if (target.is_open()) {
+    if (target.confirm_ns <= now_ns) {
+      target.confirm_ns = kNever;
+      target.confirm_advert = !target.tx.adverts_confirmed_by_data();
+      if (target.confirm_advert) queue_control(index);
+    }
     target.tx.on_timer(now_ns);
     target.rx.on_timer(now_ns);
     if (target.tx.has_outstanding()) {

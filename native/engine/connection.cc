@@ -70,12 +70,12 @@ Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t
   return Status::ok;
 }
 
-bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes, bool everywhere) noexcept {
+bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcept {
   for (std::uint32_t i = 0; i < stripes(); ++i) {
-    if (!everywhere && !core::takes_part(message, bytes, i, stripes())) continue;
+    if (!core::takes_part(message, bytes, i, stripes())) continue;
     if (flows_[i].engine->reserve(1)) continue;
     for (std::uint32_t k = 0; k < i; ++k) {
-      if (everywhere || core::takes_part(message, bytes, k, stripes())) flows_[k].engine->give_back(1);
+      if (core::takes_part(message, bytes, k, stripes())) flows_[k].engine->give_back(1);
     }
     return false;
   }
@@ -89,7 +89,7 @@ Status ConnectionCore::post_send(const void* data, std::size_t bytes, Request** 
   const Status status = begin(&send_, data, bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = send_.next_message;
-  if (!reserve(message, bytes, false)) {
+  if (!reserve(message, bytes)) {
     slot->release();
     return Status::would_block;
   }
@@ -111,7 +111,7 @@ Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, Requ
   const Status status = begin(&receive_, data, capacity_bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = receive_.next_message;
-  if (!reserve(message, capacity_bytes, true)) {
+  if (!reserve(message, capacity_bytes)) {
     slot->release();
     return Status::would_block;
   }
@@ -119,9 +119,11 @@ Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, Requ
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
-  for (const FlowRef& flow : flows_) {
-    flow.engine->post({Command::Kind::receive, flow.flow, id_, message, static_cast<std::uint8_t*>(data),
-                       capacity_bytes, &slot->ticket});
+  // A message no longer than the capacity takes part in no flow that one of the full capacity would not use.
+  for (std::uint32_t i = 0; i < stripes(); ++i) {
+    if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
+    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message, static_cast<std::uint8_t*>(data),
+                            capacity_bytes, &slot->ticket});
   }
   *out = slot;
   return Status::ok;

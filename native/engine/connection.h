@@ -72,7 +72,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     bool swept = false;  // nothing will ever complete again but by the sweep that has run
   };
   Status begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept;
-  bool reserve(std::uint64_t message, std::uint64_t bytes, bool everywhere) noexcept;
+  bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
   void await_let_go() noexcept;

@@ -40,7 +40,8 @@ void ControlPlane::stranger(Channel* channel, const char* what) {
 
 void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
   log(LogLevel::warn, "refused " + channel->peer_address + ": " + text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready) strangers_.fetch_add(1, std::memory_order_relaxed);
+  if (!channel->dialled() && channel->state() != Channel::State::ready)
+    strangers_.fetch_add(1, std::memory_order_relaxed);
   Refuse refusal;
   refusal.dial = dial;
   refusal.status = static_cast<std::uint32_t>(status);
@@ -310,7 +311,8 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const bool known = refusal.status != 0 && refusal.status <= static_cast<std::uint32_t>(Status::internal_error);
   const Status status = known ? static_cast<Status>(refusal.status) : Status::refused;
   log(LogLevel::warn, channel->peer_address + " refused: " + refusal.text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready) strangers_.fetch_add(1, std::memory_order_relaxed);
+  if (!channel->dialled() && channel->state() != Channel::State::ready)
+    strangers_.fetch_add(1, std::memory_order_relaxed);
   std::vector<std::shared_ptr<DialState>> refused;
   for (const auto& [id, pending] : dials_) {
     if (pending.channel == channel->id() && (refusal.dial == 0 || refusal.dial == id)) refused.push_back(pending.state);

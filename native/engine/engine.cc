@@ -206,7 +206,7 @@ void Engine::do_command(const Command& command) noexcept {
   const Status status =
       command.kind == Command::Kind::send
           ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes, command.cookie)
-          : stack_.post_receive(now_ns_, command.flow, command.data, command.bytes,
+          : stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes,
                                 static_cast<core::ReceiveTicket*>(command.cookie));
   if (status == Status::ok) return;
   connection->fail(status == Status::would_block ? Status::out_of_memory : status);

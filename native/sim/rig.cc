@@ -106,8 +106,13 @@ bool Rig::post_receive(int end, Transfer& transfer) {
     transfer.ticket.message.store(transfer.number);
   }
   while (transfer.next_receive_stripe < schedule_.stripes) {
+    const u32 i = transfer.next_receive_stripe;
+    if (!core::takes_part(transfer.number, transfer.capacity_bytes, i, schedule_.stripes)) {
+      ++transfer.next_receive_stripe;
+      continue;
+    }
     const Status status =
-        side.stack.post_receive(now_ns_, side.flows[transfer.next_receive_stripe], transfer.receive_buffer.data(),
+        side.stack.post_receive(now_ns_, side.flows[i], transfer.number, transfer.receive_buffer.data(),
                                 transfer.capacity_bytes, &transfer.ticket);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
