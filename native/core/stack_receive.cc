@@ -38,7 +38,8 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept {
     ++counters.malformed;
     return;
   }
-  if (on_flow_packet(now_ns, index, *target, packet, datagram)) target->peer->on_heard(now_ns);
+  if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
+  target->peer->on_heard(now_ns);
   // The flow may have failed meanwhile, but it is still there: only its owner releases it.
   refresh(now_ns, index);
 }
