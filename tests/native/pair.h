@@ -143,6 +143,9 @@ struct Pair {
     return count;
   }
 
+  // Distinct payload bytes that reached the receiving half of `end`.
+  u64 received_bytes(int end) { return static_cast<u64>(stack[end].flow(flow[end])->rx.counters().bytes_received); }
+
   i64 port_buffer_bytes = 1 << 20;
   bool opened = true;
   Stack stack[2];

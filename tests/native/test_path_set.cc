@@ -1,0 +1,145 @@
+// Path health (P-5): a silent path stops being chosen, is probed with growing pauses, and comes back.
+#include <set>
+#include <vector>
+
+#include "native/core/path_set.h"
+#include "tests/native/check.h"
+#include "tests/native/pair.h"
+
+using namespace weft::core;
+
+namespace {
+
+constexpr u16 kPaths = 4;
+constexpr i64 kRoomBytes = 100'000;
+constexpr i64 kMs = 1'000'000;
+
+PickRequest request_of(int avoid = -1) {
+  PickRequest request;
+  request.ready_bytes = 1 << 20;
+  request.segment_bytes = 1400;
+  request.avoid_path = avoid;
+  request.is_resend = avoid >= 0;
+  return request;
+}
+
+struct Bench {
+  explicit Bench(const StackConfig& config = {}) : shared(config), paths(&shared, 7, kPaths, kRoomBytes) {
+    CHECK(paths.open());
+  }
+  std::set<int> picks(i64 now_ns, int avoid = -1) {
+    std::set<int> seen;
+    for (int i = 0; i < 400; ++i) seen.insert(paths.pick(now_ns, request_of(avoid)).path);
+    return seen;
+  }
+  int events(Event::Kind kind, u8 path) {
+    int count = 0;
+    for (Event event; shared.events.poll(&event);) count += event.kind == kind && event.path == path ? 1 : 0;
+    return count;
+  }
+  Shared shared;
+  PathSet paths;
+};
+
+std::vector<StackConfig> configs() {
+  std::vector<StackConfig> all(3);
+  all[1].path = weft::test::shipped(weft::policy::Family::path, "power_of_two");
+  all[2].path = weft::test::shipped(weft::policy::Family::path, "oblivious");
+  return all;
+}
+
+}  // namespace
+
+TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
+  for (const StackConfig& config : configs()) {
+    Bench bench(config);
+    CHECK(bench.picks(kMs) == std::set<int>({0, 1, 2, 3}));
+    bench.paths.on_timeout(20 * kMs, 2, 10 * kMs);
+    CHECK(!bench.paths.path(2).usable);
+    CHECK_EQUAL(bench.events(Event::Kind::path_down, 2), 1);
+    CHECK(bench.picks(20 * kMs) == std::set<int>({0, 1, 3}));
+    u64 probe_id = 0;
+    CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &probe_id), 2);
+    CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &probe_id), -1);
+    bench.paths.on_probe_reply(21 * kMs, 2, probe_id, 20 * kMs);
+    CHECK(bench.paths.path(2).usable);
+    CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
+    CHECK_EQUAL(bench.paths.path(2).rtt.latest_ns(), kMs);
+    CHECK(bench.picks(21 * kMs) == std::set<int>({0, 1, 2, 3}));
+    CHECK_EQUAL(bench.paths.poll_timeout(), kNever);
+  }
+}
+
+TEST(path_set__a_path_heard_since_then_is_not_silent) {
+  Bench bench;
+  bench.paths.on_heard(15 * kMs, 1);
+  bench.paths.on_timeout(20 * kMs, 1, 10 * kMs);
+  CHECK(bench.paths.path(1).usable);
+  bench.paths.on_timeout(20 * kMs, 1, 16 * kMs);
+  CHECK(!bench.paths.path(1).usable);
+  bench.paths.on_heard(21 * kMs, 1);
+  CHECK(bench.paths.path(1).usable);
+}
+
+TEST(path_set__probes_pause_twice_as_long_each_time_up_to_the_bound) {
+  StackConfig config;
+  config.rto_ns_max = 100 * kMs;
+  Bench bench(config);
+  bench.paths.on_timeout(0, 0, 0);
+  i64 last_ns = bench.paths.poll_timeout(), pause_ns = 0;
+  u64 probe_id = 0;
+  for (int i = 0; i < 12; ++i) {
+    CHECK_EQUAL(bench.paths.poll_probe(last_ns, &probe_id), 0);
+    const i64 next_ns = bench.paths.poll_timeout();
+    CHECK(next_ns > last_ns);
+    CHECK(pause_ns == 0 || next_ns - last_ns == std::min(2 * pause_ns, config.rto_ns_max));
+    pause_ns = next_ns - last_ns;
+    last_ns = next_ns;
+  }
+  CHECK_EQUAL(pause_ns, config.rto_ns_max);
+}
+
+TEST(path_set__only_the_answer_to_the_last_probe_counts) {
+  Bench bench;
+  bench.paths.on_timeout(20 * kMs, 3, 10 * kMs);
+  u64 first = 0, second = 0;
+  CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &first), 3);
+  CHECK_EQUAL(bench.paths.poll_probe(bench.paths.poll_timeout(), &second), 3);
+  const i64 now_ns = 1000 * kMs;
+  bench.paths.on_probe_reply(now_ns, 3, first, 20 * kMs);
+  bench.paths.on_probe_reply(now_ns, 3, 0, 20 * kMs);
+  bench.paths.on_probe_reply(now_ns, 3, second, now_ns + 1);
+  CHECK(!bench.paths.path(3).usable);
+  CHECK_EQUAL(bench.paths.path(3).rtt.latest_ns(), 0);
+  bench.paths.on_probe_reply(now_ns, 3, second, now_ns - kMs);
+  CHECK(bench.paths.path(3).usable);
+}
+
+TEST(path_set__a_copy_avoids_the_path_that_lost_it) {
+  for (const StackConfig& config : configs()) {
+    Bench bench(config);
+    for (int avoid = 0; avoid < kPaths; ++avoid) CHECK_EQUAL(bench.picks(kMs, avoid).count(avoid), 0u);
+    for (u8 path = 1; path < kPaths; ++path) bench.paths.on_timeout(20 * kMs, path, 10 * kMs);
+    // One path lives: better the same than none.
+    CHECK(bench.picks(21 * kMs, 0) == std::set<int>({0}));
+    // None lives: all are tried.
+    bench.paths.on_timeout(20 * kMs, 0, 10 * kMs);
+    CHECK(!bench.paths.any_usable());
+    CHECK(!bench.picks(21 * kMs).empty());
+    CHECK_EQUAL(bench.picks(21 * kMs).count(-1), 0u);
+  }
+}
+
+TEST(path_set__a_full_path_is_not_chosen) {
+  Bench bench;
+  bench.paths.on_sent(0, kRoomBytes, 10);
+  bench.paths.on_sent(1, kRoomBytes - 1399, 10);
+  CHECK(bench.picks(kMs) == std::set<int>({2, 3}));
+  bench.paths.on_sent(2, kRoomBytes, 10);
+  bench.paths.on_sent(3, kRoomBytes, 10);
+  CHECK(bench.picks(kMs) == std::set<int>({-1}));
+  CHECK(!bench.paths.has_room(1400));
+  bench.paths.on_gone(3, 5000);
+  CHECK(bench.picks(kMs) == std::set<int>({3}));
+  CHECK(bench.paths.pick(kMs, request_of()).burst_bytes <= 5000);
+}

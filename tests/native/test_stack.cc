@@ -1,0 +1,343 @@
+// P-6 at the stack: what is malformed, stale, replayed or foreign changes no state but a counter.
+// And the rules of acknowledgment: nothing unsent can be acknowledged, a full window takes several packets.
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "native/wire/crc32c.h"
+#include "tests/native/check.h"
+#include "tests/native/pair.h"
+
+using namespace weft::core;
+using weft::Status;
+using weft::test::Pair;
+using weft::test::Wired;
+namespace wire = weft::wire;
+
+namespace {
+
+constexpr u64 kBytes = 60'000;
+
+// Everything of an end that a packet could change, but counters.
+std::string state_of(Pair& pair, int end) {
+  Flow& flow = *pair.stack[end].flow(pair.flow[end]);
+  std::ostringstream out;
+  out << flow.tx.has_outstanding() << flow.tx.has_inflight() << flow.tx.has_lost() << ' ' << flow.tx.known_adverts()
+      << ' ' << flow.tx.check_ns() << ' ' << flow.tx.demand_ns() << ' ' << flow.tx.window().window_bytes() << ' '
+      << flow.tx.counters().bytes_sent << '|' << flow.rx.cumulative_seq() << ' ' << flow.rx.pending() << ' '
+      << flow.rx.counters().bytes_received << '|' << flow.is_open() << flow.failed << flow.in_control
+      << flow.confirm_advert << flow.confirm_close << ' ' << flow.active_ns << '|' << pair.stack[end].storage_bytes()
+      << ' ' << pair.stack[end].poll_timeout() << '|';
+  const Peer& peer = *pair.stack[end].peer(pair.peer[end]);
+  out << peer.in_control << peer.pending(pair.now_ns);
+  for (std::size_t i = 0; i < peer.paths().count(); ++i) {
+    const PathState& path = peer.paths().path(i);
+    out << ' ' << path.inflight_bytes << ',' << path.heard_ns << ',' << path.usable << ',' << path.timeouts << ','
+        << path.rtt.smoothed_ns();
+  }
+  return out.str();
+}
+
+// A pair in the middle of a transfer: end 0 has segments in flight, some of which arrived.
+struct Bench {
+  Bench() : pair(config()), sent(weft::test::pattern(kBytes, 1)), buffer(kBytes) {
+    CHECK(pair.opened);
+    CHECK_EQUAL(pair.receive(1, buffer.data(), kBytes, &ticket), Status::ok);
+    CHECK_EQUAL(pair.send(0, sent.data(), kBytes), Status::ok);
+    pair.exchange();
+    packets = pair.take(0);
+    CHECK(packets.size() > 20);
+    pair.now_ns += 20'000;
+    for (std::size_t i = 2; i < 12; ++i) pair.give(packets[i]);
+    acks = pair.take(1);
+    pair.now_ns += 20'000;
+    pair.give(acks.front());
+    static_cast<void>(pair.take(0));
+  }
+  static StackConfig config() {
+    StackConfig config;
+    config.payload_crc = true;
+    return config;
+  }
+  // Both ends are as before, and one counter of refusals moved.
+  void refuses(int end, const Wired& packet, i64 StackCounters::* counter) {
+    const std::string before = state_of(pair, end);
+    const std::vector<u8> bytes = buffer;
+    const i64 count = pair.stack[end].counters().*counter;
+    pair.now_ns += 1000;
+    pair.give(packet);
+    CHECK_EQUAL(state_of(pair, end), before);
+    CHECK_EQUAL(pair.stack[end].counters().*counter, count + 1);
+    CHECK(buffer == bytes);
+    Event event;
+    CHECK(!pair.stack[end].poll_event(&event));
+  }
+  wire::Common common(int to) const {
+    wire::Common common;
+    common.token = Pair::kToken[to];
+    common.flow = pair.flow[to];
+    return common;
+  }
+  void finish() {
+    CHECK(pair.run([&] { return pair.received_bytes(1) == sent.size(); }));
+    CHECK(buffer == sent);
+  }
+
+  Pair pair;
+  std::vector<u8> sent, buffer;
+  ReceiveTicket ticket;
+  std::vector<Wired> packets, acks;
+};
+
+Wired ack_of(const Bench& bench, const wire::Ack& ack, const std::vector<u64>& words = {}, u8 flags = 0, u8 path = 0) {
+  Wired packet;
+  packet.to = 0;
+  packet.header.resize(wire::kControlBytesMax);
+  wire::Common common = bench.common(0);
+  common.flags = flags;
+  common.path = path;
+  wire::Ack copy = ack;
+  copy.granted_bytes = kNoCredit;
+  copy.bitmap_words = static_cast<u16>(words.size());
+  packet.header.resize(wire::encode_ack(packet.header.data(), common, copy, words.data()));
+  return packet;
+}
+
+Wired data_of(const Bench& bench, const wire::Data& data, std::size_t payload_bytes, u8 path = 0) {
+  Wired packet;
+  packet.to = 1;
+  packet.header.resize(wire::kDataBytes);
+  packet.payload.resize(payload_bytes, 0xBD);
+  wire::Common common = bench.common(1);
+  common.path = path;
+  common.body_bytes = static_cast<u16>(payload_bytes);
+  wire::encode_data(packet.header.data(), common, data);
+  return packet;
+}
+
+}  // namespace
+
+TEST(stack__malformed_packets_change_nothing) {
+  Bench bench;
+  Wired packet = bench.packets[15];
+  packet.header[0] ^= 1;
+  bench.refuses(1, packet, &StackCounters::bad_magic);
+  packet = bench.packets[15];
+  packet.header[2] ^= 1;
+  bench.refuses(1, packet, &StackCounters::bad_version);
+  packet = bench.packets[15];
+  packet.header[30] ^= 1;
+  bench.refuses(1, packet, &StackCounters::bad_crc);
+  packet = bench.packets[15];
+  packet.payload[100] ^= 1;
+  bench.refuses(1, packet, &StackCounters::bad_crc);
+  packet = bench.packets[15];
+  packet.payload.pop_back();
+  bench.refuses(1, packet, &StackCounters::malformed);
+  for (std::size_t bytes = 0; bytes < wire::kDataBytes; ++bytes) {
+    packet = bench.packets[15];
+    packet.header.resize(bytes);
+    bench.refuses(1, packet, &StackCounters::malformed);
+  }
+  bench.finish();
+}
+
+TEST(stack__foreign_packets_change_nothing) {
+  Bench bench;
+  wire::Common common = bench.common(1);
+  const auto close_with = [&](const wire::Common& with) {
+    Wired packet;
+    packet.to = 1;
+    packet.header.resize(wire::kCloseBytes);
+    wire::Common typed = with;
+    typed.type = wire::Type::close;
+    wire::encode_close(packet.header.data(), typed, {14, 0});
+    return packet;
+  };
+  common.token ^= 1;
+  bench.refuses(1, close_with(common), &StackCounters::stray);
+  common = bench.common(1);
+  common.flow += 1;
+  bench.refuses(1, close_with(common), &StackCounters::stray);
+  common.flow = 0xFFFF'FFFFu;
+  bench.refuses(1, close_with(common), &StackCounters::stray);
+  common = bench.common(1);
+  common.path = 4;
+  bench.refuses(1, close_with(common), &StackCounters::malformed);
+  for (const wire::Type type : {wire::Type::probe, wire::Type::probe_reply}) {
+    Wired packet;
+    packet.to = 1;
+    packet.header.resize(wire::kProbeBytes);
+    common = bench.common(1);  // a flow's token is not the peer's
+    common.type = type;
+    wire::encode_probe(packet.header.data(), common, {1, 1});
+    bench.refuses(1, packet, &StackCounters::stray);
+    common.token = Pair::kPeerToken[1];
+    common.path = 4;
+    wire::encode_probe(packet.header.data(), common, {1, 1});
+    bench.refuses(1, packet, &StackCounters::malformed);
+  }
+  bench.finish();
+}
+
+TEST(stack__an_acknowledgment_of_what_was_never_sent_is_refused) {
+  Bench bench;
+  const u64 next = (kBytes + 1407) / 1408;
+  wire::Ack ack;
+  ack.cumulative_seq = ack.base_seq = next + 1;
+  bench.refuses(0, ack_of(bench, ack), &StackCounters::malformed);
+  ack.cumulative_seq = 0;
+  ack.base_seq = next + 1;
+  bench.refuses(0, ack_of(bench, ack, {1}), &StackCounters::malformed);
+  ack.base_seq = 0;
+  bench.refuses(0, ack_of(bench, ack, {u64{1} << next}), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, ack, {0, 0, 1}), &StackCounters::malformed);
+  ack.cumulative_seq = 1;
+  bench.refuses(0, ack_of(bench, ack), &StackCounters::malformed);
+  ack = {};
+  ack.echo_sent_ns = bench.pair.now_ns + 1'000'000'000;
+  bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
+  ack.echo_sent_ns = std::numeric_limits<i64>::min();
+  bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
+  ack.echo_sent_ns = 0;
+  for (const i64 delay_ns : {i64{-1}, std::numeric_limits<i64>::max(), std::numeric_limits<i64>::min()}) {
+    ack.ack_delay_ns = delay_ns;
+    bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
+  }
+  bench.refuses(0, ack_of(bench, {}, {}, 0, 9), &StackCounters::malformed);
+  bench.finish();
+}
+
+TEST(stack__data_for_no_message_is_refused) {
+  Bench bench;
+  wire::Data data;
+  data.seq = 100;
+  data.message_bytes = kBytes;
+  data.offset_bytes = kBytes - 10;
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.offset_bytes = ~u64{0} - 5;
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.offset_bytes = 0;
+  data.message_bytes = kBytes - 1;  // another size than its other segments said
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.message_bytes = ~u64{0};
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.message_bytes = kBytes;
+  data.message = 500;  // far ahead of what may come eagerly
+  data.message_bytes = 11;
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.message = 0xFFFF'FFFFu;  // before the first
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.message = 0;
+  data.message_bytes = kBytes;
+  data.seq = kWindowSegments;
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.seq = ~u64{0};
+  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  data.seq = 100;
+  bench.refuses(1, data_of(bench, data, 0), &StackCounters::malformed);
+  bench.finish();
+}
+
+TEST(stack__replayed_packets_complete_nothing_and_write_nothing) {
+  Bench bench;
+  std::vector<Wired> seen;
+  CHECK(bench.pair.run([&] { return bench.pair.received_bytes(1) == kBytes; },
+                       [&](const Wired& packet) {
+                         seen.push_back(packet);
+                         return false;
+                       }));
+  for (const Wired& packet : bench.packets) seen.push_back(packet);
+  CHECK_EQUAL(bench.pair.events(1, Event::Kind::stripe_placed), 1);
+  for (int i = 0; i < 40; ++i) bench.pair.exchange();
+  CHECK_EQUAL(bench.pair.events(0, Event::Kind::send_done), 1);
+  // Everything is over and the buffer is the caller's again.
+  std::fill(bench.buffer.begin(), bench.buffer.end(), u8{0x5A});
+  const i64 bytes_sent = bench.pair.stack[0].flow(bench.pair.flow[0])->tx.counters().bytes_sent;
+  Random random(9);
+  for (int i = 0; i < 3000; ++i) {
+    bench.pair.now_ns += 1000;
+    bench.pair.give(seen[random.next() % seen.size()]);
+    if (i % 16 == 0) bench.pair.exchange();
+  }
+  for (int i = 0; i < 50; ++i) bench.pair.exchange();
+  CHECK(std::all_of(bench.buffer.begin(), bench.buffer.end(), [](u8 byte) { return byte == 0x5A; }));
+  for (int end = 0; end < 2; ++end) {
+    Event event;
+    CHECK(!bench.pair.stack[end].poll_event(&event));
+    CHECK(bench.pair.stack[end].flow(bench.pair.flow[end])->is_open());
+  }
+  CHECK_EQUAL(bench.pair.stack[0].flow(bench.pair.flow[0])->tx.counters().bytes_sent, bytes_sent);
+  CHECK_EQUAL(bench.pair.stack[1].flow(bench.pair.flow[1])->rx.counters().bytes_received, static_cast<i64>(kBytes));
+  // And the flow still works.
+  ReceiveTicket ticket;
+  CHECK_EQUAL(bench.pair.receive(1, bench.buffer.data(), kBytes, &ticket), Status::ok);
+  CHECK_EQUAL(bench.pair.send(0, bench.sent.data(), kBytes), Status::ok);
+  CHECK(bench.pair.run([&] { return bench.pair.received_bytes(1) == 2 * kBytes; }));
+  CHECK(bench.buffer == bench.sent);
+}
+
+TEST(stack__a_full_window_is_acknowledged_in_several_packets) {
+  Pair pair(StackConfig{}, 4, 128);  // 64 bytes of payload each
+  const std::vector<u8> sent = weft::test::pattern(64 * (kWindowSegments + 100), 2);
+  std::vector<u8> buffer(sent.size());
+  ReceiveTicket ticket;
+  CHECK_EQUAL(pair.receive(1, buffer.data(), buffer.size(), &ticket), Status::ok);
+  CHECK_EQUAL(pair.send(0, sent.data(), sent.size()), Status::ok);
+  pair.exchange();
+  const std::vector<Wired> packets = pair.take(0);
+  std::size_t data = 0;
+  for (const Wired& packet : packets) {
+    if (packet.type() == wire::Type::data && data++ != 0) pair.give(packet);  // all but the first
+  }
+  CHECK_EQUAL(data, kWindowSegments);
+  pair.now_ns += 1000;
+  u64 covered_end = 0;
+  int full = 0;
+  for (const Wired& packet : pair.take(1)) {
+    wire::Packet decoded;
+    CHECK_EQUAL(wire::decode(packet.header.data(), packet.header.size(), 0, &decoded), wire::Verdict::ok);
+    if (decoded.common.type == wire::Type::ack) {
+      full += decoded.ack.bitmap_words == wire::kAckWordsMax ? 1 : 0;
+      covered_end = std::max(covered_end, decoded.ack.base_seq + 64u * decoded.ack.bitmap_words);
+      CHECK_EQUAL(decoded.ack.cumulative_seq, 0u);
+    }
+    pair.give(packet);
+  }
+  CHECK(full >= 2);
+  CHECK_EQUAL(covered_end, kWindowSegments);
+  CHECK_EQUAL(pair.stack[0].flow(pair.flow[0])->tx.counters().bytes_sent, static_cast<i64>(64 * (kWindowSegments - 1)));
+  CHECK(pair.run([&] { return pair.received_bytes(1) == sent.size(); }));
+  CHECK(buffer == sent);
+  CHECK_EQUAL(pair.stack[0].flow(pair.flow[0])->tx.counters().segments_resent, 1);
+}
+
+TEST(stack__a_dead_peer_fails_the_flow_in_bounded_time) {
+  Bench bench;
+  const i64 start_ns = bench.pair.now_ns;
+  bool failed = false;
+  CHECK(bench.pair.run(
+      [&] {
+        failed = failed || bench.pair.events(0, Event::Kind::flow_failed) != 0;
+        return failed;
+      },
+      [](const Wired&) { return true; }));
+  CHECK(bench.pair.now_ns - start_ns <= StackConfig{}.peer_silence_ns + 1'000'000'000);
+}
+
+TEST(stack__both_ends_close_though_half_of_all_packets_are_lost) {
+  Bench bench;
+  bench.finish();
+  bench.pair.stack[0].close_flow(bench.pair.now_ns, bench.pair.flow[0], Status::cancelled);
+  Random random(4);
+  bool closed[2] = {};
+  CHECK(bench.pair.run(
+      [&] {
+        for (int end = 0; end < 2; ++end) {
+          for (Event event; bench.pair.stack[end].poll_event(&event);)
+            closed[end] = closed[end] || event.kind == Event::Kind::flow_closed;
+        }
+        return closed[0] && closed[1];
+      },
+      [&](const Wired&) { return random.next() % 2 == 0; }));
+}
