@@ -20,7 +20,10 @@ bool FlowSender::is_sane(i64 now_ns, const wire::Common& common, const wire::Ack
     if (end > ledger_.next_seq()) return false;
   }
   const bool has_echo = (common.flags & wire::kFlagEcho) != 0;
-  return !has_echo || (ack.echo_sent_ns <= std::max(now_ns, shared_->last_sent_ns) && ack.ack_delay_ns >= 0);
+  if (!has_echo) return true;
+  // What is subtracted from the clock later must not overflow it.
+  return ack.echo_sent_ns >= 0 && ack.echo_sent_ns <= std::max(now_ns, shared_->last_sent_ns) &&
+         ack.ack_delay_ns >= 0 && ack.ack_delay_ns <= kNever / 2;
 }
 
 void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
