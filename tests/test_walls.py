@@ -31,7 +31,7 @@ PYTHON_ROOMS = {
     "transport/cli": {"transport", "congestion", "numpy", "click", "rich"},
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
-    "examples": {"examples", "transport", "congestion", "numpy", "torch", "cupy"},
+    "examples": {"examples", "transport", "congestion", "numpy", "rich", "torch", "cupy"},
 }
 # Large or optional: only inside a function, so that importing the package stays light.
 LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib"}

@@ -1,0 +1,150 @@
+"""Decides whether weft works on this host: two processes, eight paths, injected loss, real data.
+
+Never leaves loopback and needs neither a GPU nor a right. Exit status 0 only if every check holds.
+"""
+
+import multiprocessing
+import sys
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+from rich.table import Table
+
+from transport import Endpoint, Handle
+
+PATHS = 8
+LOSS = 0.01
+KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault_loss": LOSS}
+MESSAGE_BYTES = 1 << 20
+MESSAGES = 1_024
+IN_FLIGHT = 16
+SECONDS_MAX = 15.0
+PATH_SHARE_MIN = 0.05
+SEED = 1
+
+
+def pattern() -> np.ndarray[Any, Any]:
+    """A message of random bytes; message i is these, turned by i."""
+    return np.random.default_rng(SEED).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
+
+
+def receive(pipe: Pipe) -> None:
+    """The other process: takes messages until an empty one and compares each with its pattern."""
+    expected = pattern()
+    with Endpoint(**KNOBS) as endpoint, endpoint.listen() as listener:
+        pipe.send(listener.handle)
+        connection = listener.accept(timeout_s=30)
+        memory = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
+        handles = [connection.irecv_into(one) for one in memory]
+        corrupt = 0
+        for i in range(MESSAGES + 1):
+            slot = i % IN_FLIGHT
+            if handles[slot].wait(timeout_s=60) == 0:
+                break
+            got = np.frombuffer(memory[slot], dtype=np.uint8)
+            turn = i % MESSAGE_BYTES
+            same = (got[turn:] == expected[: MESSAGE_BYTES - turn]).all()
+            corrupt += not (same and (got[:turn] == expected[MESSAGE_BYTES - turn :]).all())
+            handles[slot] = connection.irecv_into(memory[slot])
+        pipe.send((corrupt, endpoint.counters().injected_loss_data))
+        pipe.recv()
+
+
+def send(handle: bytes, console: Console) -> dict[str, Any]:
+    """Sends until all is sent or the time is over; returns what the counters say."""
+    bar = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with (
+        Endpoint(**KNOBS) as endpoint,
+        endpoint.connect(handle) as connection,
+        Progress(
+            *bar, console=console, transient=True, disable=not console.is_terminal
+        ) as progress,
+    ):
+        console.print(endpoint.summary())
+        task = progress.add_task("", total=MESSAGES * MESSAGE_BYTES)
+        messages = [np.roll(pattern(), i) for i in range(IN_FLIGHT)]
+        handles: list[Handle] = []
+        begin = time.monotonic()
+        for i in range(MESSAGES):
+            if time.monotonic() - begin > SECONDS_MAX:
+                break
+            if i >= IN_FLIGHT:
+                handles[i - IN_FLIGHT].wait(timeout_s=60)
+                # Turned on by the number of messages in flight, in place of a fresh one.
+                messages[i % IN_FLIGHT] = np.roll(messages[i % IN_FLIGHT], IN_FLIGHT)
+            handles.append(connection.isend(messages[i % IN_FLIGHT]))
+            progress.update(task, completed=i * MESSAGE_BYTES)
+        for one in handles[-IN_FLIGHT:]:
+            one.wait(timeout_s=60)
+        seconds = time.monotonic() - begin
+        connection.send(b"", timeout_s=60)
+        return {
+            "counters": connection.counters(),
+            "messages": len(handles),
+            "gbytes_per_s": len(handles) * MESSAGE_BYTES / seconds / 1e9,
+        }
+
+
+def report(console: Console, found: dict[str, Any], corrupt: int) -> list[str]:
+    """Prints the tables; returns what is wrong."""
+    counters = found["counters"]
+    sent = sum(path.bytes_sent for path in counters.paths)
+    shares = [path.bytes_sent / sent for path in counters.paths]
+    paths = Table("path", "share of bytes", "RTT us", "segments", "lost", box=None, pad_edge=False)
+    for i, path in enumerate(counters.paths):
+        cells = (i, f"{shares[i]:.1%}", round(path.rtt_ns / 1e3), path.segments_sent)
+        paths.add_row(*map(str, (*cells, path.segments_lost)))
+    console.print(paths)
+    totals = Table(
+        *("messages", "corrupt messages", "dropped by us", "declared lost", "retransmitted"),
+        "GB/s",
+        box=None,
+        pad_edge=False,
+    )
+    totals_of = (found["messages"], corrupt, found["dropped"], counters.segments_lost)
+    totals.add_row(
+        *map(str, (*totals_of, counters.segments_resent)), f"{found['gbytes_per_s']:.2f}"
+    )
+    console.print(totals)
+    checks = {
+        f"every path carries {PATH_SHARE_MIN:.0%} of the bytes": min(shares) >= PATH_SHARE_MIN,
+        "loss was injected": found["dropped"] > 0,
+        "what was dropped was sent again": counters.segments_resent >= found["dropped"],
+        "no message is corrupt": corrupt == 0,
+    }
+    return [name for name, holds in checks.items() if not holds]
+
+
+def main() -> int:
+    console = Console(highlight=False)
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    other = context.Process(target=receive, args=(theirs,), daemon=True)
+    other.start()
+    theirs.close()
+    try:
+        if not pipe.poll(30):
+            raise EOFError
+        found = send(pipe.recv(), console)
+        if not pipe.poll(60):
+            raise EOFError
+        # Faults are injected where datagrams arrive.
+        corrupt, found["dropped"] = pipe.recv()
+        pipe.send(None)
+        other.join(10)
+    except EOFError:
+        console.print("failed: the receiving process ended early")
+        return 1
+    wrong = report(console, found, corrupt)
+    for name in wrong:
+        console.print(f"failed: {name}")
+    console.print("it works" if not wrong else "it does not work here")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
