@@ -1,0 +1,184 @@
+// What the fuzz tests share: real packets to start from, a mutation that knows where fields lie, a stack to feed.
+// Decides no verdict: a target only says when a rule was broken.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "native/wire/crc32c.h"
+#include "tests/native/pair.h"
+
+namespace weft::test {
+
+// Packets of every type, as two stacks exchange them under loss; recorded once.
+inline std::vector<Wired> corpus() {
+  StackConfig config;
+  config.payload_crc = true;
+  config.credit = shipped(policy::Family::credit, "grant");
+  Pair pair(config);
+  Random random(3);
+  std::vector<Wired> seen;
+  std::vector<u8> data = pattern(30'000, 1), buffer(30'000);
+  std::vector<ReceiveTicket> tickets(12);
+  const auto record = [&](const Wired& packet) {
+    seen.push_back(packet);
+    return random.next() % 5 == 0;
+  };
+  for (u64 i = 0; i < tickets.size(); ++i) {
+    static_cast<void>(pair.receive(1, buffer.data(), buffer.size(), &tickets[i]));
+    static_cast<void>(pair.send(0, data.data(), i % 3 == 0 ? 30'000 : i % 3 == 1 ? 100 : 0));
+    static_cast<void>(pair.run([&] { return false; }, record, 30'000'000));
+  }
+  // Both ends fall silent for a while: probes; then the end.
+  static_cast<void>(pair.receive(1, buffer.data(), buffer.size(), &tickets[0]));
+  static_cast<void>(pair.send(0, data.data(), 30'000));
+  static_cast<void>(pair.run([&] { return false; }, [](const Wired&) { return true; }, 50'000'000));
+  static_cast<void>(pair.run([&] { return false; }, record, 1'000'000'000));
+  pair.stack[0].close_flow(pair.now_ns, pair.flow[0], Status::cancelled);
+  for (int i = 0; i < 10; ++i) pair.exchange(record);
+  return seen;
+}
+
+inline void reseal(std::vector<u8>* header) {
+  if (header->size() < 8) return;
+  std::memset(header->data() + 4, 0, 4);
+  const u32 crc = wire::crc32c(0, header->data(), header->size());
+  std::memcpy(header->data() + 4, &crc, 4);
+}
+
+inline u64 wild(Random& random) {
+  constexpr u64 kValues[] = {0,
+                             1,
+                             2,
+                             63,
+                             64,
+                             65,
+                             0x7F,
+                             0x80,
+                             0xFF,
+                             0x7FFF,
+                             0x8000,
+                             0xFFFF,
+                             kWindowSegments - 1,
+                             kWindowSegments,
+                             0x7FFF'FFFFu,
+                             0x8000'0000u,
+                             0xFFFF'FFFFu,
+                             u64{1} << 40,
+                             0x7FFF'FFFF'FFFF'FFFFu,
+                             0x8000'0000'0000'0000u,
+                             ~u64{0},
+                             ~u64{0} - 1};
+  const u64 pick = random.next() % (std::size(kValues) + 3);
+  return pick < std::size(kValues) ? kValues[pick] : random.next() >> (random.next() % 64);
+}
+
+// A few changes: a bit, a byte, a whole field (they are aligned), a cut, a tail. Mostly with a CRC that fits again, and
+// a length field that says what is there.
+inline Wired mutate(const Wired& from, Random& random) {
+  Wired packet = from;
+  for (u64 changes = random.next() % 4; changes != 0; --changes) {
+    std::vector<u8>& target = packet.payload.empty() || random.next() % 8 != 0 ? packet.header : packet.payload;
+    if (target.empty()) continue;
+    const std::size_t at = random.next() % target.size();
+    switch (random.next() % 6) {
+      case 0:
+        target[at] = static_cast<u8>(target[at] ^ (1u << (random.next() % 8)));
+        break;
+      case 1:
+        target[at] = static_cast<u8>(random.next());
+        break;
+      case 2:
+        target.resize(at);
+        break;
+      case 3:
+        target.resize(std::min<std::size_t>(target.size() + random.next() % 64, 9000), static_cast<u8>(random.next()));
+        break;
+      default: {
+        // Fields begin at 24; those before decide whether the packet is looked at at all.
+        const std::size_t width = std::size_t{1} << (random.next() % 4);
+        const std::size_t first = random.next() % 8 == 0 ? 0 : std::min<std::size_t>(24, target.size());
+        if (target.size() < first + width) break;
+        const std::size_t slots = (target.size() - first) / width;
+        const u64 value = wild(random);
+        std::memcpy(target.data() + first + width * (random.next() % slots), &value, width);
+        break;
+      }
+    }
+  }
+  if (random.next() % 8 != 0 && packet.header.size() >= wire::kCommonBytes) {
+    const bool is_data = packet.header[3] == static_cast<u8>(wire::Type::data);
+    const auto body = static_cast<u16>(is_data ? packet.payload.size() : packet.header.size() - wire::kCommonBytes);
+    if (random.next() % 8 != 0) std::memcpy(packet.header.data() + 22, &body, 2);
+    if (is_data && packet.header.size() >= 48 && random.next() % 2 == 0) {
+      const u32 crc = wire::crc32c(0, packet.payload.data(), packet.payload.size());
+      std::memcpy(packet.header.data() + 44, &crc, 4);
+    }
+    reseal(&packet.header);
+  }
+  return packet;
+}
+
+// Both ends of a pair in the middle of their work, fed one packet at a time; its own replies go nowhere.
+class FuzzTarget {
+ public:
+  explicit FuzzTarget(u64 seed) : random_(seed), pair_(config(seed)), data_(pattern(30'000, seed)) {
+    for (int i = 0; i < kMessages; ++i) {
+      buffers_[i].assign(30'000 + kGuardBytes, 0xA5);
+      static_cast<void>(pair_.receive(1, buffers_[i].data(), 30'000, &tickets_[i]));
+      static_cast<void>(pair_.send(0, data_.data(), 30'000, this));
+    }
+    for (u64 i = random_.next() % 4; i != 0; --i) {
+      pair_.exchange([&](const Wired&) { return random_.next() % 2 == 0; });
+    }
+  }
+  void feed(const Wired& packet) {
+    pair_.now_ns += static_cast<i64>(random_.next() % 100'000);
+    pair_.give(packet);
+    if (random_.next() % 8 != 0) return;
+    for (int end = 0; end < 2; ++end) {
+      pair_.stack[end].on_timer(pair_.now_ns);
+      for (int bursts = 0; bursts < 20; ++bursts) {
+        if (!pair_.stack[end].poll_transmit(pair_.now_ns, pair_.burst.get())) break;
+      }
+      for (Event event; pair_.stack[end].poll_event(&event);) check(event);
+    }
+    for (const auto& buffer : buffers_) {
+      const bool whole = std::all_of(buffer.end() - kGuardBytes, buffer.end(), [](u8 byte) { return byte == 0xA5; });
+      if (!whole) complaint_ = "bytes beyond a receive were written";
+    }
+  }
+  const std::string& complaint() const { return complaint_; }
+
+ private:
+  static constexpr int kMessages = 4;
+  static constexpr std::ptrdiff_t kGuardBytes = 64;
+
+  static StackConfig config(u64 seed) {
+    StackConfig config;
+    config.payload_crc = seed % 2 == 0;
+    if (seed % 3 == 0) config.credit = grant();
+    return config;
+  }
+  static PolicyChoice grant() {
+    static const PolicyChoice choice = shipped(policy::Family::credit, "grant");
+    return choice;
+  }
+  void check(const Event& event) {
+    if (event.kind == Event::Kind::send_done && event.cookie != this) complaint_ = "a send completed that nobody made";
+    if (event.kind != Event::Kind::stripe_placed) return;
+    const bool ours = std::any_of(std::begin(tickets_), std::end(tickets_),
+                                  [&](const ReceiveTicket& ticket) { return event.cookie == &ticket; });
+    if (!ours) complaint_ = "a receive completed that nobody posted";
+    if (event.value > 30'000) complaint_ = "a message is longer than its receive";
+  }
+
+  Random random_;
+  Pair pair_;
+  std::vector<u8> data_, buffers_[kMessages];
+  ReceiveTicket tickets_[kMessages];
+  std::string complaint_;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,134 @@
+// P-7: what an idle flow and an idle peer cost, by the allocator's own count.
+// Counts an idle flow that has carried messages, not one that was just made.
+#include "tests/native/check.h"
+#include "tests/native/counted.h"
+#include "tests/native/pair.h"
+
+using namespace weft::core;
+using weft::Status;
+using weft::test::live_bytes;
+
+namespace {
+
+constexpr u16 kPaths = 8;
+
+PeerConfig peer_config(u32 remote) {
+  PeerConfig config;
+  config.remote_peer = remote;
+  config.local_token = config.remote_token = 77;
+  config.path_count = kPaths;
+  config.train_bytes_max = 65'000;
+  return config;
+}
+
+// Many flows between two stacks; all tokens alike, indices equal at both ends.
+struct Crowd {
+  explicit Crowd(u32 count) : config(weft::test::shipped_config()), stack{Stack(config), Stack(config)}, flows(count) {
+    for (Stack& each : stack) {
+      u32 index = 0;
+      CHECK_EQUAL(each.reserve_peer(&index), Status::ok);
+      CHECK_EQUAL(each.open_peer(index, peer_config(0)), Status::ok);
+    }
+  }
+  void open() {
+    for (Stack& each : stack) {
+      for (u32 i = 0; i < flows; ++i) {
+        u32 index = 0;
+        CHECK_EQUAL(each.reserve_flow(&index), Status::ok);
+        FlowConfig flow;
+        flow.remote_flow = index;
+        flow.local_token = flow.remote_token = 1000 + index;
+        CHECK_EQUAL(each.open_flow(now_ns, index, flow), Status::ok);
+      }
+    }
+  }
+  void pump() {
+    for (int quiet = 0; quiet < 2;) {
+      ++quiet;
+      for (int end = 0; end < 2; ++end) {
+        now_ns += 1000;
+        stack[end].on_timer(now_ns);
+        while (stack[end].poll_transmit(now_ns, burst.get())) {
+          quiet = 0;
+          for (u16 i = 0; i < burst->count; ++i) {
+            RxDatagram datagram;
+            datagram.header = burst->header(i);
+            datagram.header_bytes = burst->header_bytes;
+            datagram.payload = burst->payload[i].data;
+            datagram.payload_bytes = burst->payload[i].bytes;
+            stack[1 - end].on_datagram(now_ns, datagram);
+          }
+        }
+        for (Event event; stack[end].poll_event(&event);) placed += event.kind == Event::Kind::stripe_placed ? 1 : 0;
+      }
+    }
+  }
+  // One message each way on every flow, then silence for longer than a flow counts as idle.
+  void talk(std::vector<ReceiveTicket>* tickets, u8* buffer, u64 bytes, u64 message) {
+    for (u32 i = 0; i < flows; ++i) {
+      for (int end = 0; end < 2; ++end) {
+        ReceiveTicket& ticket = (*tickets)[2 * i + static_cast<u32>(end)];
+        ticket.message.store(message);
+        ticket.agreed_bytes.store(-1);
+        CHECK_EQUAL(stack[end].post_receive(now_ns, i, message, buffer, bytes, &ticket), Status::ok);
+        CHECK_EQUAL(stack[end].post_send(now_ns, i, message, buffer, bytes, nullptr), Status::ok);
+      }
+      pump();
+    }
+    for (int i = 0; i < 20; ++i) {
+      now_ns += 50'000'000;
+      pump();
+    }
+  }
+
+  StackConfig config;
+  Stack stack[2];
+  u32 flows;
+  i64 now_ns = 1'000'000, placed = 0;
+  std::unique_ptr<TxBurst> burst = std::make_unique<TxBurst>();
+};
+
+}  // namespace
+
+TEST(memory__an_idle_flow_costs_at_most_2_kb) {
+  constexpr u32 kFlows = 500;
+  Crowd crowd(kFlows);
+  std::vector<ReceiveTicket> tickets(2 * kFlows);
+  std::vector<u8> buffer(20'000);
+  const long before = live_bytes.load();
+  crowd.open();
+  const long opened = (live_bytes.load() - before) / (2 * kFlows);
+  crowd.talk(&tickets, buffer.data(), buffer.size(), 0);
+  crowd.talk(&tickets, buffer.data(), 100, 1);
+  CHECK_EQUAL(crowd.placed, 4 * kFlows);
+  const long idle = (live_bytes.load() - before) / (2 * kFlows);
+  std::printf("     %ld bytes a flow when opened, %ld when idle after use\n", opened, idle);
+  CHECK(opened <= 2048);
+  CHECK(idle <= 2048);
+}
+
+TEST(memory__an_idle_peer_with_8_paths_costs_at_most_256_kb) {
+  Stack stack(weft::test::shipped_config());
+  const long before = live_bytes.load();
+  for (u32 i = 0; i < 100; ++i) {
+    u32 index = 0;
+    CHECK_EQUAL(stack.reserve_peer(&index), Status::ok);
+    CHECK_EQUAL(stack.open_peer(index, peer_config(i)), Status::ok);
+  }
+  const long bytes = (live_bytes.load() - before) / 100;
+  std::printf("     %ld bytes a peer\n", bytes);
+  CHECK(bytes <= 256 * 1024);
+}
+
+TEST(memory__what_is_released_is_given_back) {
+  const long before = live_bytes.load();
+  {
+    Crowd crowd(50);
+    crowd.open();
+    std::vector<ReceiveTicket> tickets(100);
+    std::vector<u8> buffer(50'000);
+    crowd.talk(&tickets, buffer.data(), buffer.size(), 0);
+  }
+  // The shipped policies stay loaded for the life of the program.
+  CHECK(live_bytes.load() - before < 64 * 1024);
+}
