@@ -39,6 +39,7 @@ Status Stack::reserve_peer(u32* index) noexcept {
     if (status != Status::ok) return status;
     peers_.resize(reserved_peers_.size());
     peer_control_.reserve(peers_.size());
+    timers_.reserve(peers_.size() + flows_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
@@ -68,6 +69,7 @@ Status Stack::reserve_flow(u32* index) noexcept {
     if (status != Status::ok) return status;
     flows_.resize(reserved_flows_.size());
     for (FlowQueue* queue : {&control_, &resend_, &ready_}) queue->reserve(flows_.size());
+    timers_.reserve(peers_.size() + flows_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;

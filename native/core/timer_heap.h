@@ -15,6 +15,12 @@ class TimerHeap {
     i64 at_ns;
     u32 id;
   };
+  // Room for `ids` ids, called when one is added and never on the segment path. An id holds more than one entry only
+  // while its deadline moves forward faster than old entries fire: a few are kept free for that.
+  void reserve(std::size_t ids) {
+    const std::size_t wanted = 64 + 4 * ids;
+    if (entries_.capacity() < wanted) entries_.reserve(wanted + wanted / 2);
+  }
   void push(i64 at_ns, u32 id) {
     entries_.push_back({at_ns, id});
     std::push_heap(entries_.begin(), entries_.end(), later);
