@@ -1,0 +1,51 @@
+"""Decides what the protocol core costs a segment: no sockets, no payload copied, one pinned thread.
+
+Never steps the core itself: the extension does, in one call.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from bench.common import Config, document, emit, json_option, median, rounds
+from transport import native
+
+BUDGET_NS = 150
+POLICIES = {
+    "shipped": {"window": "swift", "path": "power_of_two", "loss": "rack", "credit": "none"},
+    "fixed": {"window": "fixed", "path": "fixed", "loss": "fixed", "credit": "none"},
+}
+COLUMNS = ("contender", "round", "ns_per_segment")
+
+
+@click.command("core")
+@click.option("--segments", default=1_000_000, show_default=True, help="Acknowledged a run.")
+@click.option("--segment-bytes", default=32_768, show_default=True)
+@click.option("--paths", default=8, show_default=True)
+@click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
+@json_option
+def command(
+    segments: int, segment_bytes: int, paths: int, repeats: int, json_path: str | None
+) -> None:
+    """What the protocol core costs a segment acknowledged, both ends together."""
+    bench_core = getattr(native.load(), "bench_core", None)
+    if bench_core is None:
+        raise click.ClickException("this build of the extension has no bench_core")
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    rows: list[Config] = []
+    for round_, name in rounds(repeats, tuple(POLICIES)):
+        found = bench_core(segments, segment_bytes, paths, POLICIES[name])
+        rows.append({"contender": name, "round": round_, **found})
+    medians = {
+        name: median((r for r in rows if r["contender"] == name), "ns_per_segment")
+        for name in POLICIES
+    }
+    note = f"median {medians['shipped']:.0f} ns a segment (budget {BUDGET_NS})"
+    found = document("core", rows, median_ns_per_segment=medians, segment_bytes=segment_bytes)
+    emit(found, json_path, COLUMNS, [note])
+
+
+if __name__ == "__main__":
+    command()

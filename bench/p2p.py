@@ -1,0 +1,195 @@
+"""Decides the throughput of one connection over lo: weft against TCP cubic, one core a side.
+
+Never trusts a transfer: every message's stamps are checked, and the whole buffer at the end.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.common import Config, document, duel, emit, json_option, median, rounds, verdict
+from transport import Endpoint, Handle
+
+MESSAGE_BYTES = 1 << 20
+BUFFER_BYTES = 64 << 20
+SLOTS = BUFFER_BYTES // MESSAGE_BYTES
+IN_FLIGHT = 32
+SEGMENTS = (9_000, 65_472)
+BUDGETS = {9_000: 0.9, 65_472: 1.0}
+CONGESTION = b"cubic"
+COLUMNS = (
+    *("contender", "round", "gbytes_per_s", "receiver_cpu_s_per_gbyte", "corrupt_messages"),
+    *("lost_segments", "retransmitted_segments", "path_shares"),
+)
+
+Array = np.ndarray[Any, Any]
+
+
+def buffer() -> Array:
+    """The buffer of a sender: random bytes, one row a message."""
+    return np.random.default_rng(1).integers(0, 256, (SLOTS, MESSAGE_BYTES), dtype=np.uint8)
+
+
+def stamp(row: Array, index: int) -> None:
+    """The number of the message, at both its ends."""
+    row[:8].view(np.int64)[0] = row[-8:].view(np.int64)[0] = index
+
+
+class Clock:
+    """Times the messages after the first round of the buffer; counts those with wrong stamps."""
+
+    def __init__(self, memory: Array, messages: int) -> None:
+        self.memory, self.messages, self.corrupt = memory, messages, 0
+        self.begin = self.cpu_begin = 0.0
+
+    def arrived(self, index: int) -> None:
+        row = self.memory[index % SLOTS]
+        stamps = (row[:8].view(np.int64)[0], row[-8:].view(np.int64)[0])
+        self.corrupt += stamps != (index, index)
+        if index == SLOTS - 1:
+            self.begin, self.cpu_begin = time.perf_counter(), cpu_s()
+
+    def result(self) -> Config:
+        seconds, cpu = time.perf_counter() - self.begin, cpu_s() - self.cpu_begin
+        expected = buffer()
+        for index in range(self.messages - SLOTS, self.messages):
+            stamp(expected[index % SLOTS], index)
+        wrong = int((self.memory != expected).any(axis=1).sum())
+        moved = (self.messages - SLOTS) * MESSAGE_BYTES
+        return {
+            "gbytes_per_s": moved / seconds / 1e9,
+            "receiver_cpu_s_per_gbyte": cpu / moved * 1e9,
+            "corrupt_messages": self.corrupt + wrong,
+        }
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def weft_receiver(pipe: Pipe, config: Config) -> Config:
+    memory = np.zeros((SLOTS, MESSAGE_BYTES), dtype=np.uint8)
+    clock = Clock(memory, config["messages"])
+    with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
+        pipe.send(("address", listener.handle))
+        with listener.accept(timeout_s=30) as connection:
+            handles = [connection.irecv_into(memory[i]) for i in range(SLOTS)]
+            for index in range(config["messages"]):
+                handles[index % SLOTS].wait(timeout_s=60)
+                clock.arrived(index)
+                if index + SLOTS < config["messages"]:
+                    handles[index % SLOTS] = connection.irecv_into(memory[index % SLOTS])
+            return clock.result()
+
+
+def weft_sender(_: Pipe, config: Config) -> Config:
+    memory = buffer()
+    with (
+        Endpoint(**config["knobs"]) as endpoint,
+        endpoint.connect(config["address"]) as connection,
+    ):
+        handles: list[Handle] = []
+        for index in range(config["messages"]):
+            if index >= IN_FLIGHT:
+                handles[index - IN_FLIGHT].wait(timeout_s=60)
+            stamp(memory[index % SLOTS], index)
+            handles.append(connection.isend(memory[index % SLOTS]))
+        for one in handles[-IN_FLIGHT:]:
+            one.wait(timeout_s=60)
+        counters = connection.counters()
+        sent = max(sum(path.bytes_sent for path in counters.paths), 1)
+        return {
+            "lost_segments": counters.segments_lost,
+            "retransmitted_segments": counters.segments_resent,
+            "path_shares": [round(path.bytes_sent / sent, 3) for path in counters.paths],
+            "summary": endpoint.summary(),
+        }
+
+
+def tcp_receiver(pipe: Pipe, config: Config) -> Config:
+    memory = np.zeros((SLOTS, MESSAGE_BYTES), dtype=np.uint8)
+    clock = Clock(memory, config["messages"])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+        pipe.send(("address", server.getsockname()))
+        taken, _ = server.accept()
+    with taken:
+        taken.setblocking(False)
+        for index in range(config["messages"]):
+            room = memoryview(memory[index % SLOTS])
+            while room:
+                # A spinning receiver: TCP is faster with one than asleep.
+                try:
+                    room = room[taken.recv_into(room) :]
+                except BlockingIOError:
+                    continue
+            clock.arrived(index)
+        return clock.result()
+
+
+def tcp_sender(_: Pipe, config: Config) -> Config:
+    memory = buffer()
+    with socket.socket() as stream:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+        stream.connect(config["address"])
+        for index in range(config["messages"]):
+            stamp(memory[index % SLOTS], index)
+            stream.sendall(memory[index % SLOTS])
+        stream.shutdown(socket.SHUT_WR)
+        stream.recv(1)
+    return {"lost_segments": None, "retransmitted_segments": None, "path_shares": []}
+
+
+def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> list[Config]:
+    rows = []
+    messages = (passes + 1) * SLOTS
+    contenders = ["TCP", *(f"weft {segment}" for segment in segments)]
+    for round_, name in rounds(pairs, contenders):
+        knobs = {"interfaces": "lo", "engines": 1}
+        if name == "TCP":
+            received, sent = duel(tcp_receiver, tcp_sender, {"messages": messages})
+        else:
+            knobs["segment_bytes"] = name.split()[1]
+            config = {"messages": messages, "knobs": knobs}
+            received, sent = duel(weft_receiver, weft_sender, config)
+        row = {"contender": name, "round": round_, "size_bytes": MESSAGE_BYTES}
+        rows.append(row | received | sent)
+    return rows
+
+
+@click.command("p2p")
+@click.option("--pairs", default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--passes", default=32, show_default=True, help="Times that 64 MB are sent, timed.")
+@click.option(
+    "--segment", multiple=True, type=int, default=SEGMENTS, show_default=True, help="Segment bytes."
+)
+@json_option
+def command(pairs: int, passes: int, segment: tuple[int, ...], json_path: str | None) -> None:
+    """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
+    rows = measure(pairs, passes, segment)
+    by_name: dict[str, list[Config]] = {}
+    for row in rows:
+        by_name.setdefault(row["contender"], []).append(row)
+    tcp = median(by_name["TCP"], "gbytes_per_s")
+    medians, notes = {}, []
+    for name, mine in by_name.items():
+        medians[name] = median(mine, "gbytes_per_s")
+        note = f"{name}: median {medians[name]:.2f} GB/s, {medians[name] / tcp:.2f}x TCP"
+        budget = BUDGETS.get(int(name.split()[1])) if name != "TCP" else None
+        notes.append(note + (f" (budget {budget}x)" if budget else ""))
+    ratios = {name: round(value / tcp, 3) for name, value in medians.items()}
+    found = document("p2p", rows, median_gbytes_per_s=medians, ratio_to_tcp=ratios)
+    emit(found, json_path, COLUMNS, notes)
+    verdict(all(row["corrupt_messages"] == 0 for row in rows))
+
+
+if __name__ == "__main__":
+    command()
