@@ -1,0 +1,238 @@
+"""Decides what NCCL gains from weft on this host: collectives and DDP against its Socket transport.
+
+Never believes a name: a run over weft counts only if NCCL's own log says `via NET/weft`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.common import ROOT, Config, document, emit, json_option, median, rounds, verdict
+from transport import native
+
+RUN_S_MAX = 240.0
+SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
+NET_ONLY = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_COLLNET_ENABLE": "0",
+}
+SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
+FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "wrong")
+DDP_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
+
+
+def threads(count: int, each: int) -> dict[str, str]:
+    return SOCKET | {"NCCL_SOCKET_NTHREADS": str(count), "NCCL_NSOCKS_PERTHREAD": str(each)}
+
+
+def weft() -> dict[str, str]:
+    return NET_ONLY | {
+        "NCCL_NET": "weft",
+        "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
+        "WEFT_INTERFACES": os.environ.get("WEFT_INTERFACES", "lo"),
+    }
+
+
+def contenders() -> dict[str, dict[str, str]]:
+    """Name -> environment. NVLink and SHM are there for scale, not as rivals."""
+    return {
+        "weft": weft(),
+        "Socket": SOCKET,
+        "Socket 2x1": threads(2, 1),
+        "Socket 2x2": threads(2, 2),
+        "Socket 4x4": threads(4, 4),
+        "Socket 4x4 4 CTAs": threads(4, 4) | CTAS,
+        "Socket 8x8": threads(8, 8),
+        "SHM": {"NCCL_P2P_DISABLE": "1"},
+        "NVLink": {},
+    }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def environment(name: str, variables: dict[str, str], gpus: int, folder: Path) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
+    if not name.startswith("weft"):
+        clean = {k: v for k, v in clean.items() if not k.startswith("WEFT_")}
+    clean |= variables
+    clean |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    clean |= {"WORLD_SIZE": str(gpus), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
+    clean |= {"NCCL_DEBUG_FILE": str(folder / "nccl.%p.log"), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return clean
+
+
+def run(name: str, variables: dict[str, str], gpus: int, task: Config) -> list[Config]:
+    """One process per GPU; what each printed. Nobody outlives it."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        base = environment(name, variables, gpus, folder)
+        command = [sys.executable, "-m", "bench.nccl_rank", json.dumps(task)]
+        outputs = [(folder / f"rank{rank}").open("w+") for rank in range(gpus)]
+        ranks = [
+            subprocess.Popen(
+                command, cwd=ROOT, env=base | {"RANK": str(rank)}, stdout=out, stderr=out
+            )
+            for rank, out in enumerate(outputs)
+        ]
+        try:
+            await_all(name, ranks)
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            said = []
+            for out in outputs:
+                out.seek(0)
+                said.append(out.read())
+                out.close()
+        if any(process.returncode for process in ranks):
+            last = "\n".join(text[-1_500:] for text in said)
+            raise click.ClickException(f"{name}: a rank failed\n{last}")
+        prove(name, folder)
+        found = [line[7:] for text in said for line in text.splitlines() if line[:7] == "RESULT "]
+        return [json.loads(line) for line in found]
+
+
+def await_all(name: str, ranks: list[subprocess.Popen[bytes]]) -> None:
+    until = time.monotonic() + RUN_S_MAX
+    while any(process.poll() is None for process in ranks):
+        if any(process.returncode for process in ranks):
+            return
+        if time.monotonic() > until:
+            raise click.ClickException(f"{name}: not done within {RUN_S_MAX:.0f} s")
+        time.sleep(0.1)
+
+
+def prove(name: str, folder: Path) -> None:
+    """NCCL's log names the network of every channel; it has to be the one asked for."""
+    log = "".join(path.read_text(errors="replace") for path in folder.glob("nccl.*.log"))
+    seen = set(re.findall(r"via (NET/\w+|SHM|P2P)", log))
+    kind = name.split()[0]
+    expected = {"SHM": "SHM", "NVLink": "P2P"}.get(kind, f"NET/{kind}")
+    if seen != {expected}:
+        raise click.ClickException(f"{name}: NCCL used {seen or 'nothing known'}, not {expected}")
+
+
+def measure(gpus: int, repeats: int, sizes: list[int], names: list[str]) -> tuple[Any, Config]:
+    rows: list[Config] = []
+    facts: Config = {}
+    known = contenders()
+    for round_, name in rounds(repeats, names):
+        (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes})
+        facts = result["facts"]
+        rows += [{"contender": name, "round": round_, **row} for row in result["found"]]
+    return rows, facts
+
+
+def medians(rows: list[Config]) -> list[Config]:
+    """One row a contender, operation and size."""
+    groups: dict[tuple[Any, ...], list[Config]] = {}
+    for row in rows:
+        key = (row["contender"], row["operation"], row["size_bytes"])
+        groups.setdefault(key, []).append(row)
+    return [
+        dict(zip(COLUMNS[:3], key, strict=True))
+        | {column: median(mine, column) for column in COLUMNS[3:6]}
+        | {"wrong": sum(row["wrong"] for row in mine)}
+        for key, mine in groups.items()
+    ]
+
+
+def ratios(summary: list[Config]) -> list[Config]:
+    """weft over Socket's default and over its best, by operation and size."""
+    found = []
+    for row in summary:
+        if row["contender"] != "weft":
+            continue
+        same = [r for r in summary if all(r[c] == row[c] for c in ("operation", "size_bytes"))]
+        rivals = {r["contender"]: r["busbw"] for r in same if r["contender"].startswith("Socket")}
+        if not rivals:
+            continue
+        best = max(rivals, key=lambda name: rivals[name])
+        line = {"operation": row["operation"], "size_bytes": row["size_bytes"], "best": best}
+        line["over_best"] = row["busbw"] / rivals[best]
+        line["over_default"] = row["busbw"] / rivals["Socket"] if "Socket" in rivals else None
+        found.append(line)
+    return found
+
+
+def compare_ddp(gpus: int, json_path: str | None) -> None:
+    """Losses have to be equal bit for bit: the sums are made in the same order."""
+    rows, losses, facts = [], {}, {}
+    for _, name in rounds(1, ("weft", "Socket")):
+        variables = (weft() if name == "weft" else SOCKET) | FIXED
+        results = run(name, variables, gpus, {"ddp": True, "sizes": []})
+        facts = results[0]["facts"]
+        losses[name] = sorted(result["found"]["loss_bits"] for result in results)
+        bits = losses[name][0]
+        row = {"contender": name, "steps": len(bits), "step_ms": results[0]["found"]["step_ms"]}
+        rows.append(
+            row | {"first_loss_bits": f"{bits[0]:08x}", "last_loss_bits": f"{bits[-1]:08x}"}
+        )
+    same = losses["weft"] == losses["Socket"]
+    words = "equal" if same else "DIFFERENT"
+    found = document("nccl-ddp", rows, equal=same, losses=losses, **facts)
+    emit(found, json_path, DDP_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
+    verdict(same)
+
+
+@click.command("nccl")
+@click.option("--gpus", default=2, show_default=True, help="Ranks, one a GPU.")
+@click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
+@click.option("--only", multiple=True, help="Contenders by name; all of them by default.")
+@click.option("--ddp", is_flag=True, help="DDP steps over weft and Socket, losses compared.")
+@json_option
+def command(
+    gpus: int,
+    repeats: int,
+    sizes: tuple[int, ...],
+    only: tuple[str, ...],
+    ddp: bool,
+    json_path: str | None,
+) -> None:
+    """NCCL collectives over weft against Socket, P2P and SHM off; every result checked exactly."""
+    if not native.PLUGIN_PATH.exists():
+        raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
+    if ddp:
+        compare_ddp(gpus, json_path)
+        return
+    known = contenders()
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise click.UsageError(f"no contender {unknown[0]!r}; there is {', '.join(known)}")
+    rows, facts = measure(gpus, repeats, list(sizes), [n for n in known if not only or n in only])
+    summary = medians(rows)
+    found_ratios = ratios(summary)
+    notes = [
+        f"{r['operation']} {r['size_bytes']} B: {r['over_best']:.2f}x Socket's best ({r['best']})"
+        + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
+        for r in found_ratios
+    ]
+    found = document("nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, **facts)
+    emit(found | {"rounds": rows}, json_path, COLUMNS, notes)
+    verdict(all(row["wrong"] == 0 for row in rows))
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,126 @@
+"""Decides what one rank of `bench nccl` does: exact collectives, timed, or a few DDP steps.
+
+Never chooses a network: the environment that its parent made says which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+DDP_STEPS = 200
+DDP_BATCH, DDP_WIDTH = 64, 512
+
+
+def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
+    """Wrong elements of a sum whose every element differs."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    index = torch.arange(count, dtype=torch.int32, device=device) % 1_000_003
+    data = index * (rank + 1)
+    dist.all_reduce(data)
+    return int((data != index * (ranks * (ranks + 1) // 2)).sum())
+
+
+def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
+    """Wrong elements: piece j of rank i holds i, j and the place in it."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    each = count // ranks
+    place = torch.arange(each, dtype=torch.int32, device=device) % 1_000_003
+    data = torch.cat([place + (rank * ranks + to) * 1_000_003 for to in range(ranks)])
+    out = torch.empty_like(data)
+    dist.all_to_all_single(out, data)
+    want = torch.cat([place + (of * ranks + rank) * 1_000_003 for of in range(ranks)])
+    return int((out != want).sum())
+
+
+def seconds(torch: Any, call: Any, iterations: int) -> float:
+    """Mean time of a call, after as many for warming up as it needs."""
+    for _ in range(min(iterations, 3)):
+        call()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(iterations):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / iterations
+
+
+def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[dict[str, Any]]:
+    """A row for each operation and size; sizes are of the whole buffer, as nccl-tests has it."""
+    ranks = dist.get_world_size()
+    rows = []
+    for size in sizes:
+        count = max(size // 4 // ranks, 1) * ranks
+        data = torch.ones(count, dtype=torch.int32, device=device)
+        out = torch.empty_like(data)
+        iterations = max(3, min(50, (256 << 20) // (count * 4)))
+        calls = {
+            "all_reduce": (lambda data=data: dist.all_reduce(data), check_all_reduce),
+            "all_to_all": (
+                lambda out=out, data=data: dist.all_to_all_single(out, data),
+                check_all_to_all,
+            ),
+        }
+        for name, (call, check) in calls.items():
+            wrong = check(torch, device, dist, count)
+            took = seconds(torch, call, iterations)
+            wrong += check(torch, device, dist, count)
+            factor = 2 * (ranks - 1) / ranks if name == "all_reduce" else (ranks - 1) / ranks
+            algbw = count * 4 / took / 1e9
+            row = {"operation": name, "size_bytes": count * 4, "time_us": took * 1e6}
+            rows.append(row | {"algbw": algbw, "busbw": algbw * factor, "wrong": wrong})
+    return rows
+
+
+def ddp(torch: Any, device: Any) -> dict[str, Any]:
+    """Losses of a small deterministic training, as the bits of float32; and the step's time."""
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()] * 1
+    for _ in range(3):
+        layers += [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()]
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers, torch.nn.Linear(DDP_WIDTH, 1)).to(device),
+        device_ids=[device],
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    source = torch.Generator(device="cpu").manual_seed(100 + torch.distributed.get_rank())
+    bits, times = [], []
+    for _ in range(DDP_STEPS):
+        batch = torch.randn(DDP_BATCH, DDP_WIDTH, generator=source).to(device)
+        begin = time.perf_counter()
+        loss = (model(batch) - batch.mean(dim=1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        bits.append(int(loss.detach().view(torch.int32)))
+        times.append(time.perf_counter() - begin)
+    return {"loss_bits": bits, "step_ms": statistics.median(times) * 1e3}
+
+
+def main() -> None:
+    import torch
+    import torch.distributed as dist
+
+    task = json.loads(sys.argv[1])
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    if task["ddp"]:
+        found: Any = ddp(torch, device)
+    else:
+        found = collectives(torch, dist, device, task["sizes"])
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    facts = {"torch": torch.__version__, "nccl": version, "gpu": torch.cuda.get_device_name(device)}
+    dist.destroy_process_group()
+    if rank == 0 or task["ddp"]:
+        print("RESULT " + json.dumps({"found": found, "facts": facts}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
