@@ -246,7 +246,8 @@ void Rig::pump(int end) {
   for (int bursts = 0; bursts < 100'000; ++bursts) {
     if (!side.stack.poll_transmit(now_ns_, burst_.get())) {
       drain_events(end);
-      return;
+      // The caller may have closed a flow on what it heard.
+      if (!side.stack.poll_transmit(now_ns_, burst_.get())) return drain_events(end);
     }
     check_burst(end);
     link_.send(now_ns_, end, *burst_);

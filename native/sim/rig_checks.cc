@@ -39,6 +39,10 @@ void Rig::check_burst(int end) {
     }
     if (burst.header_bytes + burst.payload[i].bytes > schedule_.segment_bytes)
       violate("wire", "a segment exceeds the path MTU");
+    const bool known = packet.data.message < side.owned.size();
+    if (!side.failed && (!known || side.owned[packet.data.message]->send_finished)) {
+      return violate("P-3", "bytes left a buffer that its send had given back");
+    }
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;
@@ -67,7 +71,12 @@ void Rig::check_step() {
     }
     const core::PathSet& paths = side.stack.peer(side.peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
-      if (paths.path(path).inflight_bytes < 0) violate("P-7", "bytes in flight below zero on a path");
+      const i64 inflight_bytes = paths.path(path).inflight_bytes;
+      if (inflight_bytes < 0) violate("P-7", "bytes in flight below zero on a path");
+      // A port smaller than one segment still takes one.
+      if (inflight_bytes > schedule_.port_buffer_bytes && inflight_bytes > schedule_.segment_bytes) {
+        violate("P-7", "more bytes in flight on a path than its port holds");
+      }
     }
   }
   if (report_.storage_bytes_max > kStorageBytesMax) violate("P-7", "storage beyond its bound");
@@ -107,6 +116,7 @@ void Rig::check_end() {
         return violate("P-1", "a buffer was written after its request was over");
       }
     }
+    if (!dead(end) && sides_[end]->flows_closed < sides_[end]->flows.size()) violate("P-2", "a flow did not close");
     if (dead(end) || schedule_.dies_at_ns >= 0) continue;
     const core::PathSet& paths = sides_[end]->stack.peer(sides_[end]->peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
