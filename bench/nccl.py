@@ -23,13 +23,9 @@ from transport import native
 
 RUN_S_MAX = 240.0
 SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
-NET_ONLY = {
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-    "NCCL_NVLS_ENABLE": "0",
-    "NCCL_MNNVL_ENABLE": "0",
-    "NCCL_COLLNET_ENABLE": "0",
-}
+# NVLink multicast would take reductions off the transport that a contender is named for.
+UNICAST = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0", "NCCL_COLLNET_ENABLE": "0"}
+NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
@@ -59,8 +55,8 @@ def contenders() -> dict[str, dict[str, str]]:
         "Socket 4x4": threads(4, 4),
         "Socket 4x4 4 CTAs": threads(4, 4) | CTAS,
         "Socket 8x8": threads(8, 8),
-        "SHM": {"NCCL_P2P_DISABLE": "1"},
-        "NVLink": {},
+        "SHM": {"NCCL_P2P_DISABLE": "1", **UNICAST},
+        "NVLink": UNICAST,
     }
 
 
