@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {
+void bind_core_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_rig(pybind11::module_& module);
@@ -10,6 +11,7 @@ void bind_runtime(pybind11::module_& module);
 }  // namespace weft::bind
 
 PYBIND11_MODULE(_native, module) {
+  weft::bind::bind_core_bench(module);
   weft::bind::bind_counters(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_rig(module);

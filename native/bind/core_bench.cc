@@ -1,0 +1,45 @@
+// Binds the measurement of the protocol's own cost; converts and calls.
+// Runs without the interpreter lock.
+#include "native/engine/core_bench.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace py = pybind11;
+
+namespace weft::bind {
+
+void bind_core_bench(py::module_& module) {
+  module.def(
+      "bench_core",
+      [](std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
+         const std::map<std::string, std::string>& policies) {
+        engine::Knobs knobs;
+        std::string error;
+        Status status = engine::load_knobs(&knobs, &error);
+        for (const auto& [family, name] : policies) {
+          if (status == Status::ok) status = engine::set_knob(&knobs, family + "_policy", name, &error);
+        }
+        engine::CoreBenchResult result;
+        if (status == Status::ok) {
+          const py::gil_scoped_release unlocked;
+          status = engine::bench_core(knobs, segments, segment_bytes, paths, &result, &error);
+        }
+        if (status != Status::ok) throw std::invalid_argument(error.empty() ? status_text(status) : error);
+        py::dict out;
+        out["ns_per_segment"] = result.ns_per_segment;
+        out["segments"] = result.segments;
+        out["acks"] = result.acks;
+        out["resent"] = result.resent;
+        return out;
+      },
+      py::arg("segments"), py::arg("segment_bytes"), py::arg("paths"),
+      py::arg("policies") = std::map<std::string, std::string>{},
+      "Nanoseconds a segment costs both ends together, over the mem datapath, stepped by this thread.");
+}
+
+}  // namespace weft::bind

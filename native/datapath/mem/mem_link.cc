@@ -1,0 +1,65 @@
+// Data and control wait in rings of their own, so that a data cell stays two cache lines; control is handed over first.
+// Capacities are powers of two.
+#include "native/datapath/mem/mem_link.h"
+
+#include <cstring>
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::size_t kControlCells = 256;
+
+}  // namespace
+
+MemRing::MemRing(std::size_t capacity, const FaultRates& faults)
+    : faults_(faults), data_(capacity), control_(kControlCells) {}
+
+void MemRing::tx_burst(const wire::TxBurst& burst) {
+  const bool is_data = burst.header(0)[3] == static_cast<std::uint8_t>(wire::Type::data);
+  if (!is_data) {
+    if (control_tail_ - control_head_ == control_.size()) {
+      ++drops_;
+      return;
+    }
+    ControlCell& cell = control_[control_tail_++ & (control_.size() - 1)];
+    std::memcpy(cell.bytes, burst.headers, burst.header_bytes);
+    cell.size = burst.header_bytes;
+    cell.path = burst.path;
+    return;
+  }
+  for (std::size_t i = 0; i < burst.count; ++i) {
+    if (data_tail_ - data_head_ == data_.size()) {
+      ++drops_;
+      continue;
+    }
+    DataCell& cell = data_[data_tail_++ & (data_.size() - 1)];
+    std::memcpy(cell.header, burst.header(i), wire::kDataBytes);
+    cell.payload = burst.payload[i];
+    cell.path = burst.path;
+  }
+}
+
+void MemRing::pass(std::uint8_t path, const wire::RxDatagram& datagram, RxSink* sink) {
+  if (faults_.active()) {
+    faults_.offer(path, datagram, sink);
+  } else {
+    sink->on_datagram(path, datagram);
+  }
+}
+
+std::size_t MemRing::rx_burst(std::size_t most, RxSink* sink) {
+  std::size_t seen = 0;
+  for (; control_head_ != control_tail_ && seen < most; ++seen) {
+    const ControlCell& cell = control_[control_head_++ & (control_.size() - 1)];
+    pass(cell.path, wire::datagram_at(cell.bytes, cell.size, false), sink);
+  }
+  for (; data_head_ != data_tail_ && seen < most; ++seen) {
+    const DataCell& cell = data_[data_head_++ & (data_.size() - 1)];
+    const wire::RxDatagram datagram{cell.header, wire::kDataBytes, cell.payload.data, cell.payload.bytes, false};
+    pass(cell.path, datagram, sink);
+  }
+  if (seen == 0 && faults_.holds()) faults_.release_all(sink);
+  return seen;
+}
+
+}  // namespace weft::datapath
