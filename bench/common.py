@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection as Pipe
@@ -54,11 +55,21 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def _version(name: str) -> str:
+def _version() -> str:
+    """Of the installed package, or of the tree that is run in place."""
     try:
-        return version(name)
+        return version("weft")
     except PackageNotFoundError:
-        return "unknown"
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+
+
+def _arguments() -> list[str]:
+    """What this was called with, less the file that the numbers go to."""
+    words = sys.argv[1:]
+    if "--json" in words:
+        at = words.index("--json")
+        del words[at : at + 2]
+    return [word for word in words if not word.startswith("--json=")]
 
 
 def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
@@ -69,10 +80,10 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
             "cpu": cpu_model(),
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
-            "weft": _version("weft"),
+            "weft": _version(),
             "commit": commit(),
             "knobs": {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")},
-            "command": ["python", "-m", "bench", *sys.argv[1:]],
+            "command": ["python", "-m", "bench", *_arguments()],
         },
         **more,
         "rows": list(rows),
