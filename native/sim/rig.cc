@@ -165,6 +165,7 @@ void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
   ++report_.completed;
   ++sides_[end]->received;
   mix(transfer.number * 4 + 2 + static_cast<u64>(end));
+  if (message_bytes > transfer.capacity_bytes) return violate("P-1", "a receive took more than it had room for");
   if (message_bytes != transfer.bytes) {
     ++report_.corrupt_messages;
     return violate("P-3", "a receive reported another size than was sent");

@@ -1,0 +1,212 @@
+"""Defects to plant in the core, one at a time, by replacing a piece of text in a copy of it.
+
+The shipped sources know nothing of this. A text that no longer occurs exactly once is an error, so
+that a defect cannot silently stop being planted.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("core", "wire", "policy", "sim")
+RUNNER = "tests/schedules/runner.cc"
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One mistake somebody could make: in which file, and which text becomes which."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+
+    def planted(self, source: str) -> str:
+        """The source with the mistake; ValueError unless the text occurs exactly once."""
+        count = source.count(self.before)
+        if count != 1:
+            raise ValueError(f"{self.name}: the text occurs {count} times in {self.file}")
+        return source.replace(self.before, self.after)
+
+
+DEFECTS = (
+    Defect(
+        "acknowledgment_reaches_one_too_far",
+        "native/core/flow_sender_ack.cc",
+        "seq < ack.cumulative_seq; ++seq)",
+        "seq <= ack.cumulative_seq && ledger_.holds(seq); ++seq)",
+    ),
+    Defect(
+        "bitmap_read_off_by_one",
+        "native/core/flow_sender_ack.cc",
+        "const u64 base = ack.base_seq + 64 * word;",
+        "const u64 base = ack.base_seq + 64 * word + 1;",
+    ),
+    Defect(
+        "lost_bytes_stay_in_flight",
+        "native/core/flow_sender_ack.cc",
+        "    paths_->on_gone(path, segment.payload_bytes);\n",
+        "",
+    ),
+    Defect(
+        "loss_timer_forgotten",
+        "native/core/stack_transmit.cc",
+        "at_ns = std::min({at_ns, target.tx.check_ns(), ",
+        "at_ns = std::min({at_ns, ",
+    ),
+    Defect(
+        "silent_peer_never_dies",
+        "native/core/stack_transmit.cc",
+        "if (target->silent(now_ns)) {",
+        "if (target->silent(now_ns) && index == kNone) {",
+    ),
+    Defect(
+        "eager_slot_reused_while_in_use",
+        "native/core/receive_queue.cc",
+        "slot.message == message || slot.state == Slot::idle ||",
+        "slot.message == message || slot.state == Slot::idle || slot.state == Slot::eager ||",
+    ),
+    Defect(
+        "eager_block_given_back_twice",
+        "native/core/receive_queue.cc",
+        "    shared_->eager_blocks.give(block);\n",
+        "    shared_->eager_blocks.give(block);\n    shared_->eager_blocks.give(block);\n",
+    ),
+    Defect(
+        "empty_message_never_arrives",
+        "native/core/receive_queue.cc",
+        "  if (payload_bytes == 0) slot.empty_arrived = true;\n",
+        "",
+    ),
+    Defect(
+        "longer_message_than_its_receive_taken",
+        "native/core/receive_queue.cc",
+        "if (message_bytes > slot->capacity_bytes) return Placement::too_long;",
+        "if (message_bytes > slot->capacity_bytes + 1) return Placement::too_long;",
+    ),
+    Defect(
+        "duplicate_placed_twice",
+        "native/core/receive_window.cc",
+        "&& bit(seq) ? Arrival::duplicate : Arrival::fresh;",
+        "&& bit(seq) ? Arrival::fresh : Arrival::fresh;",
+    ),
+    Defect(
+        "silent_path_never_probed",
+        "native/core/path_set.cc",
+        "state.probe_ns = usable ? kNever : now_ns;",
+        "state.probe_ns = kNever;",
+    ),
+    Defect(
+        "copy_takes_the_path_that_lost_it",
+        "native/core/flow_sender.cc",
+        "if (resend) request.avoid_path = ",
+        "if (resend && limit_bytes == nullptr) request.avoid_path = ",
+    ),
+    Defect(
+        "burst_overruns_the_port",
+        "native/core/path_set.cc",
+        "std::max(std::min(pick.burst_bytes, left), request.segment_bytes);",
+        "std::max(std::max(pick.burst_bytes, left), request.segment_bytes);",
+    ),
+    Defect(
+        "payload_crc_unchecked",
+        "native/core/flow_receiver.cc",
+        "datagram.payload_bytes) != data.payload_crc) {",
+        "datagram.payload_bytes) != data.payload_crc && datagram.payload == nullptr) {",
+    ),
+    Defect(
+        "send_done_one_segment_early",
+        "native/core/send_queue.cc",
+        "message.handed_out && message.unacked_bytes == 0;",
+        "message.handed_out && message.unacked_bytes <= bytes;",
+    ),
+    Defect(
+        "acknowledged_segment_left_to_be_resent",
+        "native/core/send_ledger.cc",
+        "    unlink(&lost_, seq);\n  } else {",
+        "  } else {",
+    ),
+    Defect(
+        "lost_advertisement_never_repeated",
+        "native/core/advertiser.h",
+        "resend_ns_ = now_ns + (rto_ns << backoff_);",
+        "resend_ns_ = rto_ns < 0 ? now_ns : kNever;",
+    ),
+    Defect(
+        "close_said_once",
+        "native/core/closer.h",
+        "next_ns_ = now_ns + (rto_ns > interval_ns_max",
+        "next_ns_ = kNever - 1 + 0 * (rto_ns > interval_ns_max",
+    ),
+)
+
+
+class Workshop:
+    """Builds the runner natively from a copy of the sources: all of it once, then what changed."""
+
+    def __init__(self, directory: Path, policies: Path) -> None:
+        self.directory = directory
+        self.policies = policies
+        self.base = directory / "base"
+        for room in ROOMS:
+            shutil.copytree(ROOT / "native" / room, self.base / "native" / room)
+        (self.base / RUNNER).parent.mkdir(parents=True)
+        shutil.copy(ROOT / RUNNER, self.base / RUNNER)
+        self.units = sorted(p.relative_to(self.base) for p in self.base.rglob("*.cc"))
+
+    def flags(self) -> list[str]:
+        here = platform.machine() in {"x86_64", "AMD64"}
+        return ["-std=c++20", "-O1", "-DNDEBUG", *(["-march=x86-64-v3"] if here else [])]
+
+    def call(self, *arguments: object) -> None:
+        compiler = os.environ.get("CXX", "c++")
+        done = subprocess.run(
+            [compiler, *map(str, arguments)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{compiler} failed:\n{done.stderr}")
+
+    def object_of(self, unit: Path, tree: Path) -> Path:
+        return tree / "objects" / ("_".join(unit.parts) + ".o")
+
+    def compile(self, unit: Path, tree: Path) -> Path:
+        """The unit's object; a file in `tree` hides its namesake in the base."""
+        out = self.object_of(unit, tree)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        source = tree / unit if (tree / unit).exists() else self.base / unit
+        dependencies = ["-MMD", "-MF", out.with_suffix(".d")]
+        includes = [f"-I{tree}", f"-I{self.base}"]
+        self.call(*self.flags(), *dependencies, *includes, "-c", source, "-o", out)
+        return out
+
+    def link(self, objects: list[Path], program: Path) -> Path:
+        fixed = sorted(self.policies.glob("fixed_*.o"))
+        self.call(*objects, *fixed, "-ldl", "-o", program)
+        return program
+
+    def units_that_read(self, file: str) -> list[Path]:
+        """The units that include the file, by the compiler's own lists of the first build."""
+        name = re.compile(re.escape(file) + r"(\s|$)")
+        return [
+            unit
+            for unit in self.units
+            if name.search(self.object_of(unit, self.base).with_suffix(".d").read_text())
+        ]
+
+    def build(self, defect: Defect) -> Path:
+        """A runner with the defect in it; only what reads the changed file is compiled again."""
+        tree = self.directory / defect.name
+        changed = tree / defect.file
+        changed.parent.mkdir(parents=True)
+        changed.write_text(defect.planted((self.base / defect.file).read_text()))
+        again = set(self.units_that_read(defect.file))
+        objects = [
+            self.compile(unit, tree) if unit in again else self.object_of(unit, self.base)
+            for unit in self.units
+        ]
+        return self.link(objects, tree / "weft_schedules")
