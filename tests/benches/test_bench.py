@@ -1,0 +1,107 @@
+"""Every benchmark and example that needs no GPU, run small: exit status, document, contents."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import nccl
+from bench.__main__ import BENCHES
+from bench.common import document, rounds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def bench(*arguments: str) -> dict[str, Any]:
+    done = run("bench", *arguments, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # progress is for terminals
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["bench"] == arguments[0]
+    assert {"cpu", "cores", "commit", "knobs", "weft"} <= set(found["environment"])
+    return found
+
+
+def test_bench__p2p() -> None:
+    found = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000")
+    assert [row["contender"] for row in found["rows"]] == ["TCP", "weft 9000"]
+    for row in found["rows"]:
+        assert row["gbytes_per_s"] > 0
+        assert row["corrupt_messages"] == 0
+    assert sum(found["rows"][1]["path_shares"]) == pytest.approx(1, abs=0.01)
+
+
+def test_bench__latency() -> None:
+    found = bench("latency", "--repeats", "1", "--iterations", "20")
+    assert {row["size_bytes"] for row in found["rows"]} >= {8, 65_536}
+    assert all(0 < row["p50_us"] <= row["p99.9_us"] for row in found["rows"])
+
+
+def test_bench__core() -> None:
+    found = bench("core", "--segments", "20000", "--repeats", "1")
+    assert all(row["ns_per_segment"] > 0 for row in found["rows"])
+
+
+def test_bench__unknown_name_is_wrong_usage() -> None:
+    assert run("bench", "nosuch").returncode == 2
+    assert all(name in run("bench", "--help").stdout for name in BENCHES)
+
+
+def test_nccl__log_proves_the_network(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.1.log"
+    log.write_text("Channel 00/0 : 0[0] -> 1[1] [send] via NET/weft/0\n")
+    nccl.prove("weft", tmp_path)
+    with pytest.raises(Exception, match="not NET/Socket"):
+        nccl.prove("Socket 4x4", tmp_path)
+    log.write_text("nothing")
+    with pytest.raises(Exception, match="nothing known"):
+        nccl.prove("weft", tmp_path)
+
+
+def test_nccl__medians_and_ratios() -> None:
+    rows = [
+        {"contender": name, "operation": "all_reduce", "size_bytes": 8, "time_us": 1.0}
+        | {"algbw": value, "busbw": value, "wrong": 0}
+        for name, values in (("weft", (1, 4, 9)), ("Socket", (2, 2, 2)), ("Socket 2x2", (8, 8, 8)))
+        for value in values
+    ]
+    (ratio,) = nccl.ratios(nccl.medians(rows))
+    assert (ratio["over_default"], ratio["over_best"], ratio["best"]) == (2, 0.5, "Socket 2x2")
+
+
+def test_common__rounds_interleave() -> None:
+    assert list(rounds(2, ("a", "b"))) == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+
+
+def test_common__document_names_no_host() -> None:
+    text = json.dumps(document("x", []))
+    assert os.uname().release not in text
+
+
+def test_examples__two_endpoints() -> None:
+    done = run("examples.two_endpoints")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hello" in done.stdout
+
+
+def test_examples__first_run() -> None:
+    done = run("examples.first_run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "it works" in done.stdout
