@@ -1,0 +1,1 @@
+"""Tests of the protocol core through the rig."""

@@ -1,0 +1,148 @@
+"""For every schedule: each step keeps the invariants, the end is reached, twice is the same.
+
+Hypothesis draws the schedule and shrinks the one that breaks a rule.
+"""
+
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from transport import native
+
+MS = 1_000_000
+STEPS_MAX = 400_000
+DIRECTORIES = [str(native.POLICY_DIRECTORY)]
+POLICIES = {
+    "window": ["fixed", "swift"],
+    "path": ["fixed", "oblivious", "power_of_two"],
+    "loss": ["fixed", "rack"],
+    "credit": ["", "fixed", "grant"],
+}
+
+chances = st.one_of(st.just(0.0), st.floats(0.0, 0.3))
+links = st.fixed_dictionaries(
+    {
+        "loss": chances,
+        "reorder": chances,
+        "duplicate": chances,
+        "corrupt": chances,
+        "mark": chances,
+        "replay": st.one_of(st.just(0.0), st.floats(0.0, 0.1)),
+        "stray": st.one_of(st.just(0.0), st.floats(0.0, 0.1)),
+        "delay_ns": st.integers(0, 300_000),
+        "jitter_ns": st.one_of(st.just(0), st.integers(1, 2 * MS)),
+        "bytes_per_s": st.one_of(st.just(0), st.integers(10_000_000, 1_000_000_000)),
+    }
+)
+traffic = st.fixed_dictionaries(
+    {
+        "seed": st.integers(1, 2**40),
+        "paths": st.integers(1, 8),
+        "segment_bytes": st.sampled_from([128, 576, 1472, 4096, 9000]),
+        "stripes": st.integers(1, 4),
+        "messages": st.integers(1, 8),
+        "message_bytes_max": st.one_of(st.integers(1, 40_000), st.integers(1, 500_000)),
+        "zero_fraction": st.floats(0.0, 1.0),
+        "small_fraction": st.floats(0.0, 1.0),
+        "both_ways": st.booleans(),
+        "post_gap_ns_max": st.one_of(st.integers(0, 2_000), st.integers(0, 5 * MS)),
+        "eager_bytes": st.one_of(st.just(0), st.integers(1, 9_000)),
+        "eager_slots": st.integers(0, 16),
+        "window_bytes_max": st.integers(20_000, 4 << 20),
+        "port_buffer_bytes": st.integers(10_000, 1 << 20),
+    }
+)
+outages = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 5 * MS), st.integers(MS, 300 * MS)), max_size=4
+)
+moments = st.integers(MS, 6 * MS)
+ends: st.SearchStrategy[dict[str, int | bool]] = st.one_of(
+    st.just({}),
+    st.just({}),
+    moments.map(lambda ns: {"dies_at_ns": ns}),
+    moments.map(lambda ns: {"close_at_ns": ns}),
+    st.just({"send_too_long": True}),
+)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Any:
+    """A native schedule whose every field was drawn."""
+    schedule = native.Schedule()
+    for name, value in (draw(traffic) | draw(ends)).items():
+        setattr(schedule, name, value)
+    faults = native.LinkFaults()
+    for name, value in draw(links).items():
+        setattr(faults, name, value)
+    schedule.faults = faults
+    schedule.outages = [
+        native.PathOutage(path=path, from_ns=from_ns, until_ns=from_ns + lasts_ns)
+        for path, from_ns, lasts_ns in draw(outages)
+    ]
+    for family, names in POLICIES.items():
+        name = draw(st.sampled_from(names))
+        if name:
+            schedule.choose(family, name, DIRECTORIES)
+    return schedule
+
+
+@given(schedule=schedules())
+@example(schedule=native.Schedule())
+def test_properties__every_step_keeps_the_invariants(schedule: Any) -> None:
+    rig = native.Rig(schedule)
+    steps = 0
+    while rig.now_ns < schedule.limit_ns and rig.step():
+        assert rig.violation == ""
+        steps += 1
+        assert steps < STEPS_MAX, f"no end in sight at {rig.now_ns} ns"
+        if rig.finished:
+            break
+    assert rig.finished, f"{rig.outstanding} requests never ended"
+
+
+@given(schedule=schedules())
+def test_properties__the_end_is_reached_and_is_the_same_twice(schedule: Any) -> None:
+    first = native.run_schedule(schedule)
+    assert first.violation == ""
+    assert not first.hung
+    assert first.corrupt_messages == 0
+    assert first.policies_failed == 0
+    both = 2 if schedule.both_ways else 1
+    assert first.completed + first.failed == 2 * both * schedule.messages
+    second = native.Rig(schedule).run()
+    assert second.fingerprint == first.fingerprint
+    assert second.ended_ns == first.ended_ns
+    assert second.path_bytes == first.path_bytes
+
+
+@given(schedule=schedules())
+def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any) -> None:
+    schedule.faults = native.LinkFaults()
+    schedule.outages = []
+    schedule.dies_at_ns = schedule.close_at_ns = -1
+    schedule.send_too_long = False
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert report.failed == 0
+    assert report.link.lost == 0
+    for counters, stack in zip(report.counters, report.stack, strict=True):
+        assert counters.segments_resent == 0
+        assert counters.segments_duplicate == 0
+        assert stack.malformed == stack.stray == stack.bad_crc == 0
+
+
+@given(seed=st.integers(0, 2**63), steps=st.integers(0, 50))
+def test_properties__a_drawn_schedule_is_its_seed(seed: int, steps: int) -> None:
+    menu = native.PolicyMenu()
+    for family, names in POLICIES.items():
+        for name in names:
+            if name:
+                menu.add(family, name, DIRECTORIES)
+    pair = [native.draw_schedule(seed, menu) for _ in range(2)]
+    assert pair[0].hash == pair[1].hash
+    rigs = [native.Rig(schedule) for schedule in pair]
+    for _ in range(steps):
+        assert rigs[0].step() == rigs[1].step()
+        assert rigs[0].now_ns == rigs[1].now_ns
+    assert rigs[0].report().fingerprint == rigs[1].report().fingerprint
