@@ -197,7 +197,7 @@ void Rig::fail_outstanding(int end, Status status) {
     --outstanding_;
     ++report_.failed;
     // Given up: from here on nobody may write to it.
-    std::memset(transfer.receive_buffer.data(), kReused, transfer.receive_buffer.size());
+    std::fill(transfer.receive_buffer.begin(), transfer.receive_buffer.end(), kReused);
   }
 }
 
