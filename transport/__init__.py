@@ -4,7 +4,14 @@ Never touches the native extension when imported: every public name is resolved 
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transport import compiler, errors, native
+    from transport.connection import Connection, Handle
+    from transport.endpoint import Endpoint, Listener
+    from transport.errors import WeftError
+    from transport.knobs import KnobError
 
 # Public name -> the module it lives in.
 _PUBLIC = {
@@ -19,7 +26,18 @@ _PUBLIC = {
     "compiler": "transport.compiler",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [  # noqa: RUF022, in the order of the table
+    "__version__",
+    "Endpoint",
+    "Listener",
+    "Connection",
+    "Handle",
+    "WeftError",
+    "KnobError",
+    "errors",
+    "native",
+    "compiler",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from transport import Connection, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
-LOCAL = {"interfaces": "lo", "engines": 1}
+LOCAL: dict[str, Any] = {"interfaces": "lo", "engines": 1}
 
 
 def content(size_bytes: int, seed: int) -> bytes:

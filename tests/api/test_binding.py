@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import transport
 from transport import errors, native
 
 STUB = Path(native.PACKAGE) / "_native.pyi"
@@ -42,6 +43,14 @@ def test_stub__names_what_the_binary_holds() -> None:
         assert isinstance(getattr(module, name), type) == (members is not None), name
         if members is not None:
             assert public(getattr(module, name)) == members, name
+
+
+def test_door__every_public_name_resolves() -> None:
+    assert set(transport.__all__) == {"__version__", *transport._PUBLIC}
+    for name in transport._PUBLIC:
+        assert getattr(transport, name) is not None
+    with pytest.raises(AttributeError):
+        _ = transport.nosuch
 
 
 def arguments(function: ast.FunctionDef) -> list[str]:

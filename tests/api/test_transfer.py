@@ -146,7 +146,7 @@ def test_connection__refuses_wrong_arguments() -> None:
         with pytest.raises(ValueError, match=r"buf: .* read-only"):
             there.recv_into(b"constant")
         with pytest.raises(TypeError, match="buf"):
-            here.send("text")
+            here.send("text")  # type: ignore[arg-type]
 
 
 def test_connection__wait_in_steps_and_then_close() -> None:

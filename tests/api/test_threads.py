@@ -1,0 +1,113 @@
+"""Many threads at one endpoint, one connection, one handle; calls that block let others run."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.api.support import LOCAL, PATIENCE_S, content, pair
+from transport import Endpoint
+from transport.errors import OperationCancelledError
+
+
+def together(count: int, work: Callable[[int], Any]) -> None:
+    """Runs work(0..count-1) in threads; raises the first failure."""
+    failures: list[BaseException] = []
+
+    def guarded(index: int) -> None:
+        try:
+            work(index)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+def test_threads__each_with_a_connection_of_its_own() -> None:
+    with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
+
+        def work(index: int) -> None:
+            here, there = ends[index]
+            for i in range(50):
+                data = content((i * 997) % 30_000, index)
+                handle = here.isend(data)
+                assert there.recv(30_000, timeout_s=PATIENCE_S) == data
+                handle.wait(PATIENCE_S)
+
+        ends = []
+        for _ in range(8):
+            here = endpoint.connect(listener.handle)
+            ends.append((here, listener.accept(timeout_s=PATIENCE_S)))
+        together(8, work)
+
+
+def test_threads__posting_to_one_connection_loses_nothing() -> None:
+    each = 200
+    with pair() as (here, there):
+        received: list[int] = []
+
+        def work(index: int) -> None:
+            if index == 0:
+                messages = (there.recv(4, timeout_s=PATIENCE_S) for _ in range(4 * each))
+                received.extend(map(int.from_bytes, messages))
+                return
+            for i in range(each):
+                here.send((index * each + i).to_bytes(4), timeout_s=PATIENCE_S)
+
+        together(5, work)
+        assert sorted(received) == list(range(each, 5 * each))
+        for index in range(1, 5):
+            mine = [one for one in received if one // each == index]
+            assert mine == sorted(mine)
+
+
+def test_threads__one_handle_waited_for_by_many() -> None:
+    with pair() as (here, there):
+        for _ in range(20):
+            handle = there.irecv_into(bytearray(8))
+
+            def work(index: int, handle: Any = handle) -> None:
+                if index == 0:
+                    time.sleep(0.005)
+                    here.send(b"message", timeout_s=PATIENCE_S)
+                else:
+                    assert handle.wait(PATIENCE_S) == 7
+
+            together(5, work)
+
+
+def test_threads__closing_wakes_who_blocks() -> None:
+    with pair() as (_, there):
+
+        def work(index: int) -> None:
+            if index == 0:
+                time.sleep(0.05)
+                there.close()
+            else:
+                with pytest.raises(OperationCancelledError):
+                    there.recv(8, timeout_s=PATIENCE_S)
+
+        together(4, work)
+
+
+def test_threads__a_blocked_call_holds_no_lock() -> None:
+    with pair() as (here, there):
+        waiting = threading.Thread(target=there.recv, args=(8,), daemon=True)
+        waiting.start()
+        begin = time.monotonic()
+        turns = 0
+        while time.monotonic() - begin < 0.1:
+            turns += 1
+        assert turns > 1_000
+        here.send(b"x", timeout_s=PATIENCE_S)
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
