@@ -45,17 +45,29 @@ class AckSchedule {
   void on_due(u8 path) noexcept { due_[path / 64] |= u64{1} << (path % 64); }
 
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
-  // The next path owed an acknowledgment, or -1; it is then no longer owed.
-  int poll() noexcept {
+  // Reports of up to kAckReportsMax paths that were owed one; they are then no longer owed.
+  u8 take_reports(i64 now_ns, wire::PathReport* out) noexcept {
+    u8 count = 0;
     for (std::size_t word = 0; word < due_.size(); ++word) {
-      if (due_[word] == 0) continue;
-      const auto bit = static_cast<std::size_t>(std::countr_zero(due_[word]));
-      due_[word] &= due_[word] - 1;
-      return static_cast<int>(64 * word + bit);
+      while (due_[word] != 0) {
+        if (count == wire::kAckReportsMax) return count;
+        const auto path = 64 * word + static_cast<std::size_t>(std::countr_zero(due_[word]));
+        due_[word] &= due_[word] - 1;
+        // A path owed no more than a repetition of the cumulative position has nothing of its own to report.
+        if (reports_ == nullptr || reports_[path].echo_sent_ns < 0) continue;
+        const PathReport& report = reports_[path];
+        const i64 held_ns = now_ns - report.arrived_ns;
+        constexpr i64 kMost = 0xFFFF'FFFF;
+        out[count].echo_sent_ns = report.echo_sent_ns;
+        out[count].ack_delay_ns = static_cast<u32>(held_ns < 0 ? 0 : held_ns > kMost ? kMost : held_ns);
+        out[count].segments = report.segments;
+        out[count].ecn_segments = report.ecn_segments;
+        out[count].path = static_cast<u8>(path);
+        ++count;
+      }
     }
-    return -1;
+    return count;
   }
-  const PathReport* report(u8 path) const noexcept { return reports_ == nullptr ? nullptr : &reports_[path]; }
   std::size_t bytes_held() const noexcept { return reports_ == nullptr ? 0 : path_count_ * sizeof(PathReport); }
 
  private:

@@ -34,10 +34,13 @@ class Advertiser {
   }
 
   bool due() const noexcept { return due_; }
-  u64 first() const noexcept { return sent_; }
+  // A few that were sent and not confirmed go along: the sender takes no advertisement behind a hole, and paths
+  // reorder.
+  u64 first() const noexcept { return sent_ - confirmed_ <= kSaidAgainMax ? confirmed_ : sent_; }
   // [first, first + count) was put into a packet.
   void on_sent(u64 count, i64 now_ns, i64 rto_ns) noexcept {
-    sent_ += count;
+    const u64 end = first() + count;
+    sent_ = end > sent_ ? end : sent_;
     due_ = sent_ < posted_;
     resend_ns_ = now_ns + (rto_ns << backoff_);
   }
@@ -45,6 +48,7 @@ class Advertiser {
 
  private:
   static constexpr i64 kLazyNs = 10'000'000;
+  static constexpr u64 kSaidAgainMax = 16;
 
   u64 posted_ = 0;
   u64 sent_ = 0;

@@ -118,10 +118,9 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
     write_ack(now_ns, piece_path_, out);
     return true;
   }
-  const int path = acks_.poll();
-  if (path >= 0) {
+  if (acks_.pending()) {
     next_piece_seq_ = window_.cumulative_seq();
-    write_ack(now_ns, static_cast<u8>(path), out);
+    write_ack(now_ns, last_path_, out);
     return true;
   }
   if (!advertiser_.due()) return false;
@@ -129,9 +128,10 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
   return true;
 }
 
+// One acknowledgment speaks of all paths that owe one; it goes back over the path that was alive last.
 void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   u64 words[wire::kAckWordsMax];
-  wire::Common header = common(path);
+  wire::PathReport reports[wire::kAckReportsMax];
   wire::Ack ack;
   const bool first = !more_pieces_;
   ack.cumulative_seq = window_.cumulative_seq();
@@ -140,16 +140,10 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = credit_ == nullptr ? kNoCredit : credit_->granted_bytes();
-  const AckSchedule::PathReport* report = acks_.report(path);
-  if (first && report != nullptr && report->echo_sent_ns >= 0) {
-    header.flags |= wire::kFlagEcho;
-    ack.echo_sent_ns = report->echo_sent_ns;
-    ack.ack_delay_ns = now_ns > report->arrived_ns ? now_ns - report->arrived_ns : 0;
-    ack.path_segments = report->segments;
-    ack.path_ecn_segments = report->ecn_segments;
-  }
+  // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
+  if (first) ack.report_count = acks_.take_reports(now_ns, reports);
   out->path = path;
-  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, header, ack, words));
+  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common(path), ack, reports, words));
   out->datagram_bytes = out->header_bytes;
   ++counters_.acks_sent;
   piece_path_ = path;

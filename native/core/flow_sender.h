@@ -58,7 +58,7 @@ class FlowSender {
 
  private:
   struct Acked {
-    i64 bytes = 0, segments = 0, spurious = 0;
+    i64 bytes = 0, spurious = 0;
     u64 highest_seq = 0;
   };
   bool starved() const noexcept {
@@ -77,7 +77,7 @@ class FlowSender {
   void acknowledge(u64 seq, Acked* acked) noexcept;
   void acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept;
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
-  void on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept;
+  void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
   i64 apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end, i64* oldest_lost_ns) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
   WindowFacts window_facts(i64 now_ns, u8 path) const noexcept;

@@ -19,11 +19,12 @@ bool FlowSender::is_sane(i64 now_ns, const wire::Common& common, const wire::Ack
     const u64 end = ack.base_seq + 64u * (ack.bitmap_words - 1u) + 64u - static_cast<u64>(std::countl_zero(last));
     if (end > ledger_.next_seq()) return false;
   }
-  const bool has_echo = (common.flags & wire::kFlagEcho) != 0;
-  if (!has_echo) return true;
-  // What is subtracted from the clock later must not overflow it.
-  return ack.echo_sent_ns >= 0 && ack.echo_sent_ns <= std::max(now_ns, shared_->last_sent_ns) &&
-         ack.ack_delay_ns >= 0 && ack.ack_delay_ns <= kNever / 2;
+  for (std::size_t i = 0; i < ack.report_count; ++i) {
+    const wire::PathReport report = ack.report(i);
+    const i64 latest_ns = std::max(now_ns, shared_->last_sent_ns);
+    if (report.path >= paths_->count() || report.echo_sent_ns < 0 || report.echo_sent_ns > latest_ns) return false;
+  }
+  return true;
 }
 
 void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
@@ -41,8 +42,9 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
     path.next_check_ns = kNever;
     active_paths_[segment.path / 64] &= ~(u64{1} << (segment.path % 64));
   }
+  path.acked_bytes += segment.payload_bytes;
+  ++path.acked_segments;
   acked->bytes += segment.payload_bytes;
-  ++acked->segments;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
   if (queue_.on_acked(message, segment.payload_bytes)) {
@@ -140,40 +142,42 @@ i64 FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u
   return lost_segments;
 }
 
-void FlowSender::on_echo(i64 now_ns, const wire::Common& common, const wire::Ack& ack, const Acked& acked) noexcept {
-  FlowPath& path = flow_path(common.path);
-  const i64 rtt_ns = now_ns - ack.echo_sent_ns - ack.ack_delay_ns;
-  const auto ecn_delta =
-      static_cast<i64>(static_cast<std::int32_t>(ack.path_ecn_segments - path.reported_ecn_segments));
+// One event for each (acknowledgment, path).
+void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept {
+  FlowPath& path = flow_path(report.path);
+  const i64 acked_bytes = path.acked_bytes, acked_segments = path.acked_segments;
+  path.acked_bytes = path.acked_segments = 0;
+  const auto ecn_delta = static_cast<i64>(static_cast<std::int32_t>(report.ecn_segments - path.reported_ecn_segments));
   const bool known = path.reported && ecn_delta >= 0;
-  const i64 ecn = std::min(known ? ecn_delta : static_cast<i64>(ack.path_ecn_segments), acked.segments);
+  const i64 ecn = std::min(known ? ecn_delta : static_cast<i64>(report.ecn_segments), acked_segments);
   path.reported = true;
-  path.reported_segments = ack.path_segments;
-  path.reported_ecn_segments = ack.path_ecn_segments;
+  path.reported_segments = report.segments;
+  path.reported_ecn_segments = report.ecn_segments;
   // An echo that was reported before (a reordered or repeated acknowledgment) is no new sample.
-  const bool fresh = ack.echo_sent_ns > path.newest_acked_sent_ns;
-  path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, ack.echo_sent_ns);
-  paths_->on_feedback(now_ns, common.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good,
-                      fresh && rtt_ns > 0 ? rtt_ns : -1, acked.bytes);
+  const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
+  path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
+  const i64 measured_ns = now_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
+  const i64 rtt_ns = fresh && measured_ns > 0 ? measured_ns : -1;
+  paths_->on_feedback(now_ns, report.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good, rtt_ns,
+                      acked_bytes);
 
-  WindowFacts facts = window_facts(now_ns, common.path);
-  facts.rtt_ns = fresh && rtt_ns > 0 ? rtt_ns : -1;
-  facts.ack_delay_ns = ack.ack_delay_ns;
-  facts.acked_bytes = acked.bytes;
-  facts.acked_segments = acked.segments;
-  facts.ecn_segments = ecn;
-  if (acked.segments != 0) window_.on_ack(facts);
-
-  LossFacts loss = loss_facts(now_ns, common.path);
-  loss.rtt_ns = facts.rtt_ns;
-  loss.acked_segments = acked.segments;
-  loss.spurious_segments = acked.spurious;
+  if (acked_segments != 0) {
+    WindowFacts facts = window_facts(now_ns, report.path);
+    facts.rtt_ns = rtt_ns;
+    facts.ack_delay_ns = report.ack_delay_ns;
+    facts.acked_bytes = acked_bytes;
+    facts.acked_segments = acked_segments;
+    facts.ecn_segments = ecn;
+    window_.on_ack(facts);
+  }
+  LossFacts loss = loss_facts(now_ns, report.path);
+  loss.rtt_ns = rtt_ns;
+  loss.acked_segments = acked_segments;
+  loss.spurious_segments = spurious;
   const LossHorizon horizon = loss_.on_ack(loss, &path);
-  const bool cut_short = ack.bitmap_words == wire::kAckWordsMax;
-  const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   i64 oldest_lost_ns = 0;
-  static_cast<void>(apply_horizon(now_ns, common.path, horizon, covered_end, &oldest_lost_ns));
-  note_check(common.path);
+  static_cast<void>(apply_horizon(now_ns, report.path, horizon, covered_end, &oldest_lost_ns));
+  note_check(report.path);
 }
 
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
@@ -192,7 +196,11 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
   queue_.advance();
-  if ((common.flags & wire::kFlagEcho) != 0) on_echo(now_ns, common, ack, acked);
+  const bool cut_short = ack.bitmap_words == wire::kAckWordsMax;
+  const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
+  for (std::size_t i = 0; i < ack.report_count; ++i) {
+    on_report(now_ns, ack.report(i), covered_end, i == 0 ? acked.spurious : 0);
+  }
   return true;
 }
 

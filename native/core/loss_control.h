@@ -15,7 +15,8 @@ struct FlowPath {
   i64 next_check_ns = kNever;
   i64 newest_acked_sent_ns = -1;
   i64 inflight_segments = 0;
-  u32 reported_segments = 0;  // the receiver's counts, as last reported
+  i64 acked_bytes = 0, acked_segments = 0;  // since the last report about this path
+  u32 reported_segments = 0;                // the receiver's counts, as last reported
   u32 reported_ecn_segments = 0;
   bool reported = false;  // false: the next report only says where the counts stand
 };

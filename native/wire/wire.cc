@@ -87,18 +87,31 @@ void get_data(const std::uint8_t* in, Data* out) noexcept {
 void get_ack(const std::uint8_t* in, Ack* out) noexcept {
   out->cumulative_seq = get<std::uint64_t>(in, 24);
   out->base_seq = get<std::uint64_t>(in, 32);
-  out->echo_sent_ns = get<std::int64_t>(in, 40);
-  out->ack_delay_ns = get<std::int64_t>(in, 48);
-  out->received_bytes = get<std::uint64_t>(in, 56);
-  out->granted_bytes = get<std::uint64_t>(in, 64);
-  out->path_segments = get<std::uint32_t>(in, 72);
-  out->path_ecn_segments = get<std::uint32_t>(in, 76);
-  out->bitmap_words = get<std::uint16_t>(in, 80);
-  out->duplicate_segments = get<std::uint32_t>(in, 84);
-  out->bitmap = in + kAckFixedBytes;
+  out->received_bytes = get<std::uint64_t>(in, 40);
+  out->granted_bytes = get<std::uint64_t>(in, 48);
+  out->duplicate_segments = get<std::uint32_t>(in, 56);
+  out->bitmap_words = get<std::uint16_t>(in, 60);
+  out->report_count = get<std::uint8_t>(in, 62);
+  out->reports = in + kAckFixedBytes;
+  out->bitmap = out->reports + kAckReportBytes * out->report_count;
+}
+
+std::size_t ack_bytes(const Ack& ack) noexcept {
+  return kAckFixedBytes + kAckReportBytes * ack.report_count + 8u * ack.bitmap_words;
 }
 
 }  // namespace
+
+PathReport Ack::report(std::size_t index) const noexcept {
+  const std::uint8_t* at = reports + index * kAckReportBytes;
+  PathReport found;
+  found.echo_sent_ns = get<std::int64_t>(at, 0);
+  found.ack_delay_ns = get<std::uint32_t>(at, 8);
+  found.segments = get<std::uint32_t>(at, 12);
+  found.ecn_segments = get<std::uint32_t>(at, 16);
+  found.path = get<std::uint8_t>(at, 20);
+  return found;
+}
 
 AdvertEntry Advert::entry(std::size_t index) const noexcept {
   const std::uint8_t* at = entries + index * kAdvertEntryBytes;
@@ -116,21 +129,27 @@ std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& dat
   return seal(out, kDataBytes);
 }
 
-std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const std::uint64_t* words) noexcept {
-  const std::size_t bytes = kAckFixedBytes + 8u * ack.bitmap_words;
+std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const PathReport* reports,
+                       const std::uint64_t* words) noexcept {
+  const std::size_t bytes = ack_bytes(ack);
   put_common(out, common, Type::ack, bytes - kCommonBytes);
   put(out, 24, ack.cumulative_seq);
   put(out, 32, ack.base_seq);
-  put(out, 40, ack.echo_sent_ns);
-  put(out, 48, ack.ack_delay_ns);
-  put(out, 56, ack.received_bytes);
-  put(out, 64, ack.granted_bytes);
-  put(out, 72, ack.path_segments);
-  put(out, 76, ack.path_ecn_segments);
-  put(out, 80, ack.bitmap_words);
-  put<std::uint16_t>(out, 82, 0);
-  put(out, 84, ack.duplicate_segments);
-  if (ack.bitmap_words != 0) std::memcpy(out + kAckFixedBytes, words, 8u * ack.bitmap_words);
+  put(out, 40, ack.received_bytes);
+  put(out, 48, ack.granted_bytes);
+  put(out, 56, ack.duplicate_segments);
+  put(out, 60, ack.bitmap_words);
+  put(out, 62, ack.report_count);
+  put<std::uint8_t>(out, 63, 0);
+  std::uint8_t* at = out + kAckFixedBytes;
+  for (std::size_t i = 0; i < ack.report_count; ++i, at += kAckReportBytes) {
+    put(at, 0, reports[i].echo_sent_ns);
+    put(at, 8, reports[i].ack_delay_ns);
+    put(at, 12, reports[i].segments);
+    put(at, 16, reports[i].ecn_segments);
+    put<std::uint32_t>(at, 20, reports[i].path);
+  }
+  if (ack.bitmap_words != 0) std::memcpy(at, words, 8u * ack.bitmap_words);
   return seal(out, bytes);
 }
 
@@ -206,7 +225,8 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
       return Verdict::ok;
     case Type::ack:
       get_ack(header, &out->ack);
-      return out->ack.bitmap_words <= kAckWordsMax && header_bytes == kAckFixedBytes + 8u * out->ack.bitmap_words
+      return out->ack.bitmap_words <= kAckWordsMax && out->ack.report_count <= kAckReportsMax &&
+                     header_bytes == ack_bytes(out->ack)
                  ? Verdict::ok
                  : Verdict::bad_length;
     case Type::advert:

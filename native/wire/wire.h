@@ -13,7 +13,8 @@ inline constexpr std::uint8_t kVersion = 1;
 // Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
 inline constexpr std::size_t kDataBytes = 64;
-inline constexpr std::size_t kAckFixedBytes = 88;
+inline constexpr std::size_t kAckFixedBytes = 64;
+inline constexpr std::size_t kAckReportBytes = 24;
 inline constexpr std::size_t kAdvertFixedBytes = 32;
 inline constexpr std::size_t kAdvertEntryBytes = 24;
 inline constexpr std::size_t kAdvertAckBytes = 32;
@@ -22,9 +23,10 @@ inline constexpr std::size_t kCloseBytes = 40;
 inline constexpr std::size_t kDemandBytes = 32;
 // No control packet is larger: it fits IPv6's smallest path MTU with room to spare.
 inline constexpr std::size_t kControlBytesMax = 1280 - 48;
-inline constexpr std::size_t kAckWordsMax = 128;  // 8,192 segments; a wider window takes several acknowledgments
+inline constexpr std::size_t kAckWordsMax = 120;  // 7,680 segments; a wider window takes several acknowledgments
+inline constexpr std::size_t kAckReportsMax = 8;  // paths; more of them take several acknowledgments too
 inline constexpr std::size_t kAdvertEntriesMax = 48;
-static_assert(kAckFixedBytes + 8 * kAckWordsMax <= kControlBytesMax);
+static_assert(kAckFixedBytes + kAckReportBytes * kAckReportsMax + 8 * kAckWordsMax <= kControlBytesMax);
 static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kControlBytesMax);
 
 enum class Type : std::uint8_t {
@@ -51,7 +53,6 @@ struct Common {
 };
 
 inline constexpr std::uint8_t kFlagPayloadCrc = 0x01;  // data: payload_crc is to be checked
-inline constexpr std::uint8_t kFlagEcho = 0x01;        // ack: echo, delay and path counts are fresh
 
 struct Data {
   std::uint64_t seq = 0;
@@ -62,18 +63,26 @@ struct Data {
   std::uint64_t message_bytes = 0;
 };
 
+// What an acknowledgment says of one path since it last spoke of it.
+struct PathReport {
+  std::int64_t echo_sent_ns = 0;   // newest sent_ns seen on the path
+  std::uint32_t ack_delay_ns = 0;  // how long the receiver held it; saturates
+  std::uint32_t segments = 0;      // received on the path, modulo 2^32
+  std::uint32_t ecn_segments = 0;  // of these, marked
+  std::uint8_t path = 0;
+};
+
 struct Ack {
-  std::uint64_t cumulative_seq = 0;  // everything below has arrived
-  std::uint64_t base_seq = 0;        // bit 0 of the bitmap
-  std::int64_t echo_sent_ns = 0;     // newest sent_ns seen on this path
-  std::int64_t ack_delay_ns = 0;     // how long the receiver held it
-  std::uint64_t received_bytes = 0;  // distinct payload bytes of the flow
-  std::uint64_t granted_bytes = 0;   // credit: cumulative bytes that may be sent; ~0 when no credit is in force
-  std::uint32_t path_segments = 0;   // received on this path, modulo 2^32
-  std::uint32_t path_ecn_segments = 0;
-  std::uint16_t bitmap_words = 0;
+  std::uint64_t cumulative_seq = 0;      // everything below has arrived
+  std::uint64_t base_seq = 0;            // bit 0 of the bitmap
+  std::uint64_t received_bytes = 0;      // distinct payload bytes of the flow
+  std::uint64_t granted_bytes = 0;       // credit: cumulative bytes that may be sent; ~0 when no credit is in force
   std::uint32_t duplicate_segments = 0;  // of the flow, modulo 2^32: tells needless resends (as RFC 2883 does)
-  const std::uint8_t* bitmap = nullptr;  // decode: into the packet, unaligned; 8 bytes a word, bit i = base_seq + i
+  std::uint16_t bitmap_words = 0;
+  std::uint8_t report_count = 0;
+  const std::uint8_t* reports = nullptr;  // decode: into the packet
+  const std::uint8_t* bitmap = nullptr;   // decode: into the packet, unaligned; 8 bytes a word, bit i = base_seq + i
+  PathReport report(std::size_t index) const noexcept;
 };
 
 struct AdvertEntry {
@@ -109,7 +118,8 @@ struct Demand {
 
 // Encoders write the whole packet (data: its header) and its CRC; they return the bytes written.
 std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& data) noexcept;
-std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const std::uint64_t* words) noexcept;
+std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const PathReport* reports,
+                       const std::uint64_t* words) noexcept;
 std::size_t encode_advert(std::uint8_t* out, const Common& common, std::uint32_t first_message,
                           const AdvertEntry* entries, std::size_t count) noexcept;
 std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const AdvertAck& ack) noexcept;

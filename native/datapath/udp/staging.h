@@ -9,7 +9,7 @@
 
 namespace weft::datapath {
 
-inline constexpr std::size_t kRxMessages = 8;    // trains a call; 8 x 64 KB still lies in the L2 cache
+inline constexpr std::size_t kRxMessages = 4;    // trains a call; they still lie in the L2 cache when they are cut up
 inline constexpr std::size_t kRxBytes = 65'536;  // the largest train GRO delivers
 inline constexpr std::size_t kTxMessages = 16;
 inline constexpr std::size_t kControlBytes = 128;
