@@ -73,6 +73,26 @@ TEST(advertiser__a_partial_confirmation_leaves_the_rest_to_be_said) {
   CHECK_EQUAL(advertiser.first(), 4u);
 }
 
+// Advertisements that overtake each other on their paths: each stands on what is confirmed, so none waits for a timer.
+TEST(advertiser__says_again_what_is_not_confirmed) {
+  Advertiser advertiser;
+  for (u64 posted = 1; posted <= 16; ++posted) {
+    advertiser.on_post(0, posted, true, 16);
+    CHECK_EQUAL(advertiser.first(), 0u);
+    advertiser.on_sent(posted, 0, 1000);
+    CHECK(!advertiser.due());
+  }
+  advertiser.on_confirm(10);
+  advertiser.on_post(0, 40, true, 16);
+  CHECK_EQUAL(advertiser.first(), 10u);
+  advertiser.on_sent(30, 0, 1000);
+  CHECK(!advertiser.due());
+  advertiser.on_post(0, 41, true, 16);  // too many to say again: only what is new
+  CHECK_EQUAL(advertiser.first(), 40u);
+  advertiser.on_sent(1, 0, 1000);
+  CHECK(!advertiser.due());
+}
+
 TEST(advertiser__receives_that_no_long_message_waits_for_may_wait) {
   Advertiser advertiser;
   advertiser.on_post(0, 1, false, 16);
