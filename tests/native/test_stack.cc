@@ -89,17 +89,18 @@ struct Bench {
   std::vector<Wired> packets, acks;
 };
 
-Wired ack_of(const Bench& bench, const wire::Ack& ack, const std::vector<u64>& words = {}, u8 flags = 0, u8 path = 0) {
+Wired ack_of(const Bench& bench, const wire::Ack& ack, const std::vector<u64>& words = {},
+             const std::vector<wire::PathReport>& reports = {}, u8 path = 0) {
   Wired packet;
   packet.to = 0;
   packet.header.resize(wire::kControlBytesMax);
   wire::Common common = bench.common(0);
-  common.flags = flags;
   common.path = path;
   wire::Ack copy = ack;
   copy.granted_bytes = kNoCredit;
   copy.bitmap_words = static_cast<u16>(words.size());
-  packet.header.resize(wire::encode_ack(packet.header.data(), common, copy, words.data()));
+  copy.report_count = static_cast<u8>(reports.size());
+  packet.header.resize(wire::encode_ack(packet.header.data(), common, copy, reports.data(), words.data()));
   return packet;
 }
 
@@ -194,17 +195,16 @@ TEST(stack__an_acknowledgment_of_what_was_never_sent_is_refused) {
   bench.refuses(0, ack_of(bench, ack, {0, 0, 1}), &StackCounters::malformed);
   ack.cumulative_seq = 1;
   bench.refuses(0, ack_of(bench, ack), &StackCounters::malformed);
-  ack = {};
-  ack.echo_sent_ns = bench.pair.now_ns + 1'000'000'000;
-  bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
-  ack.echo_sent_ns = std::numeric_limits<i64>::min();
-  bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
-  ack.echo_sent_ns = 0;
-  for (const i64 delay_ns : {i64{-1}, std::numeric_limits<i64>::max(), std::numeric_limits<i64>::min()}) {
-    ack.ack_delay_ns = delay_ns;
-    bench.refuses(0, ack_of(bench, ack, {}, wire::kFlagEcho), &StackCounters::malformed);
-  }
-  bench.refuses(0, ack_of(bench, {}, {}, 0, 9), &StackCounters::malformed);
+  const auto refuses_report = [&](const wire::PathReport& report) {
+    bench.refuses(0, ack_of(bench, {}, {}, {report}), &StackCounters::malformed);
+    bench.refuses(0, ack_of(bench, {}, {}, {{}, report}), &StackCounters::malformed);
+  };
+  refuses_report({bench.pair.now_ns + 1'000'000'000, 0, 0, 0, 0});
+  refuses_report({std::numeric_limits<i64>::max(), 0, 0, 0, 0});
+  refuses_report({std::numeric_limits<i64>::min(), 0, 0, 0, 0});
+  refuses_report({-1, 0, 0, 0, 0});
+  refuses_report({0, 0, 0, 0, 4});
+  bench.refuses(0, ack_of(bench, {}, {}, {}, 9), &StackCounters::malformed);
   bench.finish();
 }
 

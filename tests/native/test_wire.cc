@@ -45,21 +45,26 @@ Ack ack_fields() {
   Ack ack;
   ack.cumulative_seq = 0x0102030405060708u;
   ack.base_seq = 0x1112131415161718u;
-  ack.echo_sent_ns = -0x21222324252627;
-  ack.ack_delay_ns = 0x3132333435363738;
   ack.received_bytes = 0x4142434445464748u;
   ack.granted_bytes = 0x5152535455565758u;
-  ack.path_segments = 0x61626364u;
-  ack.path_ecn_segments = 0x71727374u;
+  ack.duplicate_segments = 0x61626364u;
   return ack;
 }
 
-Bytes ack_packet(std::uint16_t words) {
+PathReport report_fields(std::uint8_t path) {
+  return {-0x21222324252627, 0x31323334u + path, 0x71727374u + path, 0x81828384u + path, path};
+}
+
+Bytes ack_packet(std::uint16_t words, std::uint8_t reports = 2) {
   Ack ack = ack_fields();
   ack.bitmap_words = words;
+  ack.report_count = reports;
   std::vector<std::uint64_t> bitmap(words + 1u);
   for (std::size_t i = 0; i < words; ++i) bitmap[i] = 0x9E3779B97F4A7C15u * (i + 1);
-  return packet_of([&](std::uint8_t* out) { return encode_ack(out, common_of(Type::ack), ack, bitmap.data()); });
+  std::vector<PathReport> paths;
+  for (std::uint8_t i = 0; i <= reports; ++i) paths.push_back(report_fields(static_cast<std::uint8_t>(255 - i)));
+  return packet_of(
+      [&](std::uint8_t* out) { return encode_ack(out, common_of(Type::ack), ack, paths.data(), bitmap.data()); });
 }
 
 Bytes advert_packet(std::size_t count) {
@@ -96,8 +101,12 @@ struct Sample {
 };
 
 std::vector<Sample> samples() {
-  std::vector<Sample> all = {{data_packet(), kPayloadBytes},       {ack_packet(0), 0},    {ack_packet(5), 0},
-                             {ack_packet(kAckWordsMax), 0},        {advert_packet(0), 0}, {advert_packet(3), 0},
+  std::vector<Sample> all = {{data_packet(), kPayloadBytes},
+                             {ack_packet(0), 0},
+                             {ack_packet(5), 0},
+                             {ack_packet(kAckWordsMax, kAckReportsMax), 0},
+                             {advert_packet(0), 0},
+                             {advert_packet(3), 0},
                              {advert_packet(kAdvertEntriesMax), 0}};
   for (const Type type : {Type::advert_ack, Type::probe, Type::probe_reply, Type::close, Type::close_ack, Type::demand})
     all.push_back({small_packet(type), 0});
@@ -168,27 +177,38 @@ TEST(wire__data_round_trip) {
   CHECK_EQUAL(packet.data.message_bytes, 0x1112131415161718u);
 }
 
+void check_ack(std::uint16_t words, std::uint8_t reports) {
+  const Bytes bytes = ack_packet(words, reports);
+  Packet packet;
+  CHECK_EQUAL(decode_control(bytes, &packet), Verdict::ok);
+  check_common(packet, Type::ack);
+  const Ack expected = ack_fields();
+  CHECK_EQUAL(packet.ack.cumulative_seq, expected.cumulative_seq);
+  CHECK_EQUAL(packet.ack.base_seq, expected.base_seq);
+  CHECK_EQUAL(packet.ack.received_bytes, expected.received_bytes);
+  CHECK_EQUAL(packet.ack.granted_bytes, expected.granted_bytes);
+  CHECK_EQUAL(packet.ack.duplicate_segments, expected.duplicate_segments);
+  CHECK_EQUAL(packet.ack.bitmap_words, words);
+  CHECK_EQUAL(packet.ack.report_count, reports);
+  for (std::uint8_t i = 0; i < reports; ++i) {
+    const PathReport report = packet.ack.report(i);
+    const PathReport wanted = report_fields(static_cast<std::uint8_t>(255 - i));
+    CHECK_EQUAL(report.echo_sent_ns, wanted.echo_sent_ns);
+    CHECK_EQUAL(report.ack_delay_ns, wanted.ack_delay_ns);
+    CHECK_EQUAL(report.segments, wanted.segments);
+    CHECK_EQUAL(report.ecn_segments, wanted.ecn_segments);
+    CHECK_EQUAL(report.path, wanted.path);
+  }
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t word;
+    std::memcpy(&word, packet.ack.bitmap + 8 * i, 8);
+    CHECK_EQUAL(word, 0x9E3779B97F4A7C15u * (i + 1));
+  }
+}
+
 TEST(wire__ack_round_trip) {
-  for (const std::uint16_t words : std::initializer_list<std::uint16_t>{0, 1, 5, 127, 128}) {
-    const Bytes bytes = ack_packet(words);
-    Packet packet;
-    CHECK_EQUAL(decode_control(bytes, &packet), Verdict::ok);
-    check_common(packet, Type::ack);
-    const Ack expected = ack_fields();
-    CHECK_EQUAL(packet.ack.cumulative_seq, expected.cumulative_seq);
-    CHECK_EQUAL(packet.ack.base_seq, expected.base_seq);
-    CHECK_EQUAL(packet.ack.echo_sent_ns, expected.echo_sent_ns);
-    CHECK_EQUAL(packet.ack.ack_delay_ns, expected.ack_delay_ns);
-    CHECK_EQUAL(packet.ack.received_bytes, expected.received_bytes);
-    CHECK_EQUAL(packet.ack.granted_bytes, expected.granted_bytes);
-    CHECK_EQUAL(packet.ack.path_segments, expected.path_segments);
-    CHECK_EQUAL(packet.ack.path_ecn_segments, expected.path_ecn_segments);
-    CHECK_EQUAL(packet.ack.bitmap_words, words);
-    for (std::size_t i = 0; i < words; ++i) {
-      std::uint64_t word;
-      std::memcpy(&word, packet.ack.bitmap + 8 * i, 8);
-      CHECK_EQUAL(word, 0x9E3779B97F4A7C15u * (i + 1));
-    }
+  for (const std::uint16_t words : std::initializer_list<std::uint16_t>{0, 1, 5, kAckWordsMax - 1, kAckWordsMax}) {
+    for (std::uint8_t reports = 0; reports <= kAckReportsMax; ++reports) check_ack(words, reports);
   }
 }
 
@@ -285,12 +305,24 @@ TEST(wire__each_verdict) {
 
 TEST(wire__counts_that_disagree_with_the_length_are_refused) {
   Packet packet;
-  for (const std::uint8_t words : std::initializer_list<std::uint8_t>{0, 1, 4, 6, 129, 255}) {
+  for (const std::uint8_t words : std::initializer_list<std::uint8_t>{0, 1, 4, 6, 121, 255}) {
     Bytes ack = ack_packet(5);
-    ack[80] = words;
+    ack[60] = words;
     reseal(&ack);
     CHECK_EQUAL(decode_control(ack, &packet), Verdict::bad_length);
   }
+  for (const std::uint8_t reports : std::initializer_list<std::uint8_t>{0, 1, 3, 9, 255}) {
+    Bytes ack = ack_packet(5, 2);
+    ack[62] = reports;
+    reseal(&ack);
+    CHECK_EQUAL(decode_control(ack, &packet), Verdict::bad_length);
+  }
+  // One report more and three words less have the same length: it is the bound that refuses them.
+  Bytes ack = ack_packet(5, kAckReportsMax);
+  ack[60] = 2;
+  ack[62] = kAckReportsMax + 1;
+  reseal(&ack);
+  CHECK_EQUAL(decode_control(ack, &packet), Verdict::bad_length);
   for (const std::uint8_t count : std::initializer_list<std::uint8_t>{0, 2, 4, 49, 255}) {
     Bytes advert = advert_packet(3);
     advert[28] = count;
