@@ -1,0 +1,208 @@
+// Decides whether real sockets and memory rings bring bursts over as they were: order, sizes, marks, faults by seed.
+// Never leaves the loopback interface.
+#include <sys/socket.h>
+
+#include <memory>
+#include <vector>
+
+#include "native/datapath/mem/mem_link.h"
+#include "native/datapath/udp/udp_datapath.h"
+#include "tests/native/check.h"
+
+namespace {
+
+using namespace weft::datapath;
+namespace wire = weft::wire;
+
+struct Sink final : RxSink {
+  void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override {
+    ports.push_back(port);
+    std::vector<std::uint8_t> bytes(datagram.header, datagram.header + datagram.header_bytes);
+    bytes.insert(bytes.end(), datagram.payload, datagram.payload + datagram.payload_bytes);
+    datagrams.push_back(bytes);
+    split_right = split_right && datagram.header_bytes == wire::kDataBytes;
+  }
+  std::vector<std::uint32_t> ports;
+  std::vector<std::vector<std::uint8_t>> datagrams;
+  bool split_right = true;
+};
+
+// `count` data segments; the payload of each is its number, the last one is shorter.
+std::unique_ptr<wire::TxBurst> burst_of(const std::vector<std::uint8_t>& payload, std::uint16_t count,
+                                        std::uint32_t bytes, std::uint32_t last_bytes) {
+  auto burst = std::make_unique<wire::TxBurst>();
+  burst->count = count;
+  burst->header_bytes = wire::kDataBytes;
+  burst->datagram_bytes = static_cast<std::uint32_t>(wire::kDataBytes) + bytes;
+  for (std::uint16_t i = 0; i < count; ++i) {
+    wire::Common common;
+    wire::Data data;
+    data.seq = i;
+    common.body_bytes = static_cast<std::uint16_t>(i + 1 == count ? last_bytes : bytes);
+    burst->payload[i] = {payload.data() + i * bytes, common.body_bytes};
+    wire::encode_data(burst->headers + i * wire::kDataBytes, common, data);
+  }
+  return burst;
+}
+
+SocketAddress loopback(bool v6) {
+  SocketAddress address;
+  if (v6) {
+    address.v6.sin6_family = AF_INET6;
+    address.v6.sin6_addr = in6addr_loopback;
+  } else {
+    address.v4.sin_family = AF_INET;
+    address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
+  return address;
+}
+
+void carry(bool v6, std::uint16_t count, std::uint32_t bytes, std::uint32_t last_bytes) {
+  UdpDatapath a({}), b({});
+  std::string error;
+  std::uint32_t port_a = 0, port_b = 0;
+  CHECK(a.open(&error) && b.open(&error));
+  CHECK(a.open_port(loopback(v6), 1, &port_a, &error));
+  CHECK(b.open_port(loopback(v6), 1, &port_b, &error));
+  SocketAddress to = loopback(v6);
+  to.set_port(b.port_number(port_b));
+  std::vector<std::uint8_t> payload(std::size_t{count} * bytes);
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+  const auto burst = burst_of(payload, count, bytes, last_bytes);
+  const TxItem item{burst.get(), port_a, &to};
+  a.tx_burst(&item, 1);
+  CHECK_EQUAL(a.counters().datagrams_sent, count);
+  Sink sink;
+  for (int i = 0; i < 1000 && sink.datagrams.size() < count; ++i) {
+    b.wait(1'000'000);
+    b.rx_burst(&sink);
+  }
+  CHECK_EQUAL(sink.datagrams.size(), count);
+  CHECK(sink.split_right);
+  for (std::uint16_t i = 0; i < count; ++i) {
+    const std::uint32_t expected = i + 1 == count ? last_bytes : bytes;
+    CHECK_EQUAL(sink.datagrams[i].size(), wire::kDataBytes + expected);
+    CHECK(std::memcmp(sink.datagrams[i].data() + wire::kDataBytes, payload.data() + i * bytes, expected) == 0);
+  }
+}
+
+}  // namespace
+
+TEST(udp__a_train_arrives_as_it_left) {
+  for (const bool v6 : {false, true}) {
+    carry(v6, 7, 8936, 8936);
+    carry(v6, 7, 8936, 100);
+    carry(v6, 44, 1400, 1);
+    carry(v6, 1, 60'000, 60'000);
+    carry(v6, 64, 512, 512);
+  }
+}
+
+TEST(udp__marks_come_through) {
+  UdpDatapath a({}), b({});
+  std::string error;
+  std::uint32_t port_a = 0, port_b = 0;
+  CHECK(a.open(&error) && b.open(&error));
+  CHECK(a.open_port(loopback(false), 1, &port_a, &error) && b.open_port(loopback(false), 1, &port_b, &error));
+  // A sender of its own that marks what a congested switch would mark.
+  const int marker = ::socket(AF_INET, SOCK_DGRAM, 0);
+  const int congested = 3;
+  CHECK(::setsockopt(marker, IPPROTO_IP, IP_TOS, &congested, sizeof congested) == 0);
+  SocketAddress to = loopback(false);
+  to.set_port(b.port_number(port_b));
+  const char bytes[] = "any bytes do";
+  CHECK(::sendto(marker, bytes, sizeof bytes, 0, &to.any, to.bytes()) > 0);
+  ::close(marker);
+  struct MarkSink final : RxSink {
+    void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override {
+      static_cast<void>(port);
+      marked = datagram.congestion_experienced;
+      ++seen;
+    }
+    bool marked = false;
+    int seen = 0;
+  } sink;
+  for (int i = 0; i < 1000 && sink.seen == 0; ++i) {
+    b.wait(1'000'000);
+    b.rx_burst(&sink);
+  }
+  CHECK_EQUAL(sink.seen, 1);
+  CHECK(sink.marked);
+}
+
+TEST(udp__an_address_that_is_not_ours_is_an_error) {
+  UdpDatapath datapath({});
+  std::string error;
+  std::uint32_t port = 0;
+  CHECK(datapath.open(&error));
+  SocketAddress foreign = loopback(false);
+  foreign.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, for documentation
+  CHECK(!datapath.open_port(foreign, 1, &port, &error));
+  CHECK(error.find("192.0.2.1") != std::string::npos);
+}
+
+TEST(interfaces__loopback_is_there) {
+  std::string error;
+  bool found = false;
+  for (const Interface& each : list_interfaces(&error)) {
+    if (!each.loopback) continue;
+    found = true;
+    CHECK(each.up);
+    CHECK(each.mtu_bytes >= 1500);
+    CHECK_EQUAL(train_bytes_max(each, false), train_bytes_max(each, true) + 20);
+    CHECK(train_bytes_max(each, false) <= 65'493);
+  }
+  CHECK(found);
+}
+
+TEST(faults__rates_and_seeds) {
+  FaultRates rates;
+  rates.seed = 5;
+  rates.loss = 0.1;
+  rates.duplicate = 0.1;
+  rates.reorder = 0.1;
+  rates.corrupt = 0.1;
+  std::vector<std::uint8_t> payload(100);
+  std::vector<std::vector<std::vector<std::uint8_t>>> runs;
+  for (int run = 0; run < 2; ++run) {
+    FaultInjector injector(rates);
+    Sink sink;
+    for (std::uint16_t i = 0; i < 10'000; ++i) {
+      const auto burst = burst_of(payload, 1, 100, 100);
+      wire::RxDatagram datagram{burst->headers, wire::kDataBytes, payload.data(), 100, false};
+      injector.offer(0, datagram, &sink);
+    }
+    injector.release_all(&sink);
+    const FaultCounters& counters = injector.counters();
+    for (const std::int64_t count : {counters.lost, counters.duplicated, counters.reordered, counters.corrupted}) {
+      CHECK(count > 700 && count < 1300);
+    }
+    CHECK_EQUAL(counters.lost, counters.lost_data);
+    CHECK_EQUAL(static_cast<std::int64_t>(sink.datagrams.size()), 10'000 - counters.lost + counters.duplicated);
+    runs.push_back(sink.datagrams);
+  }
+  CHECK(runs[0] == runs[1]);
+}
+
+TEST(mem__passes_by_reference_and_drops_when_full) {
+  MemRing ring(8, {});
+  std::vector<std::uint8_t> payload(16 * 100);
+  const auto burst = burst_of(payload, 12, 100, 100);
+  ring.tx_burst(*burst);
+  CHECK_EQUAL(ring.drops(), 4);
+  struct ReferenceSink final : RxSink {
+    void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override {
+      static_cast<void>(port);
+      same = same && datagram.payload == expected;
+      expected += 100;
+      ++seen;
+    }
+    const std::uint8_t* expected = nullptr;
+    bool same = true;
+    int seen = 0;
+  } sink;
+  sink.expected = payload.data();
+  CHECK_EQUAL(ring.rx_burst(5, &sink), 5u);
+  CHECK_EQUAL(ring.rx_burst(100, &sink), 3u);
+  CHECK(sink.same);
+}

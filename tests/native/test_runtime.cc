@@ -1,0 +1,232 @@
+// Decides whether two runtimes over loopback connect, move data, fail and close as runtime.h promises.
+// Never leaves the loopback interface; every wait has an end.
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "native/engine/clock.h"
+#include "native/engine/runtime.h"
+#include "tests/native/check.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::engine;
+
+constexpr std::int64_t kPatienceNs = 20'000'000'000;
+
+struct Pair {
+  std::shared_ptr<Runtime> a, b;
+  std::unique_ptr<Listener> listener;
+  std::shared_ptr<Connection> here, there;
+
+  explicit Pair(Knobs knobs) {
+    knobs.interfaces = "lo";
+    std::string error;
+    CHECK_EQUAL(Runtime::open(knobs, &a, &error), Status::ok);
+    CHECK_EQUAL(Runtime::open(knobs, &b, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, &listener, &error), Status::ok);
+    connect();
+  }
+  void connect() {
+    std::string error;
+    std::unique_ptr<Dial> dial;
+    here.reset();
+    there.reset();
+    CHECK_EQUAL(b->connect(0, listener->handle(), &dial, &error), Status::ok);
+    for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr || there == nullptr;) {
+      if (here == nullptr) CHECK(dial->poll(&here) == Status::would_block || here != nullptr);
+      if (there == nullptr) static_cast<void>(listener->accept(&there));
+      CHECK(now_ns() < until);
+    }
+  }
+};
+
+Status finish(Connection& connection, Request* request) {
+  CHECK_EQUAL(connection.wait(request, kPatienceNs), Status::ok);
+  const Status status = request->status();
+  connection.release(request);
+  return status;
+}
+
+std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed) {
+  std::vector<std::uint8_t> made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::uint8_t>((i + seed) * 2654435761u >> 11);
+  return made;
+}
+
+void exchange(Connection& from, Connection& to, std::size_t bytes, std::size_t slack) {
+  const auto sent = pattern(bytes, static_cast<std::uint32_t>(bytes));
+  std::vector<std::uint8_t> received(bytes + slack + 8, 0xEE);
+  Request *send = nullptr, *receive = nullptr;
+  CHECK_EQUAL(to.post_receive(received.data(), bytes + slack, &receive), Status::ok);
+  CHECK_EQUAL(from.post_send(sent.data(), bytes, &send), Status::ok);
+  CHECK_EQUAL(to.wait(receive, kPatienceNs), Status::ok);
+  CHECK_EQUAL(receive->status(), Status::ok);
+  CHECK_EQUAL(receive->bytes(), bytes);
+  CHECK(bytes == 0 || std::memcmp(sent.data(), received.data(), bytes) == 0);
+  for (std::size_t i = bytes; i < received.size(); ++i) CHECK_EQUAL(received[i], 0xEE);
+  to.release(receive);
+  CHECK_EQUAL(finish(from, send), Status::ok);
+}
+
+void exchange_sizes(const Knobs& knobs) {
+  Pair pair(knobs);
+  for (const std::size_t bytes : {0, 1, 8, 8192, 8193, 100'000, 131'072, 300'000, 1'048'577}) {
+    exchange(*pair.here, *pair.there, bytes, 0);
+    exchange(*pair.there, *pair.here, bytes, 1000);
+  }
+}
+
+}  // namespace
+
+TEST(runtime__moves_messages) { exchange_sizes({}); }
+
+TEST(runtime__stripes_over_engines) {
+  Knobs knobs;
+  knobs.engines = 2;
+  knobs.stripes = 3;
+  exchange_sizes(knobs);
+}
+
+TEST(runtime__ipv6) {
+  Knobs knobs;
+  knobs.family = AddressFamily::ipv6;
+  exchange_sizes(knobs);
+}
+
+TEST(runtime__survives_faults) {
+  Knobs knobs;
+  knobs.fault_loss = 0.02;
+  knobs.fault_reorder = 0.02;
+  knobs.fault_duplicate = 0.02;
+  knobs.fault_corrupt = 0.02;
+  exchange_sizes(knobs);
+}
+
+TEST(runtime__credit_policy) {
+  Knobs knobs;
+  knobs.credit_policy = "grant";
+  exchange_sizes(knobs);
+}
+
+TEST(runtime__requests_are_bounded) {
+  Pair pair({});
+  std::vector<Request*> posted;
+  std::vector<std::uint8_t> byte(1);
+  for (;;) {
+    Request* request = nullptr;
+    const Status status = pair.there->post_receive(byte.data(), 1, &request);
+    if (status == Status::would_block) break;
+    CHECK_EQUAL(status, Status::ok);
+    posted.push_back(request);
+    CHECK(posted.size() <= 1024);
+  }
+  CHECK(posted.size() >= 64);
+  pair.there->close();
+  for (Request* request : posted) CHECK(request->done() && request->status() == Status::cancelled);
+}
+
+TEST(runtime__a_message_too_long_fails_both) {
+  Pair pair({});
+  const auto sent = pattern(200'000, 1);
+  std::vector<std::uint8_t> received(100'000);
+  Request *send = nullptr, *receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), &receive), Status::ok);
+  CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), &send), Status::ok);
+  CHECK_EQUAL(finish(*pair.here, send), Status::message_too_long);
+  CHECK_EQUAL(finish(*pair.there, receive), Status::message_too_long);
+  CHECK_EQUAL(pair.here->health(), Status::message_too_long);
+}
+
+TEST(runtime__quiesce_lets_go) {
+  Pair pair({});
+  auto buffer = std::make_unique<std::vector<std::uint8_t>>(1 << 20);
+  Request* receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(buffer->data(), buffer->size(), &receive), Status::ok);
+  std::uint8_t elsewhere = 0;
+  pair.there->quiesce(&elsewhere, 1);
+  CHECK(!receive->done());
+  pair.there->quiesce(buffer->data() + 5, 10);
+  CHECK(receive->done());
+  CHECK_EQUAL(receive->status(), Status::cancelled);
+  buffer.reset();
+}
+
+TEST(runtime__closing_tells_the_peer) {
+  Pair pair({});
+  std::vector<std::uint8_t> byte(1);
+  Request* receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, &receive), Status::ok);
+  pair.here->close();
+  CHECK_EQUAL(finish(*pair.there, receive), Status::connection_closed);
+  Request* late = nullptr;
+  CHECK_EQUAL(pair.there->post_send(byte.data(), 1, &late), Status::connection_closed);
+}
+
+TEST(runtime__a_runtime_that_goes_is_noticed) {
+  Pair pair({});
+  std::vector<std::uint8_t> byte(1);
+  Request* receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, &receive), Status::ok);
+  pair.here.reset();
+  pair.b.reset();
+  const Status status = finish(*pair.there, receive);
+  CHECK(status == Status::connection_closed || status == Status::peer_dead);
+  std::shared_ptr<Runtime> again;
+  std::string error;
+  Knobs knobs;
+  knobs.interfaces = "lo";
+  CHECK_EQUAL(Runtime::open(knobs, &again, &error), Status::ok);
+  pair.b = again;
+  pair.connect();
+  exchange(*pair.here, *pair.there, 1000, 0);
+}
+
+TEST(runtime__many_connections_and_threads) {
+  Knobs knobs;
+  knobs.engines = 2;
+  Pair pair(knobs);
+  std::vector<std::pair<std::shared_ptr<Connection>, std::shared_ptr<Connection>>> links;
+  for (int i = 0; i < 12; ++i) {
+    pair.connect();
+    links.emplace_back(pair.here, pair.there);
+  }
+  std::vector<std::thread> threads;
+  for (auto& link : links) {
+    threads.emplace_back([&link] {
+      for (const std::size_t bytes : {10, 20'000, 300'000}) exchange(*link.first, *link.second, bytes, 5);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(pair.a->counters().datagrams_received > 0);
+  CHECK_EQUAL(pair.a->counters().stray, 0);
+}
+
+TEST(runtime__errors_say_what_there_is) {
+  Knobs knobs;
+  std::shared_ptr<Runtime> runtime;
+  std::string error;
+  knobs.interfaces = "nosuch0";
+  CHECK_EQUAL(Runtime::open(knobs, &runtime, &error), Status::address_unavailable);
+  CHECK(error.find("nosuch0") != std::string::npos && error.find("lo") != std::string::npos);
+  knobs.interfaces = "lo";
+  knobs.window_policy = "nosuch";
+  CHECK_EQUAL(Runtime::open(knobs, &runtime, &error), Status::invalid_argument);
+  CHECK(error.find("swift") != std::string::npos);
+  knobs.window_policy = "swift";
+  CHECK_EQUAL(Runtime::open(knobs, &runtime, &error), Status::ok);
+  std::unique_ptr<Dial> dial;
+  Handle garbage;
+  std::memset(garbage.bytes, 0x5A, sizeof garbage.bytes);
+  CHECK_EQUAL(runtime->connect(0, garbage, &dial, &error), Status::invalid_argument);
+  CHECK_EQUAL(runtime->connect(7, garbage, &dial, &error), Status::invalid_argument);
+  CHECK_EQUAL(runtime->connect(0, "127.0.0.1", 1, &dial, &error), Status::ok);
+  std::shared_ptr<Connection> connection;
+  for (const std::int64_t until = now_ns() + kPatienceNs; dial->poll(&connection) == Status::would_block;) {
+    CHECK(now_ns() < until);
+  }
+  CHECK_EQUAL(dial->poll(&connection), Status::refused);
+  CHECK(dial->error().find("127.0.0.1") != std::string::npos);
+}
