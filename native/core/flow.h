@@ -36,6 +36,7 @@ struct Flow {
   bool confirm_close = false;
   bool failed = false;  // said so by an event
   bool closed_reported = false;
+  bool peer_closed = false;  // the peer has closed in order: nothing comes any more, what is held may be received
 
   bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }
 };

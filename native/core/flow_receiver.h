@@ -37,6 +37,7 @@ class FlowReceiver {
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
   bool waits() const noexcept { return queue_.pending(); }
+  u64 held() const noexcept { return queue_.held(); }
   void release_idle() noexcept { acks_.release(); }
   FlowCounters& counters() noexcept { return counters_; }
   std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }

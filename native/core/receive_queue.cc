@@ -68,6 +68,13 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, R
   return Status::ok;
 }
 
+u64 ReceiveQueue::held() const noexcept {
+  u64 held = 0;
+  for (u64 i = 0; ring_ != nullptr && i <= mask_; ++i)
+    held += ring_[i].state == Slot::eager && is_whole(ring_[i]) ? 1 : 0;
+  return held;
+}
+
 ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noexcept {
   const StackConfig& config = shared_->config;
   if (message - posted_ >= config.eager_slots || message_bytes > config.eager_bytes) return nullptr;

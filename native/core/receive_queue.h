@@ -36,6 +36,8 @@ class ReceiveQueue {
 
   u64 posted() const noexcept { return posted_; }
   bool pending() const noexcept { return count_ != finished_; }
+  // Whole eager messages that wait for their receives.
+  u64 held() const noexcept;
   // 0 for a message that cannot come over this flow, or has come.
   u64 capacity_of(u64 message) const noexcept {
     const Slot& slot = ring_[message & mask_];

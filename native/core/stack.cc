@@ -125,13 +125,18 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
 Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes,
                            ReceiveTicket* ticket) noexcept {
   Flow* target = flow(index);
-  if (target == nullptr || !target->is_open()) return Status::connection_closed;
+  const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
+  if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
   const Status status = target->rx.post(now_ns, message, data, capacity_bytes, ticket);
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
     return Status::ok;  // the event says what became of it
   }
+  // Nothing comes any more: what was not held for this receive never will be. (Held messages are eager, so they are
+  // with the flow whose turn it is; the others are asked in vain and say nothing.)
+  const bool in_turn = message % target->config.stripes == target->config.stripe;
+  if (may_hold && in_turn && target->rx.waits()) fail_flow(index, Status::connection_closed);
   refresh(now_ns, index);
   return status;
 }
@@ -172,7 +177,7 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
   shared_.events.push(event);
   for (u32 i = 0; i < flows_.size(); ++i) {
     if (flows_[i] == nullptr || flows_[i]->peer != gone) continue;
-    fail_flow(i, reason);
+    if (!flows_[i]->peer_closed) fail_flow(i, reason);
     if (flows_[i]->closer.state() == Closer::State::closing) flows_[i]->closer.on_confirm();
     queue_control(i);
     refresh(now_ns, i);

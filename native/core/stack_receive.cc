@@ -122,7 +122,19 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   const bool known = close.reason <= static_cast<u32>(Status::internal_error) && close.reason != 0;
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
   flow.closer.on_peer_close();
-  fail_flow(index, reason == Status::cancelled ? Status::connection_closed : reason);
+  if (reason != Status::connection_closed && reason != Status::cancelled) {
+    fail_flow(index, reason);
+    return;
+  }
+  // An orderly end: what the peer sent well may still be received. Whether anything is left is the owner's to say, who
+  // knows the other flows.
+  flow.peer_closed = true;
+  flow.tx.abandon();
+  Event event{};
+  event.kind = Event::Kind::peer_closed;
+  event.flow = index;
+  event.value = flow.rx.held();
+  shared_.events.push(event);
 }
 
 bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {

@@ -161,6 +161,22 @@ void ConnectionCore::fail(Status reason) noexcept {
   for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
 }
 
+// The peer closed in order. What it had sent and we hold can still be received; when nothing is held, or something
+// waits that will never come, this is the end.
+void ConnectionCore::on_peer_closed(std::uint64_t held_messages) noexcept {
+  held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
+  if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
+  const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
+  if (drained || outstanding(&send_) || outstanding(&receive_)) fail(Status::connection_closed);
+}
+
+bool ConnectionCore::outstanding(Direction* direction) noexcept {
+  const std::lock_guard<std::mutex> lock(direction->mutex);
+  if (direction->slots == nullptr) return false;
+  return std::any_of(direction->slots.get(), direction->slots.get() + kRequestsMax,
+                     [](const RequestSlot& slot) { return slot.taken() && !slot.done(); });
+}
+
 void ConnectionCore::on_flow_let_go() noexcept {
   if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   sweep(&send_, health());

@@ -184,7 +184,7 @@ void Engine::do_abort(const Urgent& urgent) noexcept {
   if (let_go_[urgent.flow]) return;
   let_go_[urgent.flow] = true;
   const std::shared_ptr<ConnectionCore> keep = owners_[urgent.flow];
-  // A flow that its peer closed first, or whose peer is dead, has nothing left to wait for.
+  if (closed_[urgent.flow]) release(urgent.flow);
   keep->on_flow_let_go();
 }
 
@@ -257,6 +257,9 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_failed:
         if (ConnectionCore* connection = owner(event.flow)) connection->fail(event.status);
         break;
+      case core::Event::Kind::peer_closed:
+        if (ConnectionCore* connection = owner(event.flow)) connection->on_peer_closed(event.value);
+        break;
       case core::Event::Kind::flow_closed:
         on_flow_closed(event.flow);
         break;
@@ -270,15 +273,14 @@ bool Engine::take_events() noexcept {
   return any;
 }
 
+// The stack is done with the flow; its connection may not be: it may still receive what came before the peer closed.
 void Engine::on_flow_closed(std::uint32_t flow) noexcept {
-  ConnectionCore* connection = owner(flow);
-  if (connection == nullptr) return;
-  const std::shared_ptr<ConnectionCore> keep = owners_[flow];
-  if (!let_go_[flow]) {
-    let_go_[flow] = true;
-    keep->fail(Status::connection_closed);
-    keep->on_flow_let_go();
-  }
+  if (owner(flow) == nullptr) return;
+  closed_[flow] = true;
+  if (let_go_[flow]) release(flow);
+}
+
+void Engine::release(std::uint32_t flow) noexcept {
   owners_[flow].reset();
   open_flows_.fetch_sub(1, std::memory_order_relaxed);
   stack_.release_flow(flow);
@@ -293,9 +295,10 @@ void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connec
   if (owners_.size() <= flow) {
     owners_.resize(flow + 1);
     let_go_.resize(flow + 1, false);
+    closed_.resize(flow + 1, false);
   }
   owners_[flow] = std::move(connection);
-  let_go_[flow] = false;
+  let_go_[flow] = closed_[flow] = false;
   open_flows_.fetch_add(1, std::memory_order_relaxed);
 }
 

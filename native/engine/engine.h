@@ -104,6 +104,7 @@ class Engine final : private datapath::RxSink {
   bool transmit() noexcept;
   bool take_events() noexcept;
   void on_flow_closed(std::uint32_t flow) noexcept;
+  void release(std::uint32_t flow) noexcept;
   ConnectionCore* owner(std::uint32_t flow) noexcept { return flow < owners_.size() ? owners_[flow].get() : nullptr; }
   void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override;
 
@@ -122,6 +123,7 @@ class Engine final : private datapath::RxSink {
   std::int64_t now_ns_ = 0;
   std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
   std::vector<bool> let_go_;                             // by flow: its connection has been told
+  std::vector<bool> closed_;                             // by flow: the stack is done with it
   std::vector<std::vector<Route>> routes_;               // by peer, by path
   std::unique_ptr<wire::TxBurst[]> bursts_;
   std::vector<datapath::TxItem> items_;

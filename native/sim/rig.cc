@@ -129,7 +129,7 @@ void Rig::post_due(int end) {
     --unposted_;
     ++outstanding_;
     ++side.next_send;
-    if (side.failed) fail_outstanding(end, Status::connection_closed);
+    if (side.failed) on_flow_failed(end, Status::connection_closed);
   }
   while (side.next_receive < side.receives.size() && side.receives[side.next_receive]->receive_ns <= now_ns_) {
     Transfer& transfer = *side.receives[side.next_receive];
@@ -137,7 +137,7 @@ void Rig::post_due(int end) {
     --unposted_;
     ++outstanding_;
     ++side.next_receive;
-    if (side.failed) fail_outstanding(end, Status::connection_closed);
+    if (side.failed) on_flow_failed(end, Status::connection_closed);
   }
 }
 
@@ -208,6 +208,17 @@ void Rig::on_flow_failed(int end, Status status) {
   fail_outstanding(end, status);
 }
 
+// What came before the peer closed may still be received, unless something waits that will never come.
+void Rig::on_peer_closed(int end, u64 held) {
+  Side& side = *sides_[end];
+  side.held += held;
+  if (++side.flows_peer_closed != side.flows.size()) return;
+  bool waits = false;
+  for (std::size_t i = 0; i < side.next_send; ++i) waits = waits || !side.sends[i]->send_finished;
+  for (std::size_t i = 0; i < side.next_receive; ++i) waits = waits || !side.receives[i]->receive_finished;
+  if (waits || side.held == 0) on_flow_failed(end, Status::connection_closed);
+}
+
 void Rig::drain_events(int end) {
   core::Event event;
   Side& side = *sides_[end];
@@ -223,6 +234,9 @@ void Rig::drain_events(int end) {
         break;
       case core::Event::Kind::flow_failed:
         on_flow_failed(end, event.status);
+        break;
+      case core::Event::Kind::peer_closed:
+        on_peer_closed(end, event.value);
         break;
       case core::Event::Kind::flow_closed:
         ++side.flows_closed;

@@ -80,6 +80,7 @@ class Rig {
   void on_send_done(int end, Transfer& transfer);
   void on_received(int end, Transfer& transfer, u64 message_bytes);
   void on_flow_failed(int end, Status status);
+  void on_peer_closed(int end, u64 held);
   void fail_outstanding(int end, Status status);
   void close_if_due();
   i64 next_ns() const noexcept;

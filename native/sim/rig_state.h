@@ -36,7 +36,8 @@ struct Rig::Side {
   std::vector<Transfer*> sends, receives;
   std::size_t next_send = 0, next_receive = 0;
   u64 received = 0;
-  u32 flows_closed = 0;
+  u32 flows_closed = 0, flows_peer_closed = 0;
+  u64 held = 0;  // messages that came before the peer closed
   bool failed = false;
   Status first_failure = Status::ok;
   std::unordered_map<u64, u8> last_path;  // of each (flow, seq) sent
