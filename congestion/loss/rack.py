@@ -3,8 +3,9 @@
 Never touches sequence order. Source: RFC 8985 (RACK-TLP), section 6, kept per path: across paths
 that a burst may take, reordering is the rule and says nothing.
 
-The tail probe of section 7 is left out: a verdict is all a loss policy can give, and over paths
-with a timeout of about a millisecond the timeout itself comes as soon as the probe would.
+In place of the tail probe of section 7 the first timeout gives up the oldest segment alone: a
+verdict is all a loss policy can give, and over paths with a timeout of about a millisecond it comes
+as soon as the probe would.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Path = record(
     spurious_ns=int,  # when a resend last proved needless
     rack_rtt_ns=int,  # how long the newest delivered segment took
     newest_ns=int,  # send time of that segment
+    expiries=int,  # timeouts since an acknowledgment
 )
 
 Params = record(
@@ -49,6 +51,7 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     path = paths[event.path]
+    path.expiries = 0
     if event.spurious_segments > 0:
         path.reorder_quarters = min(path.reorder_quarters + 1, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
@@ -61,11 +64,19 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
-    judge(paths[event.path], params, event, result)
+    """First the oldest alone, as a question; all that is overdue when a second timeout passes.
+
+    An acknowledgment that is late because a host was busy then costs one needless copy.
+    """
+    path = paths[event.path]
+    judge(path, params, event, result)
     overdue_ns = event.now_ns - event.rto_ns
-    if event.oldest_inflight_sent_ns >= 0 and event.oldest_inflight_sent_ns <= overdue_ns:
-        result.lost_sent_before_ns = max(result.lost_sent_before_ns, overdue_ns + 1)
-        result.next_check_ns = -1
+    oldest_ns = event.oldest_inflight_sent_ns
+    if oldest_ns >= 0 and oldest_ns <= overdue_ns:
+        horizon_ns = oldest_ns if path.expiries == 0 else overdue_ns
+        path.expiries += 1
+        result.lost_sent_before_ns = max(result.lost_sent_before_ns, horizon_ns + 1)
+        result.next_check_ns = event.now_ns + event.rto_ns
 
 
 POLICY = loss_policy("rack", path=Path, params=Params, on_ack=on_ack, on_timer=on_timer)

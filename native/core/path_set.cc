@@ -113,6 +113,20 @@ void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 by
   static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
 }
 
+void PathSet::set_probe(PathState* state, i64 at_ns) noexcept {
+  if (state->probe_ns == kNever && at_ns != kNever) ++probed_count_;
+  if (state->probe_ns != kNever && at_ns == kNever) --probed_count_;
+  state->probe_ns = at_ns;
+}
+
+void PathSet::measure(i64 now_ns) noexcept {
+  for (PathState& state : paths_) {
+    if (state.rtt.measured() || state.probe_ns != kNever) continue;
+    state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
+    set_probe(&state, now_ns);
+  }
+}
+
 void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
@@ -139,7 +153,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   state.usable = usable;
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
-  state.probe_ns = usable ? kNever : now_ns;
+  set_probe(&state, usable ? kNever : now_ns);
   state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
   mirror(path);
   Event event{};
@@ -150,10 +164,14 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
 }
 
 int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
-  if (usable_count_ == paths_.size()) return -1;
+  if (probed_count_ == 0) return -1;
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     PathState& state = paths_[i];
     if (state.probe_ns > now_ns) continue;
+    if (state.usable && state.rtt.measured()) {
+      set_probe(&state, kNever);  // traffic has measured it meanwhile
+      continue;
+    }
     state.probe_ns = now_ns + state.probe_interval_ns;
     state.probe_interval_ns = std::min(2 * state.probe_interval_ns, shared_->config.rto_ns_max);
     state.probe_id = shared_->random.next();
@@ -167,11 +185,12 @@ void PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id, i64 sent_ns) noe
   PathState& state = paths_[path];
   if (probe_id != state.probe_id || probe_id == 0 || sent_ns > now_ns) return;
   state.probe_id = 0;
+  if (state.usable) set_probe(&state, kNever);
   on_feedback(now_ns, path, Feedback::good, now_ns - sent_ns, 0);
 }
 
 i64 PathSet::poll_timeout() const noexcept {
-  if (usable_count_ == paths_.size()) return kNever;
+  if (probed_count_ == 0) return kNever;
   i64 earliest = kNever;
   for (const PathState& state : paths_) earliest = std::min(earliest, state.probe_ns);
   return earliest;

@@ -56,6 +56,8 @@ class PathSet {
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;
 
+  // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
+  void measure(i64 now_ns) noexcept;
   // The next path whose probe is due, or -1; moves its timer on.
   int poll_probe(i64 now_ns, u64* probe_id) noexcept;
   i64 poll_timeout() const noexcept;
@@ -70,6 +72,7 @@ class PathSet {
 
  private:
   void start_policy(i64 now_ns) noexcept;
+  void set_probe(PathState* state, i64 at_ns) noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
   bool room(std::size_t path, i64 bytes) const noexcept {
@@ -85,6 +88,7 @@ class PathSet {
   i64 room_bytes_;
   std::vector<PathState> paths_;
   std::size_t usable_count_ = 0;
+  std::size_t probed_count_ = 0;  // paths with a probe to come
   PolicySlot policy_;
   bool started_ = false;
 };

@@ -86,6 +86,8 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
     owner->path_waiters().reserve(flows_.size());
     flows_[index] = std::make_unique<Flow>(&shared_, &credit_port_, index, config, owner);
     ++owner->flows;
+    owner->paths().measure(now_ns);
+    if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
