@@ -230,9 +230,10 @@ bool Engine::transmit() noexcept {
   if (items_.empty()) return false;
   // Bursts of one port next to each other share a system call. Which port goes first rotates: the last one's bursts
   // leave later than their send time says, and its path would look slower than the others.
-  const std::uint32_t first = static_cast<std::uint32_t>(loops_) % 256;
-  std::stable_sort(items_.begin(), items_.end(), [first](const datapath::TxItem& a, const datapath::TxItem& b) {
-    return (a.port + first) % 256 < (b.port + first) % 256;
+  const auto ports = static_cast<std::uint32_t>(datapath_.port_count());
+  const std::uint32_t first = static_cast<std::uint32_t>(rounds_sent_++ % ports);
+  std::stable_sort(items_.begin(), items_.end(), [ports, first](const datapath::TxItem& a, const datapath::TxItem& b) {
+    return (a.port + first) % ports < (b.port + first) % ports;
   });
   datapath_.tx_burst(items_.data(), items_.size());
   return true;

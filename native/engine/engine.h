@@ -127,6 +127,7 @@ class Engine final : private datapath::RxSink {
   std::vector<std::vector<Route>> routes_;               // by peer, by path
   std::unique_ptr<wire::TxBurst[]> bursts_;
   std::vector<datapath::TxItem> items_;
+  std::uint64_t rounds_sent_ = 0;
   std::int64_t loops_ = 0, wakeups_ = 0;
   std::thread thread_;
 };

@@ -46,6 +46,7 @@ class UdpDatapath {
   bool open(std::string* error);
   // Binds a socket to `local` (its port is ignored: any). The index is what datagrams are tagged with.
   bool open_port(const SocketAddress& local, unsigned interface_index, std::uint32_t* port, std::string* error);
+  std::size_t port_count() const noexcept { return ports_.size(); }
   std::uint16_t port_number(std::uint32_t port) const noexcept { return ports_[port].number; }
   // Payload bytes the kernel holds for this port before it drops; the kernel counts twice what a datagram brings.
   std::int64_t buffer_bytes() const noexcept { return buffer_bytes_; }
