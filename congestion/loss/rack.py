@@ -35,7 +35,7 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Lost is what has waited a round trip and the reordering window, with a newer one delivered."""
+    """Lost: what has waited a round trip and the reordering window, with a newer one delivered."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:

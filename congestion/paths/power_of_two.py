@@ -33,7 +33,7 @@ Params = record(
     rest_ns=10_000_000,  # after the first timeout; doubled by each further one
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
-    margin=1.5,  # the second must promise to be this much better: RTTs of equal paths differ by noise
+    margin=1.5,  # by which the second must promise to be better: RTTs of equal paths are noisy
     queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait
 )
 
