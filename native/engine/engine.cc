@@ -13,6 +13,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/connection.h"
 #include "native/engine/futex.h"
+#include "native/engine/log.h"
 
 namespace weft::engine {
 namespace {
@@ -94,10 +95,19 @@ bool Engine::round() noexcept {
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
   busy |= datapath_.rx_burst(this) != 0;
+  if (!stranger_logged_ && stack_.counters().bad_magic + stack_.counters().bad_version != 0) log_stranger();
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   busy |= transmit();
   busy |= take_events();
   return busy;
+}
+
+// Once: whoever floods a port should not flood the log.
+void Engine::log_stranger() noexcept {
+  stranger_logged_ = true;
+  log(LogLevel::warn, stack_.counters().bad_version != 0
+                          ? "a data port receives packets of another version of weft; they are counted and ignored"
+                          : "a stranger sends to a data port; what comes from it is counted and ignored");
 }
 
 void Engine::sleep() noexcept {

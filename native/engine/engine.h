@@ -95,6 +95,7 @@ class Engine final : private datapath::RxSink {
   };
   void run() noexcept;
   bool round() noexcept;
+  void log_stranger() noexcept;
   void sleep() noexcept;
   void wake() noexcept;
   bool take_commands() noexcept;
@@ -127,6 +128,7 @@ class Engine final : private datapath::RxSink {
   std::vector<std::vector<Route>> routes_;               // by peer, by path
   std::unique_ptr<wire::TxBurst[]> bursts_;
   std::vector<datapath::TxItem> items_;
+  bool stranger_logged_ = false;
   std::uint64_t rounds_sent_ = 0;
   std::int64_t loops_ = 0, wakeups_ = 0;
   std::thread thread_;
