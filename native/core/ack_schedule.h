@@ -13,6 +13,11 @@ namespace weft::core {
 
 class AckSchedule {
  public:
+  // An acknowledgment waits for this many bytes or this long, whichever is first: each costs both ends a system call. A
+  // duplicate, a mark, a finished message or a grant does not wait.
+  static constexpr u64 kBytes = 256 * 1024;
+  static constexpr i64 kDelayNs = 30'000;
+
   struct PathReport {
     i64 echo_sent_ns = -1;
     i64 arrived_ns = 0;  // of the segment that is echoed
@@ -31,7 +36,7 @@ class AckSchedule {
     if (!pending()) reports_.reset();
   }
 
-  void on_segment(i64 now_ns, u8 path, i64 sent_ns, bool congestion_experienced) noexcept {
+  void on_segment(i64 now_ns, u8 path, i64 sent_ns, u64 bytes, bool congestion_experienced) noexcept {
     PathReport& report = reports_[path];
     ++report.segments;
     report.ecn_segments += congestion_experienced ? 1 : 0;
@@ -40,11 +45,20 @@ class AckSchedule {
       report.arrived_ns = now_ns;
     }
     due_[path / 64] |= u64{1} << (path % 64);
+    if (bytes_ == 0 && !urgent_) since_ns_ = now_ns;
+    bytes_ += bytes;
+    urgent_ = urgent_ || congestion_experienced || bytes_ >= kBytes;
   }
+  void on_message_whole() noexcept { urgent_ = true; }
   // A repeated segment, or a grant that grew: say again where we are, on this path.
-  void on_due(u8 path) noexcept { due_[path / 64] |= u64{1} << (path % 64); }
+  void on_due(u8 path) noexcept {
+    due_[path / 64] |= u64{1} << (path % 64);
+    urgent_ = true;
+  }
 
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
+  bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= kDelayNs); }
+  i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + kDelayNs : kNever; }
   // Reports of up to kAckReportsMax paths that were owed one; they are then no longer owed.
   u8 take_reports(i64 now_ns, wire::PathReport* out) noexcept {
     u8 count = 0;
@@ -66,6 +80,8 @@ class AckSchedule {
         ++count;
       }
     }
+    bytes_ = 0;
+    urgent_ = false;
     return count;
   }
   std::size_t bytes_held() const noexcept { return reports_ == nullptr ? 0 : path_count_ * sizeof(PathReport); }
@@ -73,6 +89,9 @@ class AckSchedule {
  private:
   std::unique_ptr<PathReport[]> reports_;
   std::array<u64, kMaxPaths / 64> due_{};
+  u64 bytes_ = 0;     // since the last acknowledgment
+  i64 since_ns_ = 0;  // when the first of them came
+  bool urgent_ = false;
   u16 path_count_;
 };
 

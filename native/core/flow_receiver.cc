@@ -2,6 +2,8 @@
 // byte is written; a sequence number is marked received only when its bytes have a place.
 #include "native/core/flow_receiver.h"
 
+#include <algorithm>
+
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
@@ -70,13 +72,14 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       break;
   }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
   // Nobody sends such a message without having its advertisement.
   if (data.message_bytes > shared_->config.eager_bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
   counters_.bytes_received += datagram.payload_bytes;
   last_path_ = path;
-  acks_.on_segment(now_ns, path, data.sent_ns, datagram.congestion_experienced);
+  acks_.on_segment(now_ns, path, data.sent_ns, datagram.payload_bytes, datagram.congestion_experienced);
+  if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
     static_cast<void>(credit_->on_demand(now_ns, 0, static_cast<u64>(counters_.bytes_received)));
   }
@@ -107,7 +110,7 @@ void FlowReceiver::on_timer(i64 now_ns) noexcept {
 
 i64 FlowReceiver::poll_timeout() const noexcept {
   const i64 tick_ns = credit_ == nullptr ? kNever : credit_->poll_timeout();
-  return advertiser_.poll_timeout() < tick_ns ? advertiser_.poll_timeout() : tick_ns;
+  return std::min(advertiser_.poll_timeout(), tick_ns);
 }
 
 bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept {
@@ -118,7 +121,7 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
     write_ack(now_ns, piece_path_, out);
     return true;
   }
-  if (acks_.pending()) {
+  if (acks_.due(now_ns)) {
     next_piece_seq_ = window_.cumulative_seq();
     write_ack(now_ns, last_path_, out);
     return true;

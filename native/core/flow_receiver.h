@@ -29,10 +29,11 @@ class FlowReceiver {
   void on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept;
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept;
+  i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // when a waiting acknowledgment has waited enough
 
   // One acknowledgment or advertisement into `out`; false when nothing is owed. `path`: for adverts, where to.
   bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
-  bool pending() const noexcept { return acks_.pending() || more_pieces_ || advertiser_.due(); }
+  bool due(i64 now_ns) const noexcept { return acks_.due(now_ns) || more_pieces_ || advertiser_.due(); }
 
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }

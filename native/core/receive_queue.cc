@@ -125,13 +125,15 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
   return settle(*slot, message_bytes) ? Placement::placed : Placement::refused;
 }
 
-void ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
   if (shared_->config.place_payload && payload_bytes != 0)
     std::memcpy(slot.data + offset_bytes, payload, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
-  if (slot.state == Slot::posted && is_whole(slot)) finish(flow, slot);
+  if (!is_whole(slot)) return false;
+  if (slot.state == Slot::posted) finish(flow, slot);
+  return true;
 }
 
 bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {

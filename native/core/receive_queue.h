@@ -51,7 +51,8 @@ class ReceiveQueue {
 
   // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
-  void place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  // True when this flow's part of the message is whole now.
+  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
 
  private:
   struct Slot {

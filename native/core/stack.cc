@@ -207,7 +207,7 @@ void Stack::refresh(i64 now_ns, u32 index) noexcept {
       fail_flow(index, Status::message_too_long);
       return;
     }
-    if (target.rx.pending()) queue_control(index);
+    if (target.rx.due(now_ns)) queue_control(index);
     if (target.tx.has_outstanding()) queue_ready(index);
     const bool holds_storage = target.tx.bytes_held() + target.rx.bytes_held() != 0;
     if (holds_storage && target.idle_ns == kNever) target.idle_ns = now_ns + kIdleNs;

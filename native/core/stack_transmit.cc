@@ -179,7 +179,7 @@ void Stack::schedule_flow(u32 index) noexcept {
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
     at_ns = std::min({at_ns, target.tx.check_ns(), target.rx.poll_timeout(), target.confirm_ns});
-    if (!target.in_control) at_ns = std::min(at_ns, target.tx.demand_ns());
+    if (!target.in_control) at_ns = std::min({at_ns, target.tx.demand_ns(), target.rx.ack_ns()});
     if (!target.in_ready && !target.in_resend) at_ns = std::min(at_ns, target.tx.pace_ns());
   }
   if (at_ns >= target.scheduled_ns) return;
@@ -236,7 +236,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
     wake_path_waiters(*target.peer);
   }
-  if (target.rx.pending() && target.is_open()) queue_control(index);
+  if (target.is_open() && target.rx.due(now_ns)) queue_control(index);
   schedule_flow(index);
   schedule_peer(target.config.peer);
 }
