@@ -24,7 +24,7 @@ std::string state_of(Pair& pair, int end) {
   std::ostringstream out;
   out << flow.tx.has_outstanding() << flow.tx.has_inflight() << flow.tx.has_lost() << ' ' << flow.tx.known_adverts()
       << ' ' << flow.tx.check_ns() << ' ' << flow.tx.demand_ns() << ' ' << flow.tx.window().window_bytes() << ' '
-      << flow.tx.counters().bytes_sent << '|' << flow.rx.cumulative_seq() << ' ' << flow.rx.pending() << ' '
+      << flow.tx.counters().bytes_sent << '|' << flow.rx.cumulative_seq() << ' ' << flow.rx.ack_ns() << ' '
       << flow.rx.counters().bytes_received << '|' << flow.is_open() << flow.failed << flow.in_control
       << flow.confirm_advert << flow.confirm_close << ' ' << flow.active_ns << '|' << pair.stack[end].storage_bytes()
       << ' ' << pair.stack[end].poll_timeout() << '|';
