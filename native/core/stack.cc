@@ -39,7 +39,7 @@ Status Stack::reserve_peer(u32* index) noexcept {
     if (status != Status::ok) return status;
     peers_.resize(reserved_peers_.size());
     peer_control_.reserve(peers_.size());
-    timers_.reserve(peers_.size() + flows_.size());
+    timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
@@ -69,7 +69,7 @@ Status Stack::reserve_flow(u32* index) noexcept {
     if (status != Status::ok) return status;
     flows_.resize(reserved_flows_.size());
     for (FlowQueue* queue : {&control_, &resend_, &ready_}) queue->reserve(flows_.size());
-    timers_.reserve(peers_.size() + flows_.size());
+    timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
@@ -103,6 +103,7 @@ void Stack::release_flow(u32 index) noexcept {
     Peer* owner = gone->peer;
     const u32 owner_index = gone->config.peer;
     flows_[index].reset();
+    timers_.set(kNever, index);
     if (--owner->flows == 0 && owner->dead()) release_peer(owner_index);
   }
   reserved_flows_[index] = 0;
@@ -112,6 +113,7 @@ void Stack::release_flow(u32 index) noexcept {
 void Stack::release_peer(u32 index) noexcept {
   if (index >= peers_.size() || reserved_peers_[index] == 0) return;
   peers_[index].reset();
+  timers_.set(kNever, index | TimerHeap::kPeerBit);
   reserved_peers_[index] = 0;
   free_peers_.push_back(index);
 }

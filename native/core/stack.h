@@ -47,8 +47,7 @@ class Stack {
   std::size_t storage_bytes() const noexcept;
 
  private:
-  static constexpr i64 kIdleNs = 100'000'000;      // a flow quiet for this long gives its storage by path back
-  static constexpr u32 kPeerTimer = 0x8000'0000u;  // timer ids of peers; flows have the rest
+  static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
 
   // stack.cc
   void fail_flow(u32 index, Status reason) noexcept;

@@ -184,7 +184,7 @@ void Stack::schedule_flow(u32 index) noexcept {
   }
   if (at_ns >= target.scheduled_ns) return;
   target.scheduled_ns = at_ns;
-  timers_.push(at_ns, index);
+  timers_.set(at_ns, index);
 }
 
 void Stack::schedule_peer(u32 index) noexcept {
@@ -192,14 +192,14 @@ void Stack::schedule_peer(u32 index) noexcept {
   const i64 at_ns = target.poll_timeout();
   if (at_ns >= target.scheduled_ns) return;
   target.scheduled_ns = at_ns;
-  timers_.push(at_ns, index | kPeerTimer);
+  timers_.set(at_ns, index | TimerHeap::kPeerBit);
 }
 
 void Stack::on_timer(i64 now_ns) noexcept {
   TimerHeap::Entry due;
   while (timers_.pop_due(now_ns, &due)) {
-    if ((due.id & kPeerTimer) != 0) {
-      on_peer_timer(now_ns, due.id & ~kPeerTimer);
+    if ((due.id & TimerHeap::kPeerBit) != 0) {
+      on_peer_timer(now_ns, due.id & ~TimerHeap::kPeerBit);
       continue;
     }
     Flow* target = flow(due.id);

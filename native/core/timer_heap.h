@@ -1,8 +1,8 @@
-// Who is to be woken when. Entries are never moved: a later deadline leaves the old entry, which fires early and is
-// ignored. Knows ids, not what they stand for.
+// Who is to be woken when: one deadline an id, the earliest first, ties by id so that a run does not depend on how the
+// heap happens to lie (P-8). Knows ids, not what they stand for.
 #pragma once
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "native/core/types.h"
@@ -15,32 +15,82 @@ class TimerHeap {
     i64 at_ns;
     u32 id;
   };
-  // Room for `ids` ids, called when one is added and never on the segment path. An id holds more than one entry only
-  // while its deadline moves forward faster than old entries fire: a few are kept free for that.
-  void reserve(std::size_t ids) {
-    const std::size_t wanted = 64 + 4 * ids;
-    if (entries_.capacity() < wanted) entries_.reserve(wanted + wanted / 2);
+  // Ids are flows, or peers with this bit set.
+  static constexpr u32 kPeerBit = 0x8000'0000u;
+
+  // Room for so many ids of each kind; set() and pop_due() never allocate.
+  void reserve(std::size_t flows, std::size_t peers) {
+    entries_.reserve(flows + peers);
+    if (places_[0].size() < flows) places_[0].resize(flows, kNone);
+    if (places_[1].size() < peers) places_[1].resize(peers, kNone);
   }
-  void push(i64 at_ns, u32 id) {
-    entries_.push_back({at_ns, id});
-    std::push_heap(entries_.begin(), entries_.end(), later);
+  // Replaces the id's deadline; kNever takes it away.
+  void set(i64 at_ns, u32 id) noexcept {
+    u32& place = place_of(id);
+    if (place == kNone) {
+      if (at_ns == kNever) return;
+      place = static_cast<u32>(entries_.size());
+      entries_.push_back({at_ns, id});
+      rise(place);
+      return;
+    }
+    if (at_ns == kNever) {
+      remove(place);
+      return;
+    }
+    entries_[place].at_ns = at_ns;
+    sink(rise(place));
   }
   i64 next_ns() const noexcept { return entries_.empty() ? kNever : entries_.front().at_ns; }
-  // The earliest entry that is due; false when none is.
+  // Takes the earliest entry that is due; false when none is.
   bool pop_due(i64 now_ns, Entry* out) noexcept {
     if (entries_.empty() || entries_.front().at_ns > now_ns) return false;
     *out = entries_.front();
-    std::pop_heap(entries_.begin(), entries_.end(), later);
-    entries_.pop_back();
+    remove(0);
     return true;
   }
 
  private:
-  // Ties in order of id, so that a run does not depend on how the heap happens to lie (P-8).
-  static bool later(const Entry& a, const Entry& b) noexcept {
-    return a.at_ns != b.at_ns ? a.at_ns > b.at_ns : a.id > b.id;
+  static bool before(const Entry& a, const Entry& b) noexcept {
+    return a.at_ns != b.at_ns ? a.at_ns < b.at_ns : a.id < b.id;
   }
+  u32& place_of(u32 id) noexcept { return places_[(id & kPeerBit) != 0 ? 1 : 0][id & ~kPeerBit]; }
+  void swap(std::size_t a, std::size_t b) noexcept {
+    std::swap(entries_[a], entries_[b]);
+    place_of(entries_[a].id) = static_cast<u32>(a);
+    place_of(entries_[b].id) = static_cast<u32>(b);
+  }
+  std::size_t rise(std::size_t at) noexcept {
+    while (at != 0 && before(entries_[at], entries_[(at - 1) / 2])) {
+      swap(at, (at - 1) / 2);
+      at = (at - 1) / 2;
+    }
+    return at;
+  }
+  void sink(std::size_t at) noexcept {
+    for (;;) {
+      std::size_t first = at;
+      for (const std::size_t child : {2 * at + 1, 2 * at + 2}) {
+        if (child < entries_.size() && before(entries_[child], entries_[first])) first = child;
+      }
+      if (first == at) return;
+      swap(at, first);
+      at = first;
+    }
+  }
+  void remove(std::size_t at) noexcept {
+    place_of(entries_[at].id) = kNone;
+    const std::size_t last = entries_.size() - 1;
+    if (at != last) {
+      entries_[at] = entries_[last];
+      place_of(entries_[at].id) = static_cast<u32>(at);
+    }
+    entries_.pop_back();
+    if (at != last) sink(rise(at));
+  }
+
   std::vector<Entry> entries_;
+  std::vector<u32> places_[2];  // by id: where its entry is
 };
 
 }  // namespace weft::core

@@ -29,7 +29,7 @@ std::string state_of(Pair& pair, int end) {
       << flow.confirm_advert << flow.confirm_close << ' ' << flow.active_ns << '|' << pair.stack[end].storage_bytes()
       << ' ' << pair.stack[end].poll_timeout() << '|';
   const Peer& peer = *pair.stack[end].peer(pair.peer[end]);
-  out << peer.in_control << peer.pending(pair.now_ns);
+  out << peer.in_control << peer.poll_timeout();
   for (std::size_t i = 0; i < peer.paths().count(); ++i) {
     const PathState& path = peer.paths().path(i);
     out << ' ' << path.inflight_bytes << ',' << path.heard_ns << ',' << path.usable << ',' << path.timeouts << ','
