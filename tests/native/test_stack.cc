@@ -230,7 +230,7 @@ TEST(stack__data_for_no_message_is_refused) {
   bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
   data.message = 0;
   data.message_bytes = kBytes;
-  data.seq = kWindowSegments;
+  data.seq = bench.pair.stack[1].flow(bench.pair.flow[1])->rx.cumulative_seq() + kWindowSegments;
   bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
   data.seq = ~u64{0};
   bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
