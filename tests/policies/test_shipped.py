@@ -288,15 +288,39 @@ def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> N
 
 def test_rack__a_hole_in_the_newest_burst_is_lost_after_the_reordering_window() -> None:
     rig = Rig(find("loss", "rack"), 4)
+    # The segments of a burst are sent a nanosecond apart: the last one has been delivered.
     burst: dict[str, Any] = {
-        "newest_acked_sent_ns": 9_900 * US,
+        "newest_acked_sent_ns": 9_900 * US + 6,
         "oldest_inflight_sent_ns": 9_900 * US,
     }
-    answer = judge(rig, now_ns=10_000 * US, **burst)
+    answer = judge(rig, now_ns=10_000 * US + 6, **burst)
     assert answer["lost_sent_before_ns"] <= 9_900 * US
     assert answer["next_check_ns"] == 10_020 * US + 1
     later = judge(rig, "on_timer", now_ns=answer["next_check_ns"], **burst)
     assert later["lost_sent_before_ns"] == 9_900 * US + 1
+
+
+def test_rack__what_was_sent_with_or_after_the_newest_delivered_waits_for_the_timeout() -> None:
+    rig = Rig(find("loss", "rack"), 4)
+    tail: dict[str, Any] = {
+        "newest_acked_sent_ns": 9_900 * US,
+        "oldest_inflight_sent_ns": 9_900 * US + 1,
+    }
+    answer = judge(rig, now_ns=10_000 * US, **tail)
+    assert answer["lost_sent_before_ns"] <= 9_900 * US
+    assert answer["next_check_ns"] == -1
+
+
+def test_rack__the_first_timeout_gives_up_the_oldest_alone_the_second_all() -> None:
+    rig = Rig(find("loss", "rack"), 4)
+    fields: dict[str, Any] = {"newest_acked_sent_ns": -1, "oldest_inflight_sent_ns": 9_000 * US}
+    first = judge(rig, "on_timer", now_ns=10_500 * US, **fields)
+    assert first["lost_sent_before_ns"] == 9_000 * US + 1
+    second = judge(rig, "on_timer", now_ns=11_600 * US, **fields)
+    assert second["lost_sent_before_ns"] == 10_600 * US + 1
+    judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # something came back
+    again = judge(rig, "on_timer", now_ns=12_800 * US, **(fields | {"newest_acked_sent_ns": -1}))
+    assert again["lost_sent_before_ns"] == 9_000 * US + 1
 
 
 def test_rack__the_window_grows_with_needless_resends_up_to_the_round_trip() -> None:
