@@ -98,8 +98,8 @@ DEFECTS = (
     Defect(
         "silent_path_never_probed",
         "native/core/path_set.cc",
-        "state.probe_ns = usable ? kNever : now_ns;",
-        "state.probe_ns = kNever;",
+        "set_probe(&state, usable ? kNever : now_ns);",
+        "set_probe(&state, kNever);",
     ),
     Defect(
         "copy_takes_the_path_that_lost_it",
