@@ -175,18 +175,19 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
     state.probe_ns = now_ns + state.probe_interval_ns;
     state.probe_interval_ns = std::min(2 * state.probe_interval_ns, shared_->config.rto_ns_max);
     state.probe_id = shared_->random.next();
+    state.probe_sent_ns = now_ns;
     *probe_id = state.probe_id;
     return static_cast<int>(i);
   }
   return -1;
 }
 
-void PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id, i64 sent_ns) noexcept {
+void PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   PathState& state = paths_[path];
-  if (probe_id != state.probe_id || probe_id == 0 || sent_ns > now_ns) return;
+  if (probe_id != state.probe_id || probe_id == 0) return;
   state.probe_id = 0;
   if (state.usable) set_probe(&state, kNever);
-  on_feedback(now_ns, path, Feedback::good, now_ns - sent_ns, 0);
+  on_feedback(now_ns, path, Feedback::good, now_ns - state.probe_sent_ns, 0);
 }
 
 i64 PathSet::poll_timeout() const noexcept {

@@ -17,6 +17,7 @@ struct PathState {
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
+  i64 probe_sent_ns = 0;  // of that probe
   i64 bytes_sent = 0;
   i64 segments_sent = 0;
   i64 segments_lost = 0;
@@ -52,7 +53,7 @@ class PathSet {
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
   bool on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept;
-  void on_probe_reply(i64 now_ns, u8 path, u64 probe_id, i64 sent_ns) noexcept;
+  void on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;
 

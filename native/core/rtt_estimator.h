@@ -11,7 +11,8 @@ namespace weft::core {
 class RttEstimator {
  public:
   void on_sample(i64 rtt_ns) noexcept {
-    rtt_ns = std::max<i64>(rtt_ns, 1);
+    // An hour is no round trip, whatever a packet claims; the bound keeps the sums below from overflowing.
+    rtt_ns = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);
     if (srtt_ns_ == 0) {
       srtt_ns_ = rtt_ns;
       rttvar_ns_ = rtt_ns / 2;

@@ -149,7 +149,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
     target->paths().measure(now_ns);  // its paths are open now: an earlier question of ours may have come too soon
     queue_peer_control(index);
   } else {
-    target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id, packet.probe.sent_ns);
+    target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id);
     wake_path_waiters(*target);
   }
   schedule_peer(index);

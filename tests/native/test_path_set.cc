@@ -61,7 +61,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     u64 probe_id = 0;
     CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &probe_id), 2);
     CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &probe_id), -1);
-    bench.paths.on_probe_reply(21 * kMs, 2, probe_id, 20 * kMs);
+    bench.paths.on_probe_reply(21 * kMs, 2, probe_id);
     CHECK(bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
     CHECK_EQUAL(bench.paths.path(2).rtt.latest_ns(), kMs);
@@ -106,12 +106,11 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &first), 3);
   CHECK_EQUAL(bench.paths.poll_probe(bench.paths.poll_timeout(), &second), 3);
   const i64 now_ns = 1000 * kMs;
-  bench.paths.on_probe_reply(now_ns, 3, first, 20 * kMs);
-  bench.paths.on_probe_reply(now_ns, 3, 0, 20 * kMs);
-  bench.paths.on_probe_reply(now_ns, 3, second, now_ns + 1);
+  bench.paths.on_probe_reply(now_ns, 3, first);
+  bench.paths.on_probe_reply(now_ns, 3, 0);
   CHECK(!bench.paths.path(3).usable);
   CHECK_EQUAL(bench.paths.path(3).rtt.latest_ns(), 0);
-  bench.paths.on_probe_reply(now_ns, 3, second, now_ns - kMs);
+  bench.paths.on_probe_reply(now_ns, 3, second);
   CHECK(bench.paths.path(3).usable);
 }
 
