@@ -1,0 +1,156 @@
+"""Decides whether two interfaces carry one connection together, and one when the other goes down.
+
+Never touches an interface of this host: both ends live in namespaces made here, joined by veth.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MESSAGE_BYTES = 1 << 20
+ROOT = Path(__file__).resolve().parents[2]
+
+SERVER = f"""
+from transport import Endpoint
+with Endpoint(interfaces="e0+e1") as endpoint, endpoint.listen(port=7000) as listener:
+    print("ready", endpoint.devices[0].mtu_bytes, flush=True)
+    with listener.accept(timeout_s=30) as connection:
+        for number in range(int(input())):
+            assert connection.recv({MESSAGE_BYTES}) == bytes([number % 251]) * {MESSAGE_BYTES}
+        connection.send(b"all there")
+"""
+CLIENT = f"""
+import sys, time
+from transport import Endpoint
+messages, pause_s = int(sys.argv[1]), float(sys.argv[2])
+with Endpoint(interfaces="e0+e1") as endpoint:
+    with endpoint.connect("10.77.0.2", 7000, timeout_s=30) as connection:
+        handles = []
+        for number in range(messages):
+            handles.append(connection.isend(bytes([number % 251]) * {MESSAGE_BYTES}))
+            time.sleep(pause_s)
+        print("under way", flush=True)
+        for handle in handles:
+            handle.wait(timeout_s=30)
+        assert connection.recv(100) == b"all there"
+        usable = [path.usable for path in connection.counters().paths]
+        print("done", *usable, flush=True)
+"""
+
+
+def ip(*words: str, namespace: str = "") -> str:
+    place = ["-n", namespace] if namespace else []
+    done = subprocess.run(["ip", *place, *words], capture_output=True, text=True, timeout=20)
+    if done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def await_carrier(namespace: str) -> None:
+    """A veth that was just brought up has no carrier for a moment."""
+    for _ in range(100):
+        if ip("link", "show", namespace=namespace).count("state UP") == 2:
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the links of {namespace} do not come up")
+
+
+def sent_bytes(namespace: str, interface: str) -> int:
+    path = f"/sys/class/net/{interface}/statistics/tx_bytes"
+    done = subprocess.run(
+        ["ip", "netns", "exec", namespace, "cat", path],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two namespaces joined by two veth pairs with an MTU of 1500."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("making network namespaces takes root and iproute2")
+    names = (f"weft-a-{os.getpid()}", f"weft-b-{os.getpid()}")
+    made: list[str] = []
+    try:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                made.append(name)
+        except RuntimeError as error:
+            pytest.skip(f"this host lets nobody make network namespaces: {error}")
+        for number in range(2):
+            end, device = f"e{number}", ["type", "veth", "peer", "name", f"e{number}"]
+            ip("link", "add", end, *device, "netns", names[1], namespace=names[0])
+            for host, name in enumerate(names):
+                address = f"10.77.{number}.{host + 1}/24"
+                ip("addr", "add", address, "dev", end, namespace=name)
+                ip("link", "set", end, "up", namespace=name)
+        for name in names:
+            await_carrier(name)
+        yield names
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+
+
+def start(namespace: str, script: str, *words: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    return subprocess.Popen(
+        ["ip", "netns", "exec", namespace, sys.executable, "-c", script, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean,
+    )
+
+
+def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> list[str]:
+    server = start(hosts[1], SERVER)
+    client: subprocess.Popen[str] | None = None
+    try:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdout.readline().split() == ["ready", "1500"]
+        server.stdin.write(f"{messages}\n")
+        server.stdin.flush()
+        client = start(hosts[0], CLIENT, str(messages), str(pause_s))
+        assert client.stdout is not None
+        if cut:
+            assert client.stdout.readline().strip() == "under way"
+            ip("link", "set", "e1", "down", namespace=hosts[0])
+        output, _ = client.communicate(timeout=60)
+        assert client.returncode == 0
+        assert server.wait(timeout=30) == 0
+        return output.split()
+    finally:
+        for process in (server, client):
+            if process is not None:
+                process.kill()
+                process.communicate(timeout=10)
+
+
+def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
+    before = [sent_bytes(hosts[0], name) for name in ("e0", "e1")]
+    words = play(hosts, 40, 0.0, cut=False)
+    assert words[-9] == "done"
+    assert set(words[-8:]) == {"1"}
+    carried = [
+        sent_bytes(hosts[0], name) - was for name, was in zip(("e0", "e1"), before, strict=True)
+    ]
+    assert sum(carried) >= 40 * MESSAGE_BYTES
+    assert min(carried) >= 0.3 * sum(carried)
+
+
+def test_interfaces__one_goes_down_and_the_rest_arrives(hosts: tuple[str, str]) -> None:
+    words = play(hosts, 60, 0.002, cut=True)
+    assert "done" in words
