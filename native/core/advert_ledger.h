@@ -29,12 +29,12 @@ class AdvertLedger {
     return true;
   }
 
-  Permission may_send(u64 message, u64 message_bytes, const StackConfig& config) const noexcept {
+  Permission may_send(u64 message, u64 message_bytes, const EagerLimits& eager) const noexcept {
     if (message < known_) {
       return message_bytes <= ring_[message & mask_] ? Permission::go : Permission::too_long;
     }
-    const bool eager = message_bytes <= config.eager_bytes && message < known_ + config.eager_slots;
-    return eager ? Permission::go : Permission::wait;
+    const bool may_go = message_bytes <= eager.bytes && message < known_ + eager.slots;
+    return may_go ? Permission::go : Permission::wait;
   }
 
  private:

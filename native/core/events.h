@@ -14,7 +14,8 @@ struct Event {
     send_done,      // cookie: the send's; every byte of this flow's stripe is in the peer's memory
     stripe_placed,  // cookie: the receive's ticket; value: bytes of the whole message
     flow_failed,    // status: why; every send and receive of the flow is void
-    peer_closed,    // value: eager messages held that no receive was posted for; they can still be received
+    peer_closed,    // value: eager messages held that no receive was posted for; they can still be received. status:
+                    // not ok when a receive waits that nothing will come for
     flow_closed,    // both sides are done with the flow: its index may be used again
     path_down,      // peer, path
     path_up,        // peer, path

@@ -12,7 +12,7 @@ FlowReceiver::FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const Flo
                            const PeerConfig& peer_config) noexcept
     : shared_(shared),
       window_(&shared->bitmaps),
-      queue_(shared, flow_config.stripe, flow_config.stripes),
+      queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
       acks_(peer_config.path_count),
       port_(port),
       remote_token_(flow_config.remote_token),
@@ -74,7 +74,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
   const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
   // Nobody sends such a message without having its advertisement.
-  if (data.message_bytes > shared_->config.eager_bytes) advertiser_.on_confirm(message + 1);
+  if (data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
   counters_.bytes_received += datagram.payload_bytes;
   last_path_ = path;
@@ -89,8 +89,8 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
 Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
   const Status status = queue_.post(flow_, message, data, capacity_bytes, ticket);
   if (status == Status::ok) {
-    const bool urgent = capacity_bytes > shared_->config.eager_bytes || shared_->config.eager_slots < 2;
-    advertiser_.on_post(now_ns, queue_.posted(), urgent, shared_->config.eager_slots);
+    const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
+    advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
   }
   return status;
 }

@@ -23,6 +23,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       // Whole words of eight bytes: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see
       // one half of a word from a later segment before the other half.
       segment_payload_bytes_(static_cast<u16>((peer_config.segment_bytes - wire::kDataBytes) & ~7u)),
+      eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
       payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
@@ -61,7 +62,7 @@ void FlowSender::release_idle() noexcept {
 FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
   if (!queue_.has_unsent()) return Blocked::idle;
   const SendMessage& message = queue_.next();
-  switch (adverts_.may_send(message.number, message.message_bytes, shared_->config)) {
+  switch (adverts_.may_send(message.number, message.message_bytes, eager_)) {
     case AdvertLedger::Permission::wait:
       return Blocked::advert;
     case AdvertLedger::Permission::too_long:
@@ -185,12 +186,12 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
     handed_out_bytes_ += payload_bytes;
-    if (message.message_bytes > shared_->config.eager_bytes) advertised_sent_ = message.number + 1;
+    if (message.message_bytes > eager_.bytes) advertised_sent_ = message.number + 1;
     const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;
     const SendMessage& next = queue_.next();
-    if (adverts_.may_send(next.number, next.message_bytes, shared_->config) != AdvertLedger::Permission::go) return;
+    if (adverts_.may_send(next.number, next.message_bytes, eager_) != AdvertLedger::Permission::go) return;
   }
 }
 

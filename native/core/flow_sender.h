@@ -108,6 +108,7 @@ class FlowSender {
   u32 peer_;
   u32 train_bytes_max_;
   u16 segment_payload_bytes_;
+  EagerLimits eager_;
   u8 stripe_, stripes_;
   bool payload_crc_;
   bool credit_in_force_ = false;

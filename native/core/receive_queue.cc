@@ -63,7 +63,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, R
   slot.ticket = ticket;
   slot.state = Slot::posted;
   posted_ = message + 1;
-  ++count_;
+  count_ += in_turn(message) ? 1 : 0;
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
 }
@@ -76,8 +76,7 @@ u64 ReceiveQueue::held() const noexcept {
 }
 
 ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noexcept {
-  const StackConfig& config = shared_->config;
-  if (message - posted_ >= config.eager_slots || message_bytes > config.eager_bytes) return nullptr;
+  if (message - posted_ >= eager_.slots || message_bytes > eager_.bytes) return nullptr;
   if (!ensure(message)) return nullptr;
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) return &slot;
@@ -86,7 +85,7 @@ ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noe
   slot = Slot{};
   slot.message = message;
   slot.data = static_cast<u8*>(block);
-  slot.capacity_bytes = config.eager_bytes;
+  slot.capacity_bytes = eager_.bytes;
   slot.state = Slot::eager;
   return &slot;
 }
@@ -143,7 +142,7 @@ bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {
 }
 
 void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
-  ++finished_;
+  finished_ += in_turn(slot.message) ? 1 : 0;
   slot.state = Slot::whole;
   slot.data = nullptr;  // from here on the buffer is the caller's again
   Event event{};

@@ -29,12 +29,15 @@ class ReceiveQueue {
   static constexpr u64 kPostedMax = 1024;
   enum class Placement : u8 { placed, refused, too_long, no_memory };
 
-  ReceiveQueue(Shared* shared, u8 stripe, u8 stripes) noexcept : shared_(shared), stripe_(stripe), stripes_(stripes) {}
+  ReceiveQueue(Shared* shared, EagerLimits eager, u8 stripe, u8 stripes) noexcept
+      : shared_(shared), eager_(eager), stripe_(stripe), stripes_(stripes) {}
   ReceiveQueue(const ReceiveQueue&) = delete;
   ReceiveQueue& operator=(const ReceiveQueue&) = delete;
   ~ReceiveQueue();
 
+  const EagerLimits& eager() const noexcept { return eager_; }
   u64 posted() const noexcept { return posted_; }
+  // Whether a message waits whose first stripe this flow carries: each message has one such flow, whatever its size.
   bool pending() const noexcept { return count_ != finished_; }
   // Whole eager messages that wait for their receives.
   u64 held() const noexcept;
@@ -66,6 +69,7 @@ class ReceiveQueue {
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message
   };
+  bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
   bool settle(Slot& slot, u64 message_bytes) noexcept;
   bool is_whole(const Slot& slot) const noexcept;
   void finish(u32 flow, Slot& slot) noexcept;
@@ -73,6 +77,7 @@ class ReceiveQueue {
   Slot* eager_slot(u64 message, u64 message_bytes) noexcept;
 
   Shared* shared_;
+  EagerLimits eager_;
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
   u64 count_ = 0, finished_ = 0;

@@ -147,7 +147,9 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
 
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
-  if (target == nullptr || target->closer.state() != Closer::State::open) return;
+  if (target == nullptr) return;
+  target->peer_closed = false;  // whoever closes wants nothing more, not even what is held
+  if (target->closer.state() != Closer::State::open) return;
   target->tx.abandon();
   if (target->peer->dead()) {
     target->closer.on_peer_close();

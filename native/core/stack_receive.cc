@@ -134,6 +134,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   event.kind = Event::Kind::peer_closed;
   event.flow = index;
   event.value = flow.rx.held();
+  event.status = flow.rx.waits() ? Status::connection_closed : Status::ok;
   shared_.events.push(event);
 }
 

@@ -65,6 +65,12 @@ struct PeerConfig {
   bool payload_crc = false;         // one of the two ends wants it
 };
 
+// What may go before its receive is known; the two ends must agree on it.
+struct EagerLimits {
+  u64 bytes = 0;
+  u64 slots = 0;
+};
+
 struct FlowConfig {
   u32 peer = 0;
   u32 remote_flow = 0;  // the peer's own index and token for this flow: what our packets carry
@@ -72,7 +78,14 @@ struct FlowConfig {
   u64 local_token = 0;  // what packets to us must carry
   u8 stripe = 0;        // which of `stripes` flows of the connection this is
   u8 stripes = 1;
+  u64 eager_bytes_max = ~u64{0};  // the other end's limits; the smaller of both is in force
+  u64 eager_slots_max = ~u64{0};
 };
+
+inline EagerLimits eager_limits(const StackConfig& stack, const FlowConfig& flow) noexcept {
+  return {stack.eager_bytes < flow.eager_bytes_max ? stack.eager_bytes : flow.eager_bytes_max,
+          stack.eager_slots < flow.eager_slots_max ? stack.eager_slots : flow.eager_slots_max};
+}
 
 struct FlowCounters {
   i64 bytes_sent = 0;      // distinct payload bytes acknowledged

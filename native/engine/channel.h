@@ -41,8 +41,8 @@ class Channel {
   // Errno of a connect that has ended; 0 when it succeeded.
   int connect_error() const noexcept;
 
-  Hello mine, theirs;          // once greeted
-  std::uint64_t listener = 0;  // accepted on: who listens there by default
+  Hello mine, theirs;            // once greeted
+  std::uint16_t local_port = 0;  // accepted on: whose port it is is asked when something is opened
   std::uint32_t device = 0;
   std::string peer_address;
 

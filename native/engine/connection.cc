@@ -13,7 +13,9 @@ namespace weft::engine {
 namespace {
 
 // An engine passes through its loop within microseconds; this only keeps a defect from becoming a hang.
-constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
+// Counted in naps and not by the clock: a process that was stopped meanwhile has not waited.
+constexpr int kLetGoNapsMax = 5'000;
+constexpr std::int64_t kLetGoNapNs = 1'000'000;
 
 }  // namespace
 
@@ -57,8 +59,8 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
 Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept {
   if (bytes > core::kMessageBytesMax || (data == nullptr && bytes != 0)) return Status::invalid_argument;
   const Status failure = health();
-  if (direction->swept) return failure;
   if (failure != Status::ok) return failure;
+  if (direction->swept) return Status::connection_closed;
   if (direction->slots == nullptr) {
     direction->slots.reset(new (std::nothrow) RequestSlot[kRequestsMax]);
     if (direction->slots == nullptr) return Status::out_of_memory;
@@ -163,18 +165,15 @@ void ConnectionCore::fail(Status reason) noexcept {
 
 // The peer closed in order. What it had sent and we hold can still be received; when nothing is held, or something
 // waits that will never come, this is the end.
-void ConnectionCore::on_peer_closed(std::uint64_t held_messages) noexcept {
+void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits) noexcept {
+  if (receive_waits) receive_waits_.store(true, std::memory_order_release);
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
   if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
-  if (drained || outstanding(&send_) || outstanding(&receive_)) fail(Status::connection_closed);
-}
-
-bool ConnectionCore::outstanding(Direction* direction) noexcept {
-  const std::lock_guard<std::mutex> lock(direction->mutex);
-  if (direction->slots == nullptr) return false;
-  return std::any_of(direction->slots.get(), direction->slots.get() + kRequestsMax,
-                     [](const RequestSlot& slot) { return slot.taken() && !slot.done(); });
+  if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(Status::connection_closed);
+  // Its flows have let go of what was being sent; that will never arrive, whatever is still received.
+  sweep(&send_, Status::connection_closed);
+  notifier_->notify();
 }
 
 void ConnectionCore::on_flow_let_go() noexcept {
@@ -198,11 +197,10 @@ void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
 }
 
 void ConnectionCore::await_let_go() noexcept {
-  const std::int64_t until_ns = now_ns() + kLetGoNsMax;
-  for (;;) {
+  for (int nap = 0; nap < kLetGoNapsMax; ++nap) {
     const std::int32_t live = flows_live_.load(std::memory_order_acquire);
-    if (live == INT32_MIN || now_ns() >= until_ns) return;
-    futex_wait(&flows_live_, live, 1'000'000);
+    if (live == INT32_MIN) return;
+    futex_wait(&flows_live_, live, kLetGoNapNs);
   }
 }
 

@@ -62,7 +62,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // Engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
-  void on_peer_closed(std::uint64_t held_messages) noexcept;
+  void on_peer_closed(std::uint64_t held_messages, bool receive_waits) noexcept;
   void on_flow_let_go() noexcept;
 
  private:
@@ -75,7 +75,6 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Status begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
-  bool outstanding(Direction* direction) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
   void await_let_go() noexcept;
   std::uint32_t stripes() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
@@ -87,6 +86,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
   std::atomic<std::uint32_t> flows_peer_closed_{0};
+  std::atomic<bool> receive_waits_{false};       // for what will not come
   std::atomic<std::uint64_t> held_messages_{0};  // came before the peer closed, not yet received
   Direction send_, receive_;
 };

@@ -139,7 +139,6 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   channel->mine.proof = proof("listener", channel->theirs.nonce, channel->mine.nonce);
-  channel->mine.default_listener = channel->listener;
   channel->mine.device = channel->device;
   channel->send(encode(FrameType::hello_reply, channel->mine));
   return true;
@@ -182,13 +181,12 @@ void ControlPlane::send_open(Channel* channel, PendingDial* pending) {
   }
   ++next_engine_;
   DialState& dial = *pending->state;
-  pending->node = channel->theirs.node;
   std::string error;
   const std::uint32_t remote_device = channel->theirs.device;
-  const Status status = setup_.reserve(dial.device, pending->node, remote_device, engines, &pending->flows, &error);
+  const Status status = setup_.reserve(dial.device, channel->id(), remote_device, engines, &pending->flows, &error);
   Open open;
   open.dial = dial.id;
-  open.listener = dial.listener != 0 ? dial.listener : channel->theirs.default_listener;
+  open.listener = dial.listener;
   if (status != Status::ok) {
     // finish_dial would take the entry away under our caller's feet: the deadline check reports it.
     const std::lock_guard<std::mutex> lock(dial.mutex);
@@ -205,12 +203,7 @@ void ControlPlane::send_open(Channel* channel, PendingDial* pending) {
 }
 
 Status ControlPlane::accept_open(Channel* channel, const Open& open, Open* reply, std::string* error) {
-  std::shared_ptr<ListenerState> listener;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto place = listeners_.find(open.listener);
-    if (place != listeners_.end()) listener = place->second;
-  }
+  const std::shared_ptr<ListenerState> listener = listener_for(*channel, open.listener);
   if (listener == nullptr) {
     *error = "nobody listens there (any more)";
     return Status::refused;
@@ -229,12 +222,12 @@ Status ControlPlane::accept_open(Channel* channel, const Open& open, Open* reply
     return Status::refused;
   }
   std::vector<LocalFlow> flows;
-  Status status = setup_.reserve(listener->device, channel->theirs.node, open.device, engines, &flows, error);
+  Status status = setup_.reserve(listener->device, channel->id(), open.device, engines, &flows, error);
   if (status != Status::ok) return status;
   setup_.describe(listener->device, flows, &open.addresses[0], reply);
   reply->segment_bytes = std::min(reply->segment_bytes, open.segment_bytes);
   std::shared_ptr<ConnectionCore> connection;
-  status = setup_.open(listener->device, channel->theirs.node, next_connection_++, flows, open, reply->segment_bytes,
+  status = setup_.open(listener->device, channel->id(), next_connection_++, flows, open, reply->segment_bytes,
                        channel->peer_address, notifier_, &connection, error);
   if (status != Status::ok) return status;
   accepts_[{channel->id(), open.dial}] = {connection, listener, now_ns() + knobs_->handshake_timeout_ns};
@@ -273,7 +266,7 @@ bool ControlPlane::on_open_reply(Channel* channel, const Frame& frame) {
   place->second.state = dial;
   std::shared_ptr<ConnectionCore> connection;
   std::string error;
-  const Status status = setup_.open(dial->device, pending.node, next_connection_++, pending.flows, reply,
+  const Status status = setup_.open(dial->device, channel->id(), next_connection_++, pending.flows, reply,
                                     reply.segment_bytes, channel->peer_address, notifier_, &connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {

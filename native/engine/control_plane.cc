@@ -30,7 +30,7 @@ ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engin
 
 ControlPlane::~ControlPlane() {
   stop();
-  for (const auto& [descriptor, who] : listening_) ::close(descriptor);
+  for (const auto& [descriptor, device] : listening_) ::close(descriptor);
   if (doorbell_ >= 0) ::close(doorbell_);
   if (epoll_ >= 0) ::close(epoll_);
 }
@@ -175,12 +175,9 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
 void ControlPlane::check_deadlines(std::int64_t now_ns) {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = 0;
-    std::vector<int> sockets;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (const auto& [descriptor, who] : listening_) sockets.push_back(descriptor);
-    }
-    for (const int descriptor : sockets) accept_all(descriptor);
+    std::string ignored;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
   std::vector<Channel*> late;
   for (const auto& [id, channel] : channels_) {
@@ -211,7 +208,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
       ++i;
       continue;
     }
-    setup_.forget(deaths_[i].node);
+    setup_.forget(deaths_[i].channel);
     deaths_.erase(deaths_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }

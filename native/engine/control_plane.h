@@ -29,6 +29,9 @@ class ControlPlane {
   // Callers' threads.
   Status listen(std::uint32_t device, std::uint16_t port, std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
+  // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
+  // had.
+  std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
   Status dial(std::shared_ptr<DialState> dial, std::string* error);
   std::int64_t strangers_refused() const noexcept { return strangers_.load(std::memory_order_relaxed); }
 
@@ -37,7 +40,6 @@ class ControlPlane {
     std::shared_ptr<DialState> state;
     std::vector<LocalFlow> flows;
     std::uint64_t channel = 0;
-    std::uint64_t node = 0;
   };
   struct PendingAccept {
     std::shared_ptr<ConnectionCore> connection;
@@ -47,7 +49,7 @@ class ControlPlane {
   // A process that died: its last datagrams may still be in our sockets.
   struct Death {
     std::int64_t at_ns;
-    std::uint64_t node;
+    std::uint64_t channel;
   };
 
   // control_plane.cc
@@ -60,8 +62,12 @@ class ControlPlane {
   void finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error);
   // control_sockets.cc
   int open_listening(const datapath::SocketAddress& address, std::string* error) noexcept;
+  Status watch_listening(int descriptor, std::string* error) noexcept;
+  std::shared_ptr<ListenerState> listener_for(const Channel& channel, std::uint64_t id);
   Status device_socket(std::uint32_t device, int* descriptor, std::string* error);
+  Status open_port(ListenerState* listener, std::uint16_t port, std::string* error);
   void accept_all(int listening);
+  void pause_accepting();
   Channel* add_channel(int descriptor, bool dialled);
   // `outcome`: what dials end with that were waiting for the greeting.
   void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
@@ -98,7 +104,7 @@ class ControlPlane {
 
   std::mutex mutex_;  // the three below are shared with callers' threads
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
-  std::map<int, std::pair<std::uint64_t, std::uint32_t>> listening_;  // socket -> default listener (or 0), device
+  std::map<int, std::uint32_t> listening_;  // socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
 

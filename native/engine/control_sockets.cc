@@ -57,79 +57,123 @@ int ControlPlane::open_listening(const datapath::SocketAddress& address, std::st
   return -1;
 }
 
+Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = descriptor;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0 || errno == EEXIST) return Status::ok;
+  *error = std::string("epoll_ctl: ") + std::strerror(errno);
+  return Status::system_error;
+}
+
+// Under the mutex: the socket that handles of a device lead to.
 Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
   const auto place = device_sockets_.find(device);
   if (place != device_sockets_.end()) {
     *descriptor = place->second;
     return Status::ok;
   }
-  datapath::SocketAddress address = (*devices_)[device].places[0].address;
-  address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
-  *descriptor = open_listening(address, error);
-  if (*descriptor < 0)
+  *descriptor = open_listening((*devices_)[device].places[0].address, error);
+  if (*descriptor < 0) {
     return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+  }
+  const Status status = watch_listening(*descriptor, error);
+  if (status != Status::ok) {
+    ::close(*descriptor);
+    return status;
+  }
   device_sockets_[device] = *descriptor;
-  listening_[*descriptor] = {0, device};
+  listening_[*descriptor] = device;
   return Status::ok;
 }
+
+namespace {
+
+std::uint16_t port_of(int descriptor) {
+  datapath::SocketAddress bound;
+  socklen_t length = sizeof bound;
+  ::getsockname(descriptor, &bound.any, &length);
+  return bound.port();
+}
+
+}  // namespace
 
 Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, std::shared_ptr<ListenerState>* out,
                             std::string* error) {
   auto made = std::make_shared<ListenerState>();
   made->id = random_token();
   made->device = device;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  int descriptor = -1;
-  if (port == 0 && knobs_->control_port == 0) {
-    const Status status = device_socket(device, &descriptor, error);
-    if (status != Status::ok) return status;
-  }
-  if (descriptor < 0) {
-    // A port of its own, on every address: whoever knows the port may dial any of them.
-    datapath::SocketAddress address;
-    const bool v6 = (*devices_)[device].places[0].address.is_v6();
-    address.any.sa_family = v6 ? AF_INET6 : AF_INET;
-    address.set_port(port != 0 ? port : static_cast<std::uint16_t>(knobs_->control_port));
-    descriptor = made->descriptor = open_listening(address, error);
-    if (descriptor < 0)
-      return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
-    listening_[descriptor] = {made->id, device};
-  } else if (listening_[descriptor].first == 0) {
-    listening_[descriptor].first = made->id;
-  }
-  datapath::SocketAddress bound;
-  socklen_t length = sizeof bound;
-  ::getsockname(descriptor, &bound.any, &length);
-  made->port = bound.port();
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
-  address.set_port(made->port);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::uint16_t wanted = port != 0 ? port : static_cast<std::uint16_t>(knobs_->control_port);
+  Status status = Status::ok;
+  if (wanted == 0) {
+    int shared = -1;
+    status = device_socket(device, &shared, error);
+    if (status == Status::ok) address.set_port(port_of(shared));
+  } else {
+    status = open_port(made.get(), wanted, error);
+    address.set_port(made->port);
+  }
+  if (status != Status::ok) return status;
   write_handle({node_, made->id, device, address}, &made->handle);
   listeners_[made->id] = made;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = descriptor;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0 && errno != EEXIST) {
-    *error = std::string("epoll_ctl: ") + std::strerror(errno);
-    return Status::system_error;
-  }
   *out = std::move(made);
   return Status::ok;
+}
+
+// Under the mutex. On every address: whoever knows the port may dial any of them.
+Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
+  datapath::SocketAddress address;
+  address.any.sa_family = (*devices_)[listener->device].places[0].address.is_v6() ? AF_INET6 : AF_INET;
+  address.set_port(port);
+  const int descriptor = open_listening(address, error);
+  if (descriptor < 0) {
+    return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+  }
+  const Status status = watch_listening(descriptor, error);
+  if (status != Status::ok) {
+    ::close(descriptor);
+    return status;
+  }
+  listening_[descriptor] = listener->device;
+  listener->descriptor = descriptor;
+  listener->port = port_of(descriptor);
+  return Status::ok;
+}
+
+std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& listener) noexcept {
+  try {
+    std::string error;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok) log(LogLevel::warn, error);
+    return listener->port;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+// By name, or whoever has the port now that the channel was accepted on.
+std::shared_ptr<ListenerState> ControlPlane::listener_for(const Channel& channel, std::uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (id != 0) {
+    const auto place = listeners_.find(id);
+    return place == listeners_.end() ? nullptr : place->second;
+  }
+  for (const auto& [known, listener] : listeners_) {
+    if (listener->port == channel.local_port) return listener;
+  }
+  return nullptr;
 }
 
 void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener) noexcept {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     listeners_.erase(listener->id);
-    for (auto place = listening_.begin(); place != listening_.end();) {
-      if (place->second.first != listener->id) {
-        ++place;
-      } else if (place->first == listener->descriptor) {
-        ::epoll_ctl(epoll_, EPOLL_CTL_DEL, place->first, nullptr);
-        ::close(place->first);
-        place = listening_.erase(place);
-      } else {
-        (place++)->second.first = 0;
-      }
+    if (listener->descriptor >= 0) {
+      listening_.erase(listener->descriptor);
+      ::close(listener->descriptor);  // leaves the epoll by itself
+      listener->descriptor = -1;
     }
   }
   std::deque<std::shared_ptr<ConnectionCore>> unclaimed;
@@ -141,37 +185,34 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
   for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
 }
 
+// The mutex is held throughout, so that the descriptor stays this listener's.
 void ControlPlane::accept_all(int listening) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto place = listening_.find(listening);
+  if (place == listening_.end()) return;
   for (;;) {
     datapath::SocketAddress from;
     socklen_t length = sizeof from;
     const int descriptor = ::accept4(listening, &from.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (descriptor < 0) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        // Level-triggered: it would report this socket again and again. Leave it alone for a while.
-        if (accept_again_ns_ == 0) {
-          log(LogLevel::warn, "out of file descriptors: peers wait to be accepted; raise the limit (ulimit -n)");
-          ::epoll_ctl(epoll_, EPOLL_CTL_DEL, listening, nullptr);
-        }
-        accept_again_ns_ = now_ns() + kAcceptPauseNs;
-        return;
-      }
-      break;
+    if (descriptor >= 0) {
+      Channel* channel = add_channel(descriptor, false);
+      channel->device = place->second;
+      channel->local_port = port_of(listening);
+      channel->peer_address = target_of(from);
+      continue;
     }
-    Channel* channel = add_channel(descriptor, false);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto place = listening_.find(listening);
-    if (place != listening_.end()) {
-      channel->listener = place->second.first;
-      channel->device = place->second.second;
-    }
-    channel->peer_address = target_of(from);
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) pause_accepting();
+    return;
   }
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = listening;
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, listening, &event);  // back after a pause; harmless when it never left
+}
+
+// Level-triggered, the sockets would be reported again and again: all are left alone for a while.
+void ControlPlane::pause_accepting() {
+  if (accept_again_ns_ != 0) return;
+  log(LogLevel::warn, "out of file descriptors: peers wait to be accepted; raise the limit (ulimit -n)");
+  for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  accept_again_ns_ = now_ns() + kAcceptPauseNs;
 }
 
 Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
@@ -239,7 +280,7 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
     place->second.connection->fail(Status::peer_dead);
     place = accepts_.erase(place);
   }
-  if (was_ready) deaths_.push_back({now_ns() + kDeathGraceNs, channel->theirs.node});
+  if (was_ready) deaths_.push_back({now_ns() + kDeathGraceNs, channel->id()});
   for (auto place = by_target_.begin(); place != by_target_.end();) {
     place = place->second == channel->id() ? by_target_.erase(place) : std::next(place);
   }

@@ -15,8 +15,8 @@ namespace weft::engine {
 struct ListenerState {
   std::uint64_t id = 0;
   std::uint32_t device = 0;
-  std::uint16_t port = 0;
-  int descriptor = -1;  // its own socket; -1: it shares the device's
+  std::uint16_t port = 0;  // its own; 0: none yet
+  int descriptor = -1;     // its own socket; -1: it shares the device's
   Handle handle;
   std::mutex mutex;
   std::deque<std::shared_ptr<ConnectionCore>> ready;

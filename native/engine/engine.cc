@@ -51,7 +51,10 @@ bool Engine::start(std::string* error) {
     *error = std::string("no descriptor for an engine's doorbell: ") + std::strerror(errno);
     return false;
   }
-  datapath_.watch(doorbell_);
+  if (!datapath_.watch(doorbell_)) {
+    *error = std::string("an engine's doorbell cannot be watched: ") + std::strerror(errno);
+    return false;
+  }
   // The application's signals are the application's: none is taken by an engine.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -112,6 +115,7 @@ void Engine::log_stranger() noexcept {
 
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   // Whoever posted before it saw the flag rang no bell: look once more.
   if (ring_.empty() && !has_urgent_.load(std::memory_order_seq_cst) && !stopping_.load(std::memory_order_seq_cst)) {
     const std::int64_t due_ns = stack_.poll_timeout();
@@ -219,6 +223,8 @@ void Engine::do_command(const Command& command) noexcept {
           : stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes,
                                 static_cast<core::ReceiveTicket*>(command.cookie));
   if (status == Status::ok) return;
+  // To a flow that its peer has closed: the connection says so, once all of its flows have been.
+  if (command.kind == Command::Kind::send && status == Status::connection_closed) return;
   connection->fail(status == Status::would_block ? Status::out_of_memory : status);
 }
 
@@ -269,7 +275,8 @@ bool Engine::take_events() noexcept {
         if (ConnectionCore* connection = owner(event.flow)) connection->fail(event.status);
         break;
       case core::Event::Kind::peer_closed:
-        if (ConnectionCore* connection = owner(event.flow)) connection->on_peer_closed(event.value);
+        if (ConnectionCore* connection = owner(event.flow))
+          connection->on_peer_closed(event.value, event.status != Status::ok);
         break;
       case core::Event::Kind::flow_closed:
         on_flow_closed(event.flow);

@@ -35,7 +35,7 @@ bool FlowSetup::open_ports(Engine* engine, std::uint32_t device, std::vector<std
   return ok;
 }
 
-Status FlowSetup::reserve(std::uint32_t device, std::uint64_t node, std::uint32_t remote_device,
+Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
                           const std::vector<std::pair<std::uint16_t, std::uint16_t>>& engines,
                           std::vector<LocalFlow>* out, std::string* error) {
   for (const auto& [local, remote] : engines) {
@@ -48,7 +48,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t node, std::uint32_
       give_back(*out);
       return Status::out_of_descriptors;
     }
-    const auto [place, fresh] = peers_.try_emplace(PeerKey{local, node, device, remote_device, remote});
+    const auto [place, fresh] = peers_.try_emplace(PeerKey{local, channel, device, remote_device, remote});
     Status status = Status::ok;
     flow.engine->call([&] {
       if (fresh) status = flow.engine->stack().reserve_peer(&place->second.index);
@@ -78,6 +78,8 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->train_bytes = state.train_bytes;
   out->payload_crc =
       knobs_->payload_crc == CrcMode::on || (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
+  out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
   if (to != nullptr) {
     const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
     if (mtu_bytes > 0)
@@ -148,14 +150,14 @@ Status FlowSetup::open_peer(const PeerKey& key, const LocalFlow& local, const Fl
   return status;
 }
 
-Status FlowSetup::open(std::uint32_t device, std::uint64_t node, std::uint64_t connection,
+Status FlowSetup::open(std::uint32_t device, std::uint64_t channel, std::uint64_t connection,
                        const std::vector<LocalFlow>& flows, const Open& remote, std::uint32_t segment_bytes,
                        const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
                        std::string* error) {
   std::vector<FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    const PeerKey key{flows[i].end.engine, node, device, remote.device, flows[i].end.remote_engine};
+    const PeerKey key{flows[i].end.engine, channel, device, remote.device, flows[i].end.remote_engine};
     status = open_peer(key, flows[i], remote.flows[i], remote, segment_bytes, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});
   }
@@ -173,6 +175,8 @@ Status FlowSetup::open(std::uint32_t device, std::uint64_t node, std::uint64_t c
     config.local_token = flows[opened].end.flow_token;
     config.stripe = static_cast<std::uint8_t>(opened);
     config.stripes = static_cast<std::uint8_t>(flows.size());
+    config.eager_bytes_max = remote.eager_bytes;
+    config.eager_slots_max = remote.eager_slots;
     Engine* engine = flows[opened].engine;
     engine->call([&] {
       status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
@@ -195,9 +199,9 @@ void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
   }
 }
 
-void FlowSetup::forget(std::uint64_t node) {
+void FlowSetup::forget(std::uint64_t channel) {
   for (auto place = peers_.begin(); place != peers_.end();) {
-    if (std::get<1>(place->first) != node) {
+    if (std::get<1>(place->first) != channel) {
       ++place;
       continue;
     }

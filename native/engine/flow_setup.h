@@ -27,22 +27,24 @@ class FlowSetup {
       : knobs_(knobs), engines_(engines), devices_(devices) {}
 
   // Reserves flow `i` on local engine `engines[i].first` towards remote engine `engines[i].second`.
-  Status reserve(std::uint32_t device, std::uint64_t node, std::uint32_t remote_device,
+  Status reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
                  const std::vector<std::pair<std::uint16_t, std::uint16_t>>& engines, std::vector<LocalFlow>* out,
                  std::string* error);
   // Fills what an open frame says of our end.
   void describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
                 Open* out) const;
   // Opens peers and flows with the other end's half. On failure everything is given back.
-  Status open(std::uint32_t device, std::uint64_t node, std::uint64_t connection, const std::vector<LocalFlow>& flows,
-              const Open& remote, std::uint32_t segment_bytes, const std::string& peer_address, Notifier* notifier,
-              std::shared_ptr<ConnectionCore>* out, std::string* error);
+  Status open(std::uint32_t device, std::uint64_t channel, std::uint64_t connection,
+              const std::vector<LocalFlow>& flows, const Open& remote, std::uint32_t segment_bytes,
+              const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+              std::string* error);
   void give_back(const std::vector<LocalFlow>& flows);
-  // The process behind `node` is gone: its peers will never be used again.
-  void forget(std::uint64_t node);
+  // The process at the other end of the channel is gone: its peers will never be used again.
+  void forget(std::uint64_t channel);
 
  private:
-  // local engine, node, local device, remote device, remote engine
+  // A peer belongs to the channel it was met on: what one process says of itself cannot touch another's.
+  // local engine, channel, local device, remote device, remote engine
   using PeerKey = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t, std::uint32_t, std::uint16_t>;
   struct PeerPlace {
     std::uint32_t index = 0;

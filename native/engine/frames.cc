@@ -132,7 +132,6 @@ std::string encode(FrameType type, const Hello& hello) {
   writer.put(hello.nonce);
   writer.put(static_cast<std::uint8_t>(hello.has_secret));
   writer.put(hello.proof);
-  writer.put(hello.default_listener);
   writer.put(hello.device);
   writer.put(hello.engines);
   return writer.frame(type);
@@ -144,7 +143,6 @@ bool decode(const std::string& body, Hello* out) {
   reader.get(&out->nonce);
   reader.get(&out->has_secret);
   reader.get(&out->proof);
-  reader.get(&out->default_listener);
   reader.get(&out->device);
   reader.get(&out->engines);
   return reader.whole();
@@ -172,6 +170,8 @@ std::string encode(FrameType type, const Open& open) {
   writer.put(open.train_bytes);
   writer.put(open.buffer_bytes);
   writer.put(static_cast<std::uint8_t>(open.payload_crc));
+  writer.put(open.eager_bytes);
+  writer.put(open.eager_slots);
   writer.put(static_cast<std::uint16_t>(open.addresses.size()));
   for (const datapath::SocketAddress& address : open.addresses) put_address(&writer, address);
   writer.put(static_cast<std::uint16_t>(open.flows.size()));
@@ -189,6 +189,8 @@ bool decode(const std::string& body, Open* out) {
   reader.get(&out->train_bytes);
   reader.get(&out->buffer_bytes);
   reader.get(&out->payload_crc);
+  reader.get(&out->eager_bytes);
+  reader.get(&out->eager_slots);
   out->addresses.resize(reader.count(kAddressesMax));
   bool known = true;
   for (datapath::SocketAddress& address : out->addresses) known = get_address(&reader, &address) && known;

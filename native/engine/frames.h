@@ -40,9 +40,8 @@ struct Hello {
   std::uint64_t node = 0;  // random, one a process
   Digest nonce{};
   bool has_secret = false;
-  Digest proof{};                      // reply: HMAC over both nonces
-  std::uint64_t default_listener = 0;  // reply: who listens on the port that was dialled
-  std::uint32_t device = 0;            // reply: its device
+  Digest proof{};            // reply: HMAC over both nonces
+  std::uint32_t device = 0;  // reply: its device
   std::uint16_t engines = 0;
 };
 
@@ -59,13 +58,16 @@ struct FlowEnd {
 
 struct Open {
   std::uint64_t dial = 0;
-  std::uint64_t listener = 0;  // open: who is to accept; reply: 0
-  std::uint32_t status = 0;    // reply: a Status
+  std::uint64_t listener =
+      0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0  // open: who is to accept; reply: 0
+  std::uint32_t status = 0;  // reply: a Status
   std::uint32_t device = 0;
   std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force
   std::uint32_t train_bytes = 0;
   std::uint64_t buffer_bytes = 0;  // of one of its data sockets
   bool payload_crc = false;
+  std::uint64_t eager_bytes = 0;  // this end's limits; the smaller of both ends' are in force
+  std::uint64_t eager_slots = 0;
   std::vector<datapath::SocketAddress> addresses;
   std::vector<FlowEnd> flows;
 };

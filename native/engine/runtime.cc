@@ -85,7 +85,7 @@ class ListenerImpl final : public Listener {
       : runtime_(std::move(runtime)), control_(control), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
   Handle handle() const noexcept override { return state_->handle; }
-  std::uint16_t port() const noexcept override { return state_->port; }
+  std::uint16_t port() const noexcept override { return control_->own_port(state_); }
   Status accept(std::shared_ptr<Connection>* out) noexcept override {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -174,7 +174,8 @@ Status RuntimeImpl::start(std::string* error) {
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
   control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
-  return control_->start(error) ? Status::ok : Status::out_of_descriptors;
+  if (control_->start(error)) return Status::ok;
+  return error->find("WEFT_SECRET_FILE") != std::string::npos ? Status::invalid_argument : Status::out_of_descriptors;
 }
 
 RuntimeImpl::~RuntimeImpl() {

@@ -1,6 +1,8 @@
 """What the tests of the Python door share: contents that can be checked, pairs, child processes."""
 
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +49,8 @@ def child(role: str, *arguments: str, **variables: str) -> subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that was started in the background has Ctrl-C ignored, and hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -64,6 +68,10 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def line(process: subprocess.Popen[str]) -> str:
     """The child's next line; its last words when there is none."""
     assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    if not ready:
+        process.kill()
+        raise AssertionError(f"the child says nothing: {process.communicate()[1]}")
     text = process.stdout.readline().strip()
     if not text:
         process.kill()

@@ -27,13 +27,6 @@ Packed advert(u32 first, const std::vector<u64>& capacities) {
   return out;
 }
 
-StackConfig config_of(u64 eager_bytes, u64 eager_slots) {
-  StackConfig config;
-  config.eager_bytes = eager_bytes;
-  config.eager_slots = eager_slots;
-  return config;
-}
-
 }  // namespace
 
 TEST(advertiser__says_it_until_confirmed_with_growing_pauses) {
@@ -110,34 +103,34 @@ TEST(advertiser__receives_that_no_long_message_waits_for_may_wait) {
 
 TEST(advert_ledger__a_message_goes_eagerly_or_when_its_receive_is_known) {
   AdvertLedger ledger;
-  const StackConfig config = config_of(100, 2);
-  CHECK_EQUAL(ledger.may_send(0, 100, config), Permission::go);
-  CHECK_EQUAL(ledger.may_send(1, 100, config), Permission::go);
-  CHECK_EQUAL(ledger.may_send(2, 1, config), Permission::wait);
-  CHECK_EQUAL(ledger.may_send(0, 101, config), Permission::wait);
+  const EagerLimits eager{100, 2};
+  CHECK_EQUAL(ledger.may_send(0, 100, eager), Permission::go);
+  CHECK_EQUAL(ledger.may_send(1, 100, eager), Permission::go);
+  CHECK_EQUAL(ledger.may_send(2, 1, eager), Permission::wait);
+  CHECK_EQUAL(ledger.may_send(0, 101, eager), Permission::wait);
   CHECK(ledger.on_advert(advert(0, {500, 0}).packet.advert, 0));
   CHECK_EQUAL(ledger.known(), 2u);
-  CHECK_EQUAL(ledger.may_send(0, 500, config), Permission::go);
-  CHECK_EQUAL(ledger.may_send(0, 501, config), Permission::too_long);
-  CHECK_EQUAL(ledger.may_send(1, 0, config), Permission::go);
-  CHECK_EQUAL(ledger.may_send(1, 1, config), Permission::too_long);
-  CHECK_EQUAL(ledger.may_send(3, 100, config), Permission::go);
-  CHECK_EQUAL(ledger.may_send(4, 100, config), Permission::wait);
-  CHECK_EQUAL(ledger.may_send(0, 0, config_of(0, 0)), Permission::go);
+  CHECK_EQUAL(ledger.may_send(0, 500, eager), Permission::go);
+  CHECK_EQUAL(ledger.may_send(0, 501, eager), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(1, 0, eager), Permission::go);
+  CHECK_EQUAL(ledger.may_send(1, 1, eager), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(3, 100, eager), Permission::go);
+  CHECK_EQUAL(ledger.may_send(4, 100, eager), Permission::wait);
+  CHECK_EQUAL(ledger.may_send(0, 0, EagerLimits{0, 0}), Permission::go);
 }
 
 TEST(advert_ledger__old_news_and_holes_change_nothing) {
   AdvertLedger ledger;
-  const StackConfig config = config_of(0, 0);
+  const EagerLimits eager{0, 0};
   CHECK(ledger.on_advert(advert(0, {10, 20}).packet.advert, 0));
   CHECK(ledger.on_advert(advert(0, {11, 21}).packet.advert, 0));
-  CHECK_EQUAL(ledger.may_send(0, 11, config), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(0, 11, eager), Permission::too_long);
   CHECK(ledger.on_advert(advert(3, {40}).packet.advert, 0));
   CHECK_EQUAL(ledger.known(), 2u);
   CHECK(ledger.on_advert(advert(1, {99, 30, 40}).packet.advert, 0));
   CHECK_EQUAL(ledger.known(), 4u);
-  CHECK_EQUAL(ledger.may_send(1, 21, config), Permission::too_long);
-  CHECK_EQUAL(ledger.may_send(3, 40, config), Permission::go);
+  CHECK_EQUAL(ledger.may_send(1, 21, eager), Permission::too_long);
+  CHECK_EQUAL(ledger.may_send(3, 40, eager), Permission::go);
 }
 
 TEST(advert_ledger__keeps_no_more_than_its_bound) {
@@ -153,7 +146,7 @@ TEST(advert_ledger__keeps_no_more_than_its_bound) {
 
 TEST(advert_ledger__capacities_survive_growth_and_32_bits_of_message_numbers) {
   AdvertLedger ledger;
-  const StackConfig config = config_of(0, 0);
+  const EagerLimits eager{0, 0};
   Random random(3);
   u64 next = 0;
   for (int round = 0; round < 4000; ++round) {
@@ -165,8 +158,8 @@ TEST(advert_ledger__capacities_survive_growth_and_32_bits_of_message_numbers) {
     if (!ledger.on_advert(advert(static_cast<u32>(first), capacities).packet.advert, next)) next += 1000;
     for (u64 message = next; message < ledger.known(); message += 1 + random.next() % 50) {
       const u64 capacity = message * 7919 % 10'007;
-      CHECK_EQUAL(ledger.may_send(message, capacity, config), Permission::go);
-      CHECK_EQUAL(ledger.may_send(message, capacity + 1, config), Permission::too_long);
+      CHECK_EQUAL(ledger.may_send(message, capacity, eager), Permission::go);
+      CHECK_EQUAL(ledger.may_send(message, capacity + 1, eager), Permission::too_long);
     }
     if (next < ledger.known()) next += random.next() % (ledger.known() - next + 1);
   }

@@ -21,7 +21,7 @@ StackConfig small_config() {
 
 struct Bench {
   explicit Bench(u8 stripe = 0, u8 stripes = 1, const StackConfig& config = small_config())
-      : shared(config), queue(&shared, stripe, stripes) {}
+      : shared(config), queue(&shared, {config.eager_bytes, config.eager_slots}, stripe, stripes) {}
   Shared shared;
   ReceiveQueue queue;
 

@@ -230,3 +230,116 @@ TEST(runtime__errors_say_what_there_is) {
   CHECK_EQUAL(dial->poll(&connection), Status::refused);
   CHECK(dial->error().find("127.0.0.1") != std::string::npos);
 }
+
+namespace {
+
+// The two ends of a pair with knobs of their own.
+struct UnequalPair {
+  std::shared_ptr<Runtime> a, b;
+  std::unique_ptr<Listener> listener;
+  std::shared_ptr<Connection> here, there;
+
+  UnequalPair(Knobs for_a, Knobs for_b) {
+    std::string error;
+    for_a.interfaces = for_b.interfaces = "lo";
+    CHECK_EQUAL(Runtime::open(for_a, &a, &error), Status::ok);
+    CHECK_EQUAL(Runtime::open(for_b, &b, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, &listener, &error), Status::ok);
+    here = dial(listener->port());
+    there = accept(*listener);
+  }
+  std::shared_ptr<Connection> dial(std::uint16_t port) {
+    std::unique_ptr<Dial> dial;
+    std::string error;
+    std::shared_ptr<Connection> made;
+    CHECK_EQUAL(b->connect(0, "127.0.0.1", port, &dial, &error), Status::ok);
+    for (const std::int64_t until = now_ns() + kPatienceNs; made == nullptr;) {
+      const Status status = dial->poll(&made);
+      CHECK(status == Status::would_block || status == Status::ok);
+      CHECK(now_ns() < until);
+    }
+    return made;
+  }
+  static std::shared_ptr<Connection> accept(Listener& listener) {
+    std::shared_ptr<Connection> made;
+    for (const std::int64_t until = now_ns() + kPatienceNs; made == nullptr;) {
+      static_cast<void>(listener.accept(&made));
+      CHECK(now_ns() < until);
+    }
+    return made;
+  }
+};
+
+Status send(Connection& connection, const std::vector<std::uint8_t>& data) {
+  Request* request = nullptr;
+  CHECK_EQUAL(connection.post_send(data.data(), data.size(), &request), Status::ok);
+  return finish(connection, request);
+}
+
+Status receive(Connection& connection, std::vector<std::uint8_t>* data) {
+  Request* request = nullptr;
+  const Status status = connection.post_receive(data->data(), data->size(), &request);
+  return status == Status::ok ? finish(connection, request) : status;
+}
+
+}  // namespace
+
+TEST(runtime__ends_may_differ_in_their_knobs) {
+  for (const bool larger : {false, true}) {
+    Knobs a, b;
+    (larger ? a : b).eager_bytes = 65'536;
+    (larger ? a : b).eager_slots = 2;
+    a.fault_loss = b.fault_loss = 0.2;
+    a.stripes = 3;
+    b.engines = 2;
+    b.paths = 3;
+    UnequalPair pair(a, b);
+    for (const std::size_t bytes : {20'000, 300'000, 5, 60'000, 9'000}) {
+      exchange(*pair.here, *pair.there, bytes, 300'000);
+      exchange(*pair.there, *pair.here, bytes, 0);
+    }
+  }
+}
+
+// Also where a large receive was posted on every stripe and a short message filled it, and where we still send.
+TEST(runtime__what_was_sent_before_the_close_is_received) {
+  for (const std::int64_t stripes : {1, 4}) {
+    Knobs knobs;
+    knobs.engines = 2;
+    knobs.stripes = stripes;
+    UnequalPair pair(knobs, knobs);
+    std::vector<std::uint8_t> data(1 << 20);
+    Request *first = nullptr, *pending = nullptr;
+    CHECK_EQUAL(pair.there->post_receive(data.data(), data.size(), &first), Status::ok);
+    CHECK_EQUAL(send(*pair.here, {0}), Status::ok);
+    CHECK_EQUAL(finish(*pair.there, first), Status::ok);
+    const auto unwanted = pattern(500'000, 3);
+    CHECK_EQUAL(pair.there->post_send(unwanted.data(), unwanted.size(), &pending), Status::ok);
+    for (std::uint8_t number = 1; number < 5; ++number) CHECK_EQUAL(send(*pair.here, {number}), Status::ok);
+    pair.here->close();
+    for (std::uint8_t number = 1; number < 5; ++number) {
+      CHECK_EQUAL(receive(*pair.there, &data), Status::ok);
+      CHECK_EQUAL(data[0], number);
+    }
+    CHECK_EQUAL(finish(*pair.there, pending), Status::connection_closed);
+    CHECK_EQUAL(receive(*pair.there, &data), Status::connection_closed);
+  }
+}
+
+TEST(runtime__a_port_is_one_listeners) {
+  UnequalPair pair({}, {});
+  std::unique_ptr<Listener> second;
+  std::string error;
+  CHECK_EQUAL(pair.a->listen(0, 0, &second, &error), Status::ok);
+  CHECK(second->port() != pair.listener->port());
+  const auto here = pair.dial(second->port());
+  const auto there = UnequalPair::accept(*second);
+  exchange(*here, *there, 100, 0);
+  // Closed and opened again: the same channel, whose port now is another listener's.
+  const std::uint16_t port = second->port();
+  second.reset();
+  CHECK_EQUAL(pair.a->listen(0, port, &second, &error), Status::ok);
+  const auto again = pair.dial(port);
+  const auto accepted = UnequalPair::accept(*second);
+  exchange(*again, *accepted, 100, 0);
+}

@@ -104,11 +104,11 @@ bool UdpDatapath::open_port(const SocketAddress& local, unsigned interface_index
   return true;
 }
 
-void UdpDatapath::watch(int descriptor) {
+bool UdpDatapath::watch(int descriptor) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = ~std::uint32_t{0};
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
+  return ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
 void UdpDatapath::wait(std::int64_t timeout_ns) {

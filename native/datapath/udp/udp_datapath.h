@@ -57,7 +57,7 @@ class UdpDatapath {
   std::size_t rx_burst(RxSink* sink);
   // Sleeps until a port or `wake_descriptor` (see watch) is readable, or the time is over (< 0: for ever).
   void wait(std::int64_t timeout_ns);
-  void watch(int descriptor);
+  bool watch(int descriptor);
   bool holds_datagrams() const noexcept { return faults_.holds(); }
 
   const UdpCounters& counters() const noexcept { return counters_; }
