@@ -57,6 +57,9 @@ def invoke(arguments: list[str] | None = None) -> int:
 
     try:
         result = weft.main(args=arguments, prog_name="weft", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         usage = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
         return fail(error.format_message() + usage, 2)

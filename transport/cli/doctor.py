@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from transport import knobs, native, probes
+from transport import Endpoint, knobs, native, probes
 from transport.cli.output import json_option, print_table, write_json
+from transport.errors import WeftError
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 
@@ -50,6 +51,10 @@ def check_knobs() -> Finding:
         return Finding("knobs", LIMITED, "unknown without the extension", "make build")
     except knobs.KnobError as error:
         return Finding("knobs", BROKEN, str(error), "weft knobs lists what exists")
+    try:
+        Endpoint().close()
+    except WeftError as error:
+        return Finding("knobs", BROKEN, str(error), "name what exists on this host")
     changed = [
         f"{row.variable}={values[row.field]}"
         for row in knobs.table()

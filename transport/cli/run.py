@@ -8,7 +8,8 @@ import shutil
 
 import click
 
-from transport import knobs, native
+from transport import Endpoint, knobs, native
+from transport.errors import WeftError
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
@@ -41,6 +42,11 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
             f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
         )
     knobs.in_force()
+    try:
+        # Knobs may be well-formed and name an interface, a policy or a file that is not there.
+        Endpoint().close()
+    except WeftError as error:
+        raise click.UsageError(str(error)) from None
     program = shutil.which(cmd[0])
     if program is None:
         raise click.UsageError(f"{cmd[0]}: no such command")
