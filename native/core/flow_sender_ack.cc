@@ -155,6 +155,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   path.reported_ecn_segments = report.ecn_segments;
   // An echo that was reported before (a reordered or repeated acknowledgment) is no new sample.
   const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
+  if (!fresh && acked_segments == 0) return;  // said before, or replayed: no news of the path
   path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
   const i64 measured_ns = now_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
   const i64 rtt_ns = fresh && measured_ns > 0 ? measured_ns : -1;

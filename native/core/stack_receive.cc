@@ -89,8 +89,9 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       close_flow(now_ns, index, Status::message_too_long);
       fail_flow(index, Status::message_too_long);
       return true;
-    case FlowReceiver::Outcome::taken:
     case FlowReceiver::Outcome::duplicate:
+      return true;  // may be a replay: it says nothing about the path
+    case FlowReceiver::Outcome::taken:
       break;
   }
   flow.peer->paths().on_heard(now_ns, packet.common.path);
