@@ -49,7 +49,6 @@ u64 SendLedger::append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot
   segment.payload_bytes = payload_bytes;
   segment.path = path;
   segment.state = SentSegment::in_flight;
-  segment.copies = 1;
   append_to(order, seq);
   inflight_bytes_ += payload_bytes;
   return seq;
@@ -96,7 +95,6 @@ void SendLedger::on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noe
   segment.state = SentSegment::in_flight;
   segment.sent_ns = now_ns;
   segment.path = path;
-  if (segment.copies != 0xFF) ++segment.copies;
   inflight_bytes_ += segment.payload_bytes;
   append_to(order, seq);
 }

@@ -19,7 +19,6 @@ struct SentSegment {
   u16 payload_bytes;
   u8 path;  // of the last copy
   State state;
-  u8 copies;  // saturates
 };
 static_assert(sizeof(SentSegment) == 32);
 

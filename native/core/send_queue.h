@@ -47,13 +47,6 @@ class SendQueue {
   // Takes finished messages off the front.
   void advance() noexcept;
 
-  template <class Visit>
-  void for_each_pending(Visit visit) {
-    for (u64 i = head_; i != tail_; ++i) {
-      if (!ring_[i & mask_].done) visit(ring_[i & mask_]);
-    }
-  }
-
  private:
   bool grow() noexcept;
 

@@ -124,8 +124,7 @@ void ControlPlane::serve(int descriptor) {
   }
 }
 
-Status ControlPlane::dial(std::shared_ptr<DialState> dial, std::string* error) {
-  static_cast<void>(error);
+void ControlPlane::dial(std::shared_ptr<DialState> dial) {
   dial->id = random_token();
   dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;
   {
@@ -133,7 +132,6 @@ Status ControlPlane::dial(std::shared_ptr<DialState> dial, std::string* error) {
     new_dials_.push_back(std::move(dial));
   }
   wake();
-  return Status::ok;
 }
 
 void ControlPlane::take_dials() {

@@ -32,7 +32,7 @@ class ControlPlane {
   // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
   // had.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
-  Status dial(std::shared_ptr<DialState> dial, std::string* error);
+  void dial(std::shared_ptr<DialState> dial);
   std::int64_t strangers_refused() const noexcept { return strangers_.load(std::memory_order_relaxed); }
 
  private:

@@ -121,8 +121,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
  private:
   bool valid(int device, std::string* error) const;
-  Status dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, std::unique_ptr<Dial>* out,
-              std::string* error);
+  std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to);
   EngineConfig engine_config(std::uint32_t id) const;
 
   const Knobs knobs_;
@@ -210,15 +209,13 @@ Status RuntimeImpl::listen(int device, std::uint16_t port, std::unique_ptr<Liste
   }
 }
 
-Status RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to,
-                         std::unique_ptr<Dial>* out, std::string* error) {
+std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to) {
   auto state = std::make_shared<DialState>();
   state->device = static_cast<std::uint32_t>(device);
   state->listener = listener;
   state->to = to;
-  const Status status = control_->dial(state, error);
-  if (status == Status::ok) *out = std::make_unique<DialImpl>(state, shared_from_this());
-  return status;
+  control_->dial(state);
+  return std::make_unique<DialImpl>(std::move(state), shared_from_this());
 }
 
 Status RuntimeImpl::connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept {
@@ -228,7 +225,8 @@ Status RuntimeImpl::connect(int device, const Handle& handle, std::unique_ptr<Di
     if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
       fields.address.v6.sin6_scope_id = device_states_[static_cast<std::size_t>(device)].places[0].interface_index;
     }
-    return dial(device, fields.listener, fields.address, out, error);
+    *out = dial(device, fields.listener, fields.address);
+    return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
@@ -241,7 +239,8 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
     const bool v6 = device_states_[static_cast<std::size_t>(device)].places[0].address.is_v6();
     datapath::SocketAddress to;
     if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
-    return dial(device, 0, to, out, error);
+    *out = dial(device, 0, to);
+    return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
