@@ -19,8 +19,8 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.common import document, emit, json_option
 from congestion.registry import find
-from transport.cli.output import json_option, print_table, write_json
 from transport.compiler import compile_policy
 from transport.compiler.library import load
 
@@ -132,17 +132,17 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
                 contender.measure(calls)
         net_ns = {one.name: one.median_ns - empty.median_ns for one in (*in_c, ours)}
     best_ns = min(net_ns[reference.name] for reference in in_c)
-    return {
-        "bench": "policy",
-        "machine": f"{platform.machine()} {platform.processor()}".strip(),
-        "calls": calls,
-        "rounds": rounds,
-        "digest": f"{int(want[0]):016x}",
-        "empty_ns": round(empty.median_ns, 3),
-        "net_ns": {name: round(value, 3) for name, value in net_ns.items()},
-        "ratio": round(net_ns["weft"] / best_ns, 4),
-        "budget": BUDGET,
-    }
+    rows = [{"contender": name, "ns_per_call": round(ns, 3)} for name, ns in net_ns.items()]
+    return document(
+        "policy",
+        rows,
+        calls=calls,
+        rounds=rounds,
+        digest=f"{int(want[0]):016x}",
+        empty_call_ns=round(empty.median_ns, 3),
+        ratio_to_best_c=round(net_ns["weft"] / best_ns, 4),
+        budget=BUDGET,
+    )
 
 
 @click.command("policy")
@@ -152,15 +152,11 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
 def command(calls: int, rounds: int, json_path: str | None) -> None:
     """What a policy call costs against the same in C."""
     found = measure(calls, rounds)
-    if json_path is not None:
-        write_json(found, json_path)
-    if json_path != "-":
-        rows = [(name, f"{value:.2f}") for name, value in found["net_ns"].items()]
-        print_table(["swift on_ack", "ns a call"], rows)
-        click.echo(
-            f"ratio to the best C {found['ratio']:.3f} (budget {BUDGET}), empty call "
-            f"{found['empty_ns']:.2f} ns subtracted, results equal: {found['digest']}"
-        )
+    note = (
+        f"ratio to the best C {found['ratio_to_best_c']:.3f} (budget {BUDGET}), empty call "
+        f"{found['empty_call_ns']:.2f} ns subtracted, results equal: {found['digest']}"
+    )
+    emit(found, json_path, ("contender", "ns_per_call"), [note])
 
 
 if __name__ == "__main__":
