@@ -73,7 +73,9 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
     *descriptor = place->second;
     return Status::ok;
   }
-  *descriptor = open_listening((*devices_)[device].places[0].address, error);
+  datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
+  *descriptor = open_listening(address, error);
   if (*descriptor < 0) {
     return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
   }
@@ -105,14 +107,18 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, std::share
   made->device = device;
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const std::uint16_t wanted = port != 0 ? port : static_cast<std::uint16_t>(knobs_->control_port);
   Status status = Status::ok;
-  if (wanted == 0) {
+  if (port == 0) {
     int shared = -1;
     status = device_socket(device, &shared, error);
     if (status == Status::ok) address.set_port(port_of(shared));
+    // The knob's port belongs to the first listener; the others get one of their own when they ask for it.
+    const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
+      return known.second->device == device && known.second->port == address.port();
+    });
+    if (knobs_->control_port != 0 && !taken) made->port = address.port();
   } else {
-    status = open_port(made.get(), wanted, error);
+    status = open_port(made.get(), port, error);
     address.set_port(made->port);
   }
   if (status != Status::ok) return status;

@@ -343,3 +343,29 @@ TEST(runtime__a_port_is_one_listeners) {
   const auto accepted = UnequalPair::accept(*second);
   exchange(*again, *accepted, 100, 0);
 }
+
+TEST(runtime__the_knobs_port_serves_many_listeners) {
+  Knobs knobs;
+  {
+    UnequalPair scout({}, {});
+    knobs.control_port = scout.listener->port();  // free again in a moment
+  }
+  Knobs other;
+  UnequalPair pair(knobs, other);
+  CHECK_EQUAL(pair.listener->port(), knobs.control_port);
+  std::vector<std::unique_ptr<Listener>> more(5);
+  std::string error;
+  for (auto& listener : more) {
+    CHECK_EQUAL(pair.a->listen(0, 0, &listener, &error), Status::ok);
+    std::unique_ptr<Dial> dial;
+    CHECK_EQUAL(pair.b->connect(0, listener->handle(), &dial, &error), Status::ok);
+    const auto there = UnequalPair::accept(*listener);
+    std::shared_ptr<Connection> here;
+    for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr;) {
+      static_cast<void>(dial->poll(&here));
+      CHECK(now_ns() < until);
+    }
+    exchange(*here, *there, 10, 0);
+  }
+  CHECK(more[0]->port() != knobs.control_port);
+}
