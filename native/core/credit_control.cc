@@ -26,7 +26,10 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
     started_ = true;
     policy::CreditEvent start = event;
     start.kind = -1;
-    static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+    if (!policy_.call(policy::hook::start, &start, &result)) {
+      shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
+      if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+    }
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
   }
   if (!policy_.call(hook, &event, &result)) {

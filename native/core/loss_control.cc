@@ -18,7 +18,9 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   policy::LossEvent start = event;
   start.kind = -1;
   policy::LossResult result{-1, -1, -1};
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+  if (policy_.call(policy::hook::start, &start, &result)) return;
+  shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
 }
 
 LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {

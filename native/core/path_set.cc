@@ -32,7 +32,11 @@ void PathSet::start_policy(i64 now_ns) noexcept {
   policy::PathEvent start = event(now_ns);
   start.kind = -1;
   policy::PathResult result{};
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+  if (policy_.call(policy::hook::start, &start, &result)) return;
+  shared_->on_policy_failed(policy::Family::path, kNone, peer_);
+  if (!policy_.fall_back()) return;  // out of memory: the core's own choice of a path stands behind every pick
+  for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
+  static_cast<void>(policy_.call(policy::hook::start, &start, &result));  // `fixed` cannot fail
 }
 
 bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {

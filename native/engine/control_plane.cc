@@ -35,7 +35,7 @@ ControlPlane::~ControlPlane() {
   if (epoll_ >= 0) ::close(epoll_);
 }
 
-bool ControlPlane::start(std::string* error) {
+Status ControlPlane::start(std::string* error) {
   if (!knobs_->secret_file.empty()) {
     std::ifstream file(knobs_->secret_file, std::ios::binary);
     std::stringstream content;
@@ -44,7 +44,7 @@ bool ControlPlane::start(std::string* error) {
     while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
     if (!file || secret_.empty()) {
       *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
-      return false;
+      return Status::invalid_argument;
     }
   }
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -52,7 +52,7 @@ bool ControlPlane::start(std::string* error) {
   if (epoll_ < 0 || doorbell_ < 0) {
     *error =
         std::string("no descriptor for the control plane: ") + std::strerror(errno) + "; raise the limit (ulimit -n)";
-    return false;
+    return Status::out_of_descriptors;
   }
   epoll_event event{};
   event.events = EPOLLIN;
@@ -68,7 +68,7 @@ bool ControlPlane::start(std::string* error) {
     *error = std::string("no thread for the control plane: ") + problem.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread_.joinable();
+  return thread_.joinable() ? Status::ok : Status::system_error;
 }
 
 void ControlPlane::stop() noexcept {

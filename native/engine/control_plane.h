@@ -23,7 +23,7 @@ class ControlPlane {
                const std::vector<DeviceState>* devices, Notifier* notifier);
   ~ControlPlane();
 
-  bool start(std::string* error);
+  Status start(std::string* error);
   void stop() noexcept;
 
   // Callers' threads.

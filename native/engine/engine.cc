@@ -14,6 +14,7 @@
 #include "native/engine/connection.h"
 #include "native/engine/futex.h"
 #include "native/engine/log.h"
+#include "native/policy/loader.h"
 
 namespace weft::engine {
 namespace {
@@ -111,6 +112,15 @@ void Engine::log_stranger() noexcept {
   log(LogLevel::warn, stack_.counters().bad_version != 0
                           ? "a data port receives packets of another version of weft; they are counted and ignored"
                           : "a stranger sends to a data port; what comes from it is counted and ignored");
+}
+
+// Every flow may meet the same mistake: the first one is told, all are counted.
+void Engine::log_policy_failed(policy::Family family) noexcept {
+  if (policy_failure_logged_) return;
+  policy_failure_logged_ = true;
+  log(LogLevel::warn, std::string("a ") + policy::family_name(family) +
+                          " policy failed and `fixed` runs in its place (try it: weft policy check FILE); further "
+                          "failures are only counted, in events_policy_failed");
 }
 
 void Engine::sleep() noexcept {
@@ -284,7 +294,9 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:
       case core::Event::Kind::peer_dead:
+        break;
       case core::Event::Kind::policy_failed:
+        log_policy_failed(static_cast<policy::Family>(event.value));
         break;
     }
   }

@@ -96,6 +96,7 @@ class Engine final : private datapath::RxSink {
   void run() noexcept;
   bool round() noexcept;
   void log_stranger() noexcept;
+  void log_policy_failed(policy::Family family) noexcept;
   void sleep() noexcept;
   void wake() noexcept;
   bool take_commands() noexcept;
@@ -128,7 +129,7 @@ class Engine final : private datapath::RxSink {
   std::vector<std::vector<Route>> routes_;               // by peer, by path
   std::unique_ptr<wire::TxBurst[]> bursts_;
   std::vector<datapath::TxItem> items_;
-  bool stranger_logged_ = false;
+  bool stranger_logged_ = false, policy_failure_logged_ = false;
   std::uint64_t rounds_sent_ = 0;
   std::int64_t loops_ = 0, wakeups_ = 0;
   std::thread thread_;

@@ -173,8 +173,7 @@ Status RuntimeImpl::start(std::string* error) {
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
   control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
-  if (control_->start(error)) return Status::ok;
-  return error->find("WEFT_SECRET_FILE") != std::string::npos ? Status::invalid_argument : Status::out_of_descriptors;
+  return control_->start(error);
 }
 
 RuntimeImpl::~RuntimeImpl() {
