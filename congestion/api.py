@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from congestion.promises import NOTHING, Promises
+
 MAX_RECORD_BYTES = 4096  # kMaxRecordBytes in native/policy/policy.h
 MAX_PATHS = 256  # kMaxPaths
 MAX_NAME_CHARS = 47  # Descriptor::name, less the terminating zero
@@ -88,12 +90,12 @@ def _layout(integers: str, floats: str = "") -> Record:
 WINDOW_EVENT = _layout(
     "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
     "acked_segments ecn_segments lost_bytes lost_segments inflight_bytes delivered_bytes "
-    "window_bytes window_bytes_max app_limited",
+    "window_bytes window_bytes_max app_limited link_bytes_per_s",
     "rand hint_window_bytes",
 )
 WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s")
 PATH_EVENT = _layout(
-    "now_ns kind path n_paths rtt_ns bytes ready_bytes segment_bytes is_resend avoid_path",
+    "now_ns kind path n_paths rtt_ns bytes ready_bytes segment_bytes is_resend avoid_path flow",
     "rand rand2",
 )
 PATH_RESULT = _layout("path burst_bytes")
@@ -101,10 +103,11 @@ PATH_HEAD = _layout("usable inflight_bytes rtt_ns")
 LOSS_EVENT = _layout(
     "now_ns kind path segment_bytes rtt_ns srtt_ns rttvar_ns rtt_min_ns rto_ns "
     "newest_acked_sent_ns oldest_inflight_sent_ns newest_inflight_sent_ns highest_acked_seq "
-    "cumulative_seq acked_segments inflight_segments spurious_segments",
+    "cumulative_seq acked_segments inflight_segments spurious_segments sacked_segments "
+    "window_bytes probed_sent_ns",
     "rand",
 )
-LOSS_RESULT = _layout("lost_below_seq lost_sent_before_ns next_check_ns")
+LOSS_RESULT = _layout("lost_below_seq lost_sent_before_ns next_check_ns probe")
 CREDIT_EVENT = _layout(
     "now_ns kind demand_bytes granted_bytes received_bytes segment_bytes active_flows "
     "link_bytes_per_s ecn_segments",
@@ -187,6 +190,7 @@ class Policy:
     params: Record
     hooks: tuple[Hook, ...]
     module: str  # where it was declared
+    promises: Promises = NOTHING
 
     def __str__(self) -> str:
         return f"{self.family.name} policy {self.name!r} in {self.module}"
@@ -213,6 +217,7 @@ def _declare(
     shared: Record,
     params: Record,
     hooks: Mapping[str, Hook],
+    promises: Promises,
 ) -> Policy:
     plain = name.replace("-", "_")
     if not (plain.isidentifier() and plain.isascii() and plain == plain.lower()):
@@ -232,7 +237,8 @@ def _declare(
             )
     ordered = tuple(hooks[hook] for hook in family.hooks)
     module = str(ordered[1].__code__.co_filename)  # on_start may be the family's own
-    return Policy(family, name, flow, _joined(family.shared_head, shared), params, ordered, module)
+    whole = _joined(family.shared_head, shared)
+    return Policy(family, name, flow, whole, params, ordered, module, promises)
 
 
 def window_policy(
@@ -244,6 +250,7 @@ def window_policy(
     on_ack: Hook,
     on_loss: Hook,
     on_timeout: Hook,
+    promises: Promises = NOTHING,
 ) -> Policy:
     """How much a flow may have in flight, and how fast it sends."""
     return _declare(
@@ -253,6 +260,7 @@ def window_policy(
         EMPTY,
         params,
         {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss, "on_timeout": on_timeout},
+        promises,
     )
 
 
@@ -270,6 +278,7 @@ def path_policy(
     on_start: Hook = _start_path,
     pick: Hook,
     on_feedback: Hook,
+    promises: Promises = NOTHING,
 ) -> Policy:
     """Which path the next burst takes, and how long the burst is. The flow record is the peer's."""
     return _declare(
@@ -279,6 +288,7 @@ def path_policy(
         path,
         params,
         {"on_start": on_start, "pick": pick, "on_feedback": on_feedback},
+        promises,
     )
 
 
@@ -297,6 +307,7 @@ def loss_policy(
     on_start: Hook = _start_loss,
     on_ack: Hook,
     on_timer: Hook,
+    promises: Promises = NOTHING,
 ) -> Policy:
     """Which segments are taken for lost, as horizons, and when to look again."""
     return _declare(
@@ -306,6 +317,7 @@ def loss_policy(
         path,
         params,
         {"on_start": on_start, "on_ack": on_ack, "on_timer": on_timer},
+        promises,
     )
 
 
@@ -318,6 +330,7 @@ def credit_policy(
     on_start: Hook,
     on_demand: Hook,
     on_tick: Hook,
+    promises: Promises = NOTHING,
 ) -> Policy:
     """How much a sender may send, decided by its receiver. All flows share the port record."""
     return _declare(
@@ -327,4 +340,5 @@ def credit_policy(
         port,
         params,
         {"on_start": on_start, "on_demand": on_demand, "on_tick": on_tick},
+        promises,
     )

@@ -42,6 +42,7 @@ _MEANING = {
     "bytes": "that the feedback is about",
     "ready_bytes": "waiting to be sent",
     "avoid_path": "-1, or the path on which the segment was lost",
+    "flow": "whose burst or report it is: a hash, >= 0; -1: of no flow (a probe came back)",
     "usable": "0: dead or retired",
     "rto_ns": "with backoff",
     "newest_acked_sent_ns": "of the newest segment of this flow delivered on this path, -1: none",
@@ -55,6 +56,9 @@ _MEANING = {
     "demand_bytes": "cumulative: what the sender asked for",
     "received_bytes": "cumulative",
     "link_bytes_per_s": "0: unknown",
+    "sacked_segments": "of this flow, delivered above cumulative_seq",
+    "probed_sent_ns": "when the newest probe that came back on this path had left, -1: none",
+    "probe": "1: send a probe on this path now; its return reports by on_ack with probed_sent_ns",
     "granted_bytes": "cumulative, never falls",
     "next_tick_ns": "absolute; < 0: none",
 }

@@ -6,7 +6,7 @@
 struct event {
   int64_t now_ns, kind, path, segment_bytes, rtt_ns, rtt_min_ns, srtt_ns, ack_delay_ns, acked_bytes, acked_segments,
       ecn_segments, lost_bytes, lost_segments, inflight_bytes, delivered_bytes, window_bytes, window_bytes_max,
-      app_limited;
+      app_limited, link_bytes_per_s;
   double rand, hint_window_bytes;
 };
 

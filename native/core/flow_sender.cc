@@ -15,6 +15,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       ledger_(&shared->send_slabs),
       window_(shared, flow, peer_config.segment_bytes),
       loss_(shared, flow, peer_config.segment_bytes),
+      path_key_(static_cast<i64>(Random(flow_config.remote_token).next() >> 33)),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
       flow_(flow),
@@ -85,6 +86,7 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   request.ready_bytes = static_cast<i64>(queue_.unsent_bytes());
   request.segment_bytes = segment_payload_bytes_;
   request.is_resend = resend;
+  request.flow = path_key_;
   if (resend) request.avoid_path = ledger_.at(ledger_.first_lost()).path;
   const Pick pick = paths_->pick(now_ns, request);
   if (pick.path < 0) return Blocked::paths;

@@ -99,6 +99,8 @@ class FlowSender {
   u64 handed_out_bytes_ = 0;
   u64 granted_bytes_ = 0;
   u64 highest_acked_seq_ = 0;
+  i64 acked_segments_ = 0;       // each once
+  i64 path_key_;                 // a hash of the flow, for path policies that treat flows apart
   u64 advertised_sent_ = 0;      // 1 + the newest message sent that needed its advertisement
   i64 unjudged_resends_ = 0;     // not yet known to have been needless
   u32 reported_duplicates_ = 0;  // the receiver's count, as last reported

@@ -44,6 +44,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   }
   path.acked_bytes += segment.payload_bytes;
   ++path.acked_segments;
+  ++acked_segments_;
   acked->bytes += segment.payload_bytes;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
@@ -105,6 +106,8 @@ LossFacts FlowSender::loss_facts(i64 now_ns, u8 path) noexcept {
   }
   facts.highest_acked_seq = highest_acked_seq_;
   facts.cumulative_seq = ledger_.cumulative_seq();
+  facts.sacked_segments = acked_segments_ - static_cast<i64>(ledger_.cumulative_seq());
+  facts.window_bytes = window_.window_bytes();
   return facts;
 }
 
@@ -160,7 +163,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   const i64 measured_ns = now_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
   const i64 rtt_ns = fresh && measured_ns > 0 ? measured_ns : -1;
   paths_->on_feedback(now_ns, report.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good, rtt_ns,
-                      acked_bytes);
+                      acked_bytes, path_key_);
 
   if (acked_segments != 0) {
     WindowFacts facts = window_facts(now_ns, report.path);
@@ -224,7 +227,7 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
         const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
         i64 oldest_lost_ns = 0;
         const bool lost = apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns) != 0;
-        if (lost && paths_->on_timeout(now_ns, path, oldest_lost_ns)) {
+        if (lost && paths_->on_timeout(now_ns, path, oldest_lost_ns, path_key_)) {
           window_.on_timeout(window_facts(now_ns, path));
         }
       }

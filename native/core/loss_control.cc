@@ -17,7 +17,7 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   started_ = true;
   policy::LossEvent start = event;
   start.kind = -1;
-  policy::LossResult result{-1, -1, -1};
+  policy::LossResult result{-1, -1, -1, 0};
   if (policy_.call(policy::hook::start, &start, &result)) return;
   shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
@@ -42,13 +42,16 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
   event.acked_segments = facts.acked_segments;
   event.inflight_segments = path->inflight_segments;
   event.spurious_segments = facts.spurious_segments;
+  event.sacked_segments = facts.sacked_segments;
+  event.window_bytes = facts.window_bytes;
+  event.probed_sent_ns = -1;
   event.rand = shared_->random.uniform();
   if (!started_) start(event);
 
-  policy::LossResult result{-1, -1, -1};
+  policy::LossResult result{-1, -1, -1, 0};
   if (!policy_.call(hook, &event, &result)) {
     shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
-    result = policy::LossResult{-1, -1, -1};
+    result = policy::LossResult{-1, -1, -1, 0};
     if (policy_.fall_back()) {
       start(event);
       static_cast<void>(policy_.call(hook, &event, &result));

@@ -37,7 +37,8 @@ struct LossFacts {
   i64 rto_ns = 0;
   i64 oldest_sent_ns = -1, newest_sent_ns = -1;  // in flight on this path
   u64 highest_acked_seq = 0, cumulative_seq = 0;
-  i64 acked_segments = 0, spurious_segments = 0;
+  i64 acked_segments = 0, spurious_segments = 0, sacked_segments = 0;
+  i64 window_bytes = 0;
 };
 
 class LossControl {

@@ -21,6 +21,7 @@ policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   event.now_ns = now_ns;
   event.n_paths = static_cast<i64>(paths_.size());
   event.avoid_path = -1;
+  event.flow = -1;
   event.rand = shared_->random.uniform();
   event.rand2 = shared_->random.uniform();
   return event;
@@ -75,6 +76,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   event.segment_bytes = request.segment_bytes;
   event.is_resend = request.is_resend ? 1 : 0;
   event.avoid_path = request.avoid_path;
+  event.flow = request.flow;
   policy::PathResult result{};
   result.path = -1;
   const bool answered = ask(policy::hook::path_pick, &event, &result);
@@ -103,7 +105,7 @@ void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
   mirror(path);
 }
 
-void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes) noexcept {
+void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept {
   PathState& state = paths_[path];
   if (rtt_ns >= 0) state.rtt.on_sample(rtt_ns);
   on_heard(now_ns, path);
@@ -113,6 +115,7 @@ void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 by
   event.path = path;
   event.rtt_ns = std::max<i64>(rtt_ns, 0);
   event.bytes = bytes;
+  event.flow = flow;
   policy::PathResult result{};
   static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
 }
@@ -138,7 +141,7 @@ void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   if (!state.usable) set_usable(now_ns, path, true);
 }
 
-bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept {
+bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {
   PathState& state = paths_[path];
   if (state.heard_ns >= sent_ns) return false;
   ++state.timeouts;
@@ -147,6 +150,7 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept {
   policy::PathEvent event = this->event(now_ns);
   event.kind = policy::path_kind::timeout;
   event.path = path;
+  event.flow = flow;
   policy::PathResult result{};
   static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
   return true;
@@ -191,7 +195,7 @@ void PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (probe_id != state.probe_id || probe_id == 0) return;
   state.probe_id = 0;
   if (state.usable) set_probe(&state, kNever);
-  on_feedback(now_ns, path, Feedback::good, now_ns - state.probe_sent_ns, 0);
+  on_feedback(now_ns, path, Feedback::good, now_ns - state.probe_sent_ns, 0, -1);
 }
 
 i64 PathSet::poll_timeout() const noexcept {

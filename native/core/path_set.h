@@ -30,6 +30,7 @@ struct PickRequest {
   i64 segment_bytes = 0;
   int avoid_path = -1;  // the path that lost what is to be resent
   bool is_resend = false;
+  i64 flow = -1;  // a hash of the flow that asks
 };
 
 struct Pick {
@@ -49,10 +50,11 @@ class PathSet {
   void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged or lost
   void on_lost(u8 path, i64 segments) noexcept { paths_[path].segments_lost += segments; }
   // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
-  void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes) noexcept;
+  // `flow`: whose acknowledgment it was, -1 of no flow.
+  void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept;
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
-  bool on_timeout(i64 now_ns, u8 path, i64 sent_ns) noexcept;
+  bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept;
   void on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;

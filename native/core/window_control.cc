@@ -40,6 +40,7 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) con
   event.delivered_bytes = facts.delivered_bytes;
   event.window_bytes = window_bytes_;
   event.window_bytes_max = shared_->config.window_bytes_max;
+  event.link_bytes_per_s = shared_->config.link_bytes_per_s;
   event.app_limited = facts.app_limited ? 1 : 0;
   return event;
 }

@@ -169,6 +169,7 @@ std::string complaint(const Descriptor& descriptor) {
   if ((descriptor.params_bytes != 0) != (descriptor.params_default != nullptr)) {
     return "it lacks its default parameters";
   }
+  if (descriptor.params_fields == nullptr) return "it does not name its parameters";
   if (descriptor.hook_count != shape.hook_count) return "it has the wrong number of hooks";
   for (std::size_t i = 0; i < shape.hook_count; ++i) {
     if (descriptor.hooks[i] == nullptr) return "a hook is missing";

@@ -10,7 +10,7 @@
 namespace weft::policy {
 
 // Append-only: a field is added at the end, `descriptor_bytes` says how many the library knows.
-inline constexpr std::uint32_t kAbiVersion = 1;
+inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
 inline constexpr std::size_t kMaxHooks = 4;
 inline constexpr std::int64_t kMaxPaths = 256;
@@ -51,10 +51,12 @@ struct Descriptor {
   char cpu_baseline[24];       // "x86-64-v3" or "aarch64"
   const void* params_default;  // params_bytes of defaults
   Hook hooks[kMaxHooks];
+  const char* params_fields;  // a line for each field of the parameters: name, i or f, offset in bytes, count
 };
-static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks);
+static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8);
 static_assert(offsetof(Descriptor, name) == 40);
 static_assert(offsetof(Descriptor, params_default) == 184);
 static_assert(offsetof(Descriptor, hooks) == 192);
+static_assert(offsetof(Descriptor, params_fields) == 224);
 
 }  // namespace weft::policy

@@ -31,11 +31,12 @@ struct WindowEvent {
   std::int64_t delivered_bytes;  // cumulative
   std::int64_t window_bytes;     // in force
   std::int64_t window_bytes_max;
-  std::int64_t app_limited;  // 1: the sender had less to send than the window allowed
-  double rand;               // in [0, 1)
-  double hint_window_bytes;  // at start: 0, or the window of the policy that this one replaces
+  std::int64_t app_limited;       // 1: the sender had less to send than the window allowed
+  std::int64_t link_bytes_per_s;  // 0: unknown
+  double rand;                    // in [0, 1)
+  double hint_window_bytes;       // at start: 0, or the window of the policy that this one replaces
 };
-static_assert(sizeof(WindowEvent) == 160);
+static_assert(sizeof(WindowEvent) == 168);
 static_assert(offsetof(WindowEvent, now_ns) == 0);
 static_assert(offsetof(WindowEvent, kind) == 8);
 static_assert(offsetof(WindowEvent, path) == 16);
@@ -54,8 +55,9 @@ static_assert(offsetof(WindowEvent, delivered_bytes) == 112);
 static_assert(offsetof(WindowEvent, window_bytes) == 120);
 static_assert(offsetof(WindowEvent, window_bytes_max) == 128);
 static_assert(offsetof(WindowEvent, app_limited) == 136);
-static_assert(offsetof(WindowEvent, rand) == 144);
-static_assert(offsetof(WindowEvent, hint_window_bytes) == 152);
+static_assert(offsetof(WindowEvent, link_bytes_per_s) == 144);
+static_assert(offsetof(WindowEvent, rand) == 152);
+static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
 
 // What a window policy answers.
 struct WindowResult {
@@ -78,10 +80,11 @@ struct PathEvent {
   std::int64_t segment_bytes;
   std::int64_t is_resend;
   std::int64_t avoid_path;  // -1, or the path on which the segment was lost
+  std::int64_t flow;        // whose burst or report it is: a hash, >= 0; -1: of no flow (a probe came back)
   double rand;              // in [0, 1)
   double rand2;             // in [0, 1), independent of rand
 };
-static_assert(sizeof(PathEvent) == 96);
+static_assert(sizeof(PathEvent) == 104);
 static_assert(offsetof(PathEvent, now_ns) == 0);
 static_assert(offsetof(PathEvent, kind) == 8);
 static_assert(offsetof(PathEvent, path) == 16);
@@ -92,8 +95,9 @@ static_assert(offsetof(PathEvent, ready_bytes) == 48);
 static_assert(offsetof(PathEvent, segment_bytes) == 56);
 static_assert(offsetof(PathEvent, is_resend) == 64);
 static_assert(offsetof(PathEvent, avoid_path) == 72);
-static_assert(offsetof(PathEvent, rand) == 80);
-static_assert(offsetof(PathEvent, rand2) == 88);
+static_assert(offsetof(PathEvent, flow) == 80);
+static_assert(offsetof(PathEvent, rand) == 88);
+static_assert(offsetof(PathEvent, rand2) == 96);
 
 // What a path policy answers to pick.
 struct PathResult {
@@ -134,9 +138,12 @@ struct LossEvent {
   std::int64_t acked_segments;
   std::int64_t inflight_segments;  // on this path
   std::int64_t spurious_segments;  // resent ones whose first copy was delivered, since the last event
+  std::int64_t sacked_segments;    // of this flow, delivered above cumulative_seq
+  std::int64_t window_bytes;       // in force
+  std::int64_t probed_sent_ns;     // when the newest probe that came back on this path had left, -1: none
   double rand;                     // in [0, 1)
 };
-static_assert(sizeof(LossEvent) == 144);
+static_assert(sizeof(LossEvent) == 168);
 static_assert(offsetof(LossEvent, now_ns) == 0);
 static_assert(offsetof(LossEvent, kind) == 8);
 static_assert(offsetof(LossEvent, path) == 16);
@@ -154,18 +161,23 @@ static_assert(offsetof(LossEvent, cumulative_seq) == 104);
 static_assert(offsetof(LossEvent, acked_segments) == 112);
 static_assert(offsetof(LossEvent, inflight_segments) == 120);
 static_assert(offsetof(LossEvent, spurious_segments) == 128);
-static_assert(offsetof(LossEvent, rand) == 136);
+static_assert(offsetof(LossEvent, sacked_segments) == 136);
+static_assert(offsetof(LossEvent, window_bytes) == 144);
+static_assert(offsetof(LossEvent, probed_sent_ns) == 152);
+static_assert(offsetof(LossEvent, rand) == 160);
 
 // Horizons: the core walks its send order and takes what lies behind for lost.
 struct LossResult {
   std::int64_t lost_below_seq;       // -1: none
   std::int64_t lost_sent_before_ns;  // -1: none; what this flow sent on this path strictly before is lost
   std::int64_t next_check_ns;        // absolute; < 0: rto_ns after the oldest in flight
+  std::int64_t probe;  // 1: send a probe on this path now; its return reports by on_ack with probed_sent_ns
 };
-static_assert(sizeof(LossResult) == 24);
+static_assert(sizeof(LossResult) == 32);
 static_assert(offsetof(LossResult, lost_below_seq) == 0);
 static_assert(offsetof(LossResult, lost_sent_before_ns) == 8);
 static_assert(offsetof(LossResult, next_check_ns) == 16);
+static_assert(offsetof(LossResult, probe) == 24);
 
 // A sender's demand, or the receiver's tick.
 struct CreditEvent {

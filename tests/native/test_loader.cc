@@ -122,6 +122,7 @@ TEST(loader__a_descriptor_that_does_not_fit_is_named) {
   CHECK(has(broken([](Descriptor& d) { d.flow_bytes = 12; }), "size"));
   CHECK(has(broken([](Descriptor& d) { d.shared_bytes = 8; }), "size"));
   CHECK(has(broken([](Descriptor& d) { d.params_default = nullptr; }), "default parameters"));
+  CHECK(has(broken([](Descriptor& d) { d.params_fields = nullptr; }), "name its parameters"));
   CHECK(has(broken([](Descriptor& d) { d.hook_count = 4; }), "number of hooks"));
   CHECK(has(broken([](Descriptor& d) { d.hooks[1] = nullptr; }), "hook is missing"));
   CHECK(has(broken([](Descriptor& d) { std::memset(d.name, 'x', sizeof d.name); }), "without an end"));

@@ -54,7 +54,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
   for (const StackConfig& config : configs()) {
     Bench bench(config);
     CHECK(bench.picks(kMs) == std::set<int>({0, 1, 2, 3}));
-    bench.paths.on_timeout(20 * kMs, 2, 10 * kMs);
+    bench.paths.on_timeout(20 * kMs, 2, 10 * kMs, -1);
     CHECK(!bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_down, 2), 1);
     CHECK(bench.picks(20 * kMs) == std::set<int>({0, 1, 3}));
@@ -73,9 +73,9 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
 TEST(path_set__a_path_heard_since_then_is_not_silent) {
   Bench bench;
   bench.paths.on_heard(15 * kMs, 1);
-  bench.paths.on_timeout(20 * kMs, 1, 10 * kMs);
+  bench.paths.on_timeout(20 * kMs, 1, 10 * kMs, -1);
   CHECK(bench.paths.path(1).usable);
-  bench.paths.on_timeout(20 * kMs, 1, 16 * kMs);
+  bench.paths.on_timeout(20 * kMs, 1, 16 * kMs, -1);
   CHECK(!bench.paths.path(1).usable);
   bench.paths.on_heard(21 * kMs, 1);
   CHECK(bench.paths.path(1).usable);
@@ -85,7 +85,7 @@ TEST(path_set__probes_pause_twice_as_long_each_time_up_to_the_bound) {
   StackConfig config;
   config.rto_ns_max = 100 * kMs;
   Bench bench(config);
-  bench.paths.on_timeout(0, 0, 0);
+  bench.paths.on_timeout(0, 0, 0, -1);
   i64 last_ns = bench.paths.poll_timeout(), pause_ns = 0;
   u64 probe_id = 0;
   for (int i = 0; i < 12; ++i) {
@@ -101,7 +101,7 @@ TEST(path_set__probes_pause_twice_as_long_each_time_up_to_the_bound) {
 
 TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   Bench bench;
-  bench.paths.on_timeout(20 * kMs, 3, 10 * kMs);
+  bench.paths.on_timeout(20 * kMs, 3, 10 * kMs, -1);
   u64 first = 0, second = 0;
   CHECK_EQUAL(bench.paths.poll_probe(20 * kMs, &first), 3);
   CHECK_EQUAL(bench.paths.poll_probe(bench.paths.poll_timeout(), &second), 3);
@@ -118,11 +118,11 @@ TEST(path_set__a_copy_avoids_the_path_that_lost_it) {
   for (const StackConfig& config : configs()) {
     Bench bench(config);
     for (int avoid = 0; avoid < kPaths; ++avoid) CHECK_EQUAL(bench.picks(kMs, avoid).count(avoid), 0u);
-    for (u8 path = 1; path < kPaths; ++path) bench.paths.on_timeout(20 * kMs, path, 10 * kMs);
+    for (u8 path = 1; path < kPaths; ++path) bench.paths.on_timeout(20 * kMs, path, 10 * kMs, -1);
     // One path lives: better the same than none.
     CHECK(bench.picks(21 * kMs, 0) == std::set<int>({0}));
     // None lives: all are tried.
-    bench.paths.on_timeout(20 * kMs, 0, 10 * kMs);
+    bench.paths.on_timeout(20 * kMs, 0, 10 * kMs, -1);
     CHECK(!bench.paths.any_usable());
     CHECK(!bench.picks(21 * kMs).empty());
     CHECK_EQUAL(bench.picks(21 * kMs).count(-1), 0u);

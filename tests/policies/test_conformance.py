@@ -51,9 +51,11 @@ def test_conformance__library_needs_no_python(policy: Policy, folder: Path) -> N
 def test_conformance__descriptor_matches_the_records(policy: Policy, folder: Path) -> None:
     library = load(compile_policy(policy, folder / f"head_{policy.family.name}_{policy.name}.so"))
     head = library.descriptor
-    assert (head.descriptor_bytes, head.abi_version) == (224, 1)
+    assert (head.descriptor_bytes, head.abi_version) == (232, 2)
     assert library.name == policy.name
     assert library.family is policy.family
+    fields = [line.split() for line in library.params_fields.splitlines()]
+    assert [field[0] for field in fields] == list(policy.params.defaults)
     assert head.flow_bytes == policy.flow.size_bytes
     assert head.shared_bytes == policy.shared.size_bytes
     assert head.event_bytes == policy.family.event.size_bytes

@@ -15,14 +15,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from congestion.api import Policy
+from congestion.api import Policy, Record
 from transport.compiler import lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
 
-ABI_VERSION = 1  # kAbiVersion in native/policy/policy.h
+ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
 DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol
-DESCRIPTOR_BYTES = 224
+DESCRIPTOR_BYTES = 232
 HOOKS_MAX = 4
 
 # What a policy may need from others: libm and the two copies that LLVM makes by itself.
@@ -66,6 +66,14 @@ define i32 @"{name}"({given}) {{
 }}"""
 
 
+def _fields_text(params: Record) -> str:
+    lines = []
+    for name, (kind, offset, *_) in (params.dtype.fields or {}).items():
+        count = kind.shape[0] if kind.shape else 1
+        lines.append(f"{name} {kind.base.kind} {offset} {count}\n")
+    return "".join(lines)
+
+
 def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
     family = policy.family
     head = struct.pack(
@@ -92,13 +100,16 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
             f"{_bytes_ir(params)}, align 8\n"
         )
         pointer = "ptr @params_default"
+    named = _fields_text(policy.params).encode() + b"\0"
+    defaults += f"@params_fields = internal constant [{len(named)} x i8] {_bytes_ir(named)}\n"
     # A descriptor to link in must not become an export of the library that it ends up in.
     reach = "" if symbol == DESCRIPTOR else "hidden "
     slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
     return (
-        f"{defaults}@{symbol} = {reach}constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr] }} "
+        f"{defaults}@{symbol} = {reach}constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr], "
+        "ptr } "
         f"{{ [{len(head)} x i8] {_bytes_ir(head)}, {pointer}, "
-        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}] }}, align 8\n"
+        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}], ptr @params_fields }}, align 8\n"
     )
 
 

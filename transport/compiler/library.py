@@ -44,6 +44,7 @@ class Descriptor(ctypes.Structure):
         ("cpu_baseline", ctypes.c_char * 24),
         ("params_default", ctypes.c_void_p),
         ("hooks", ctypes.c_void_p * emit.HOOKS_MAX),
+        ("params_fields", ctypes.c_char_p),
     )
 
 
@@ -66,6 +67,11 @@ class Library:
     def params_default(self) -> bytes:
         where, size = self.descriptor.params_default, self.descriptor.params_bytes
         return ctypes.string_at(where, size) if where else b""
+
+    @property
+    def params_fields(self) -> str:
+        """A line for each parameter: name, i or f, offset in bytes, count."""
+        return bytes(self.descriptor.params_fields).decode()
 
     def call(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any

@@ -1,0 +1,81 @@
+"""Decides what a policy may say of itself: its source, the signals it reads, how it is to behave.
+
+Never measures anything: transport.conformance holds a policy to what it promises, and to nothing
+that it leaves out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIGNALS = ("rtt", "host_delay", "ecn", "loss", "timeout", "rate", "credit", "chance", "weights")
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """What a policy promises. A field left at None (or empty) promises nothing.
+
+    Window policies, measured in round trips of a fixed length with a full window acknowledged in
+    each (app_limited 0):
+
+    source: paper or specification, with the section.
+    signals: which of SIGNALS it decides by.
+    state_bytes_max: upper bound of the flow record plus one path or port record, bytes.
+    growth_segments: per round trip in which nothing is wrong, once any fast start has ended
+        (from `steady_window_segments` on): least and most, in segments.
+    growth_factor: the same as a factor a round trip, for multiplicative or logarithmic growth.
+    cut_on: the signals that shrink the window, each alone: of "loss", "ecn", "rtt" (a standing
+        queue of `cut_queue_rtts` least round trips).
+    cut_factor: what one congested round trip leaves of the window: least and most, as a share.
+    cuts_per_rtt: how often the window may shrink in one congested round trip.
+    fairness_min: Jain's index of the goodput of four equal flows at one bottleneck.
+    convergence_rtts: round trips after which a flow that joins another has its fair share to within
+        a factor of two.
+    utilization_min: share of a bottleneck that one flow fills.
+
+    Path policies:
+
+    spreads: every healthy path gets at least half of its fair share.
+    dead_path_picks: picks of a path that swallows everything (no reply, timeouts fed back as the
+        core feeds them) before its share falls below a tenth of the fair one.
+    heals_picks: picks after healing within which such a path has half of its fair share again.
+
+    Loss policies:
+
+    reorder_segments: reordering within one path, in segments, that causes no verdict.
+    repairs_rtts: round trips after which a single lost segment, with others delivered after it on
+        the same path, is taken for lost.
+    """
+
+    source: str = ""
+    signals: tuple[str, ...] = ()
+    state_bytes_max: int | None = None
+    growth_segments: Range | None = None
+    growth_factor: Range | None = None
+    steady_window_segments: int = 0
+    cut_on: tuple[str, ...] = ()
+    cut_queue_rtts: float = 4.0
+    cut_factor: Range | None = None
+    cuts_per_rtt: int | None = None
+    fairness_min: float | None = None
+    convergence_rtts: int | None = None
+    utilization_min: float | None = None
+    spreads: bool = False
+    dead_path_picks: int | None = None
+    heals_picks: int | None = None
+    reorder_segments: int | None = None
+    repairs_rtts: float | None = None
+
+    def __post_init__(self) -> None:
+        for signal in (*self.signals, *self.cut_on):
+            if signal not in SIGNALS:
+                raise ValueError(f"signal {signal!r}: there are {', '.join(SIGNALS)}")
+        for name in ("growth_segments", "growth_factor", "cut_factor"):
+            given = getattr(self, name)
+            if given is not None and not given[0] <= given[1]:
+                raise ValueError(f"{name} {given!r}: give the least first")
+
+
+NOTHING = Promises()
