@@ -1,6 +1,6 @@
 """Decides the window of a flow like TCP Reno: one more segment a round trip, half after a loss.
 
-Never touches paths. Try it: weft policy compile examples/my_policy.py"""
+Never touches paths. Try it: weft policy check examples/my_policy.py"""
 # mypy: allow-untyped-defs
 
 from congestion.api import record, window_policy
@@ -20,11 +20,12 @@ def grow(flow, params, event, result):
 
 
 def cut(flow, params, event, result):
-    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # at most once a round trip
+    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # once a round trip
         flow.window_bytes = max(flow.window_bytes * params.factor, params.window_bytes_min)
         flow.last_cut_ns = event.now_ns
     result.window_bytes = flow.window_bytes
 
 
-hooks = {"on_start": start, "on_ack": grow, "on_loss": cut, "on_timeout": cut}
-POLICY = window_policy("mine", flow=Flow, params=Params, **hooks)
+POLICY = window_policy(
+    "mine", flow=Flow, params=Params, on_start=start, on_ack=grow, on_loss=cut, on_timeout=cut
+)

@@ -3,9 +3,9 @@
 Never touches sequence order. Source: RFC 8985 (RACK-TLP), section 6, kept per path: across paths
 that a burst may take, reordering is the rule and says nothing.
 
-In place of the tail probe of section 7 the first timeout gives up the oldest segment alone: a
-verdict is all a loss policy can give, and over paths with a timeout of about a millisecond it comes
-as soon as the probe would.
+The tail probe of section 7 is a probe of the path and not a copy of the last segment: what was sent
+before it on that path and is still missing once it is back was lost, and nothing is sent twice to
+learn it. Where probes are lost too, the first timeout gives up the oldest segment alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import loss_policy, record
+from congestion.promises import Promises
 
 Path = record(
     reorder_quarters=int,  # the window, in quarters of the least RTT; 0 counts as 1
@@ -20,12 +21,17 @@ Path = record(
     rack_rtt_ns=int,  # how long the newest delivered segment took
     newest_ns=int,  # send time of that segment
     expiries=int,  # timeouts since an acknowledgment
+    asked_ns=int,  # when a probe was last asked for
+    probed_ns=int,  # send time of the newest probe that came back
+    probe_back_ns=int,  # and when it came
 )
 
 Params = record(
     reorder_floor_ns=20_000,  # receivers hand packets up in batches
     reorder_quarters_max=16,
     forget_rtts=1024,  # round trips without a needless resend that shrink the window again
+    hold_ns=50_000,  # receivers hold acknowledgments for 30 us and a wake-up: PTO's max_ack_delay
+    probe_rtts=2,  # PTO, section 7.2
 )
 
 
@@ -43,15 +49,38 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
     result.lost_sent_before_ns = horizon_ns
     result.next_check_ns = -1
+    result.probe = 0
     if event.oldest_inflight_sent_ns >= 0:
         oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
         if oldest_ns < event.newest_acked_sent_ns:  # overtaken: look again when its time is up
             result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
+        else:
+            judge_tail(path, params, event, result)
+
+
+def judge_tail(path: Any, params: Any, event: Any, result: Any) -> None:
+    """Nothing newer has been delivered: a probe tells a lost tail from a slow one."""
+    if event.oldest_inflight_sent_ns < path.probed_ns:
+        due_ns = path.probe_back_ns + params.hold_ns + reorder_ns(path, params, event)
+        if event.now_ns >= due_ns:
+            result.lost_sent_before_ns = max(result.lost_sent_before_ns, path.probed_ns)
+        else:
+            result.next_check_ns = due_ns
+    elif path.asked_ns < event.newest_inflight_sent_ns:
+        due_ns = event.newest_inflight_sent_ns + params.probe_rtts * event.srtt_ns + params.hold_ns
+        if event.now_ns >= due_ns:
+            result.probe = 1
+            path.asked_ns = event.now_ns
+        elif due_ns < event.oldest_inflight_sent_ns + event.rto_ns:
+            result.next_check_ns = due_ns
 
 
 def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     path = paths[event.path]
     path.expiries = 0
+    if event.probed_sent_ns > path.probed_ns:
+        path.probed_ns = event.probed_sent_ns
+        path.probe_back_ns = event.now_ns
     if event.spurious_segments > 0:
         path.reorder_quarters = min(path.reorder_quarters + 1, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
@@ -79,4 +108,16 @@ def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> Non
         result.next_check_ns = event.now_ns + event.rto_ns
 
 
-POLICY = loss_policy("rack", path=Path, params=Params, on_ack=on_ack, on_timer=on_timer)
+POLICY = loss_policy(
+    "rack",
+    path=Path,
+    params=Params,
+    on_ack=on_ack,
+    on_timer=on_timer,
+    promises=Promises(
+        source="RFC 8985, sections 6 and 7, per path",
+        signals=("rtt", "loss", "timeout"),
+        state_bytes_max=64,
+        repairs_rtts=2.0,
+    ),
+)

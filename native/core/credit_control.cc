@@ -20,22 +20,25 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
   event.segment_bytes = segment_bytes_;
   event.active_flows = port_->active_flows;
   event.link_bytes_per_s = shared_->config.link_bytes_per_s;
+  event.ecn_segments = ecn_segments_;
+  ecn_segments_ = 0;
   event.rand = shared_->random.uniform();
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
   if (!started_) {
     started_ = true;
     policy::CreditEvent start = event;
     start.kind = -1;
-    if (!policy_.call(policy::hook::start, &start, &result)) {
+    if (!policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_)) {
       shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
-      if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+      if (policy_.fall_back())
+        static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
     }
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
   }
-  if (!policy_.call(hook, &event, &result)) {
+  if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
     shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
-    if (policy_.fall_back()) static_cast<void>(policy_.call(hook, &event, &result));
+    if (policy_.fall_back()) static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
   }
   tick_ns_ = result.next_tick_ns < 0 ? kNever : std::max(result.next_tick_ns, now_ns + 10'000);
   if (result.granted_bytes <= static_cast<i64>(granted_bytes_)) return false;

@@ -2,9 +2,6 @@
 // Holds one flow's record; the port record belongs to the stack and is shared by all flows of its ports.
 #pragma once
 
-#include <algorithm>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "native/core/policy_slot.h"
@@ -12,23 +9,34 @@
 
 namespace weft::core {
 
-// The receiving port's record, one an engine.
+// The receiving ports' record: one an engine for each credit policy in use.
 struct CreditPort {
+  const policy::Descriptor* descriptor = nullptr;
   std::vector<i64> record;  // the policy's own, zeroed; int64 words keep it aligned
   i64 active_flows = 0;
 };
 
 class CreditControl {
  public:
-  CreditControl(Shared* shared, CreditPort* port, u32 flow, u16 segment_bytes) noexcept
+  CreditControl(Shared* shared, CreditPort* port, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept
       : shared_(shared),
         port_(port),
-        policy_(policy::Family::credit, shared->config.credit),
+        policy_(policy::Family::credit, choice),
         flow_(flow),
         segment_bytes_(segment_bytes) {}
 
   bool open() noexcept;
   u64 granted_bytes() const noexcept { return granted_bytes_; }
+  CreditPort* port() noexcept { return port_; }
+  void on_mark() noexcept { ++ecn_segments_; }
+  // Begins where another policy stopped: nothing granted is taken back.
+  void resume(u64 granted_bytes, u64 demand_bytes) noexcept {
+    granted_bytes_ = granted_bytes;
+    demand_bytes_ = demand_bytes;
+  }
+  u64 demand_bytes() const noexcept { return demand_bytes_; }
+  bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
+  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
   // True when the grant grew: an acknowledgment should say so.
   bool on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept;
   bool on_timer(i64 now_ns, u64 received_bytes) noexcept;
@@ -43,6 +51,7 @@ class CreditControl {
   u32 flow_;
   u16 segment_bytes_;
   bool started_ = false;
+  i64 ecn_segments_ = 0;  // marked, since the policy was last told
   u64 demand_bytes_ = 0;
   u64 granted_bytes_ = 0;
   i64 tick_ns_ = kNever;

@@ -10,11 +10,11 @@
 namespace weft::core {
 
 struct Flow {
-  Flow(Shared* shared, CreditPort* port, u32 index, const FlowConfig& flow_config, Peer* owner)
+  Flow(Shared* shared, PolicyChoice credit, CreditPort* port, u32 index, const FlowConfig& flow_config, Peer* owner)
       : config(flow_config),
         peer(owner),
         tx(shared, index, flow_config, owner->config(), &owner->paths()),
-        rx(shared, port, index, flow_config, owner->config()) {}
+        rx(shared, credit, port, index, flow_config, owner->config()) {}
 
   FlowConfig config;
   Peer* peer;

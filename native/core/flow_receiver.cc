@@ -8,26 +8,42 @@
 
 namespace weft::core {
 
-FlowReceiver::FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config,
-                           const PeerConfig& peer_config) noexcept
+FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
+                           const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept
     : shared_(shared),
       window_(&shared->bitmaps),
       queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
       acks_(peer_config.path_count),
-      port_(port),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
       flow_(flow),
       peer_(flow_config.peer),
+      segment_bytes_(peer_config.segment_bytes),
       path_count_(peer_config.path_count) {
-  if (!shared->config.credit) return;
-  credit_.reset(new (std::nothrow) CreditControl(shared, port, flow, peer_config.segment_bytes));
-  if (credit_ != nullptr && !credit_->open()) credit_.reset();
-  if (credit_ != nullptr) ++port->active_flows;
+  if (port != nullptr) static_cast<void>(set_credit(choice, port));
 }
 
 FlowReceiver::~FlowReceiver() {
-  if (credit_ != nullptr) --port_->active_flows;
+  if (credit_ != nullptr) --credit_->port()->active_flows;
+}
+
+bool FlowReceiver::set_credit(PolicyChoice choice, CreditPort* port) noexcept {
+  std::unique_ptr<CreditControl> made;
+  if (choice) {
+    made.reset(new (std::nothrow) CreditControl(shared_, port, choice, flow_, segment_bytes_));
+    if (made == nullptr || !made->open()) return false;
+    const auto received = static_cast<u64>(counters_.bytes_received);
+    made->resume(std::max(credit_ == nullptr ? 0 : credit_->granted_bytes(), received),
+                 credit_ == nullptr ? 0 : credit_->demand_bytes());
+    ++port->active_flows;
+  }
+  if (credit_ != nullptr) {
+    --credit_->port()->active_flows;
+    credit_lifted_ = made == nullptr;
+  }
+  credit_ = std::move(made);
+  if (acks_.activate()) acks_.on_due(last_path_);  // the sender must hear of it, or it waits for the old one's grants
+  return true;
 }
 
 wire::Common FlowReceiver::common(u8 path) const noexcept {
@@ -81,6 +97,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   acks_.on_segment(now_ns, path, data.sent_ns, datagram.payload_bytes, datagram.congestion_experienced);
   if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
+    if (datagram.congestion_experienced) credit_->on_mark();
     static_cast<void>(credit_->on_demand(now_ns, 0, static_cast<u64>(counters_.bytes_received)));
   }
   return Outcome::taken;
@@ -142,7 +159,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.bitmap_words = window_.copy_words(ack.base_seq, wire::kAckWordsMax, words);
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
-  ack.granted_bytes = credit_ == nullptr ? kNoCredit : credit_->granted_bytes();
+  ack.granted_bytes = credit_ != nullptr ? credit_->granted_bytes() : credit_lifted_ ? kNoCredit - 1 : kNoCredit;
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, reports);
   out->path = path;

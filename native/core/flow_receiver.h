@@ -17,9 +17,13 @@ class FlowReceiver {
  public:
   enum class Outcome : u8 { taken, duplicate, refused, bad_crc, too_long };
 
-  FlowReceiver(Shared* shared, CreditPort* port, u32 flow, const FlowConfig& flow_config,
+  // `port`: null when no credit policy is in force.
+  FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
                const PeerConfig& peer_config) noexcept;
   ~FlowReceiver();
+  // Another credit policy from now on, or none. False when out of memory: the old one stays.
+  bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
+  CreditControl* credit() noexcept { return credit_.get(); }
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
   Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
@@ -54,17 +58,18 @@ class FlowReceiver {
   AckSchedule acks_;
   Advertiser advertiser_;
   std::unique_ptr<CreditControl> credit_;  // only when a credit policy is in force
-  CreditPort* port_;
   FlowCounters counters_;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
   u32 remote_flow_;
   u32 flow_;
   u32 peer_;
+  u16 segment_bytes_;
   u16 path_count_;
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;
+  bool credit_lifted_ = false;  // a sender that was limited is to be so no more
 };
 
 }  // namespace weft::core

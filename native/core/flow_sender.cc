@@ -13,8 +13,9 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
     : shared_(shared),
       paths_(paths),
       ledger_(&shared->send_slabs),
-      window_(shared, flow, peer_config.segment_bytes),
-      loss_(shared, flow, peer_config.segment_bytes),
+      window_(shared, flow_config.own_policies ? flow_config.window : shared->config.window, flow,
+              peer_config.segment_bytes),
+      loss_(shared, flow_config.own_policies ? flow_config.loss : shared->config.loss, flow, peer_config.segment_bytes),
       path_key_(static_cast<i64>(Random(flow_config.remote_token).next() >> 33)),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
@@ -203,7 +204,7 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
   window_.pacer().on_sent(now_ns, payload_bytes);
   FlowPath& path = flow_path(out->path);
   active_paths_[out->path / 64] |= u64{1} << (out->path % 64);
-  if (path.next_check_ns == kNever) path.next_check_ns = now_ns + paths_->rto_ns(out->path);
+  if (path.next_check_ns == kNever) path.next_check_ns = now_ns + paths_->first_check_ns(out->path);
   next_check_ns_ = std::min(next_check_ns_, path.next_check_ns);
 }
 

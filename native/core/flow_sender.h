@@ -35,6 +35,8 @@ class FlowSender {
   // Data that nobody sends without the last advertisement has gone out.
   bool adverts_confirmed_by_data() const noexcept { return advertised_sent_ >= adverts_.known(); }
   void on_timer(i64 now_ns) noexcept;
+  // A probe that a loss policy asked for came back: what had left before it has arrived by now, or never will.
+  void on_probed(i64 now_ns, u8 path) noexcept;
   // The three things a sender waits for besides packets; kNever when it does not.
   i64 check_ns() const noexcept { return next_check_ns_; }
   // (Paced with nothing left: what was to be resent has been acknowledged after all.)
@@ -54,6 +56,8 @@ class FlowSender {
   void release_idle() noexcept;
   FlowCounters& counters() noexcept { return counters_; }
   WindowControl& window() noexcept { return window_; }
+  LossControl& loss() noexcept { return loss_; }
+  i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
   std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
 
  private:

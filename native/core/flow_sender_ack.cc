@@ -108,6 +108,7 @@ LossFacts FlowSender::loss_facts(i64 now_ns, u8 path) noexcept {
   facts.cumulative_seq = ledger_.cumulative_seq();
   facts.sacked_segments = acked_segments_ - static_cast<i64>(ledger_.cumulative_seq());
   facts.window_bytes = window_.window_bytes();
+  facts.probed_sent_ns = paths_->path(path).probed_sent_ns;
   return facts;
 }
 
@@ -122,6 +123,7 @@ void FlowSender::note_check(u8 path) noexcept {
 i64 FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end,
                               i64* oldest_lost_ns) noexcept {
   FlowPath& state = flow_path(path);
+  if (horizon.probe) paths_->ask_probe(now_ns, path);
   i64 lost_bytes = 0, lost_segments = 0;
   while (!state.order.empty()) {
     const u64 seq = ledger_.seq_of(state.order.head);
@@ -214,6 +216,14 @@ bool FlowSender::on_final(i64 now_ns, u64 cumulative_seq) noexcept {
   ack.cumulative_seq = ack.base_seq = cumulative_seq;
   ack.granted_bytes = kNoCredit;
   return on_ack(now_ns, common, ack);
+}
+
+void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
+  if (per_path_ == nullptr || flow_path(path).order.empty()) return;
+  const LossHorizon horizon = loss_.on_ack(loss_facts(now_ns, path), &flow_path(path));
+  i64 oldest_lost_ns = 0;
+  static_cast<void>(apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns));
+  note_check(path);
 }
 
 void FlowSender::on_timer(i64 now_ns) noexcept {

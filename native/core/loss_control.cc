@@ -18,9 +18,9 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   policy::LossEvent start = event;
   start.kind = -1;
   policy::LossResult result{-1, -1, -1, 0};
-  if (policy_.call(policy::hook::start, &start, &result)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_)) return;
   shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
-  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
 }
 
 LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {
@@ -44,23 +44,24 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
   event.spurious_segments = facts.spurious_segments;
   event.sacked_segments = facts.sacked_segments;
   event.window_bytes = facts.window_bytes;
-  event.probed_sent_ns = -1;
+  event.probed_sent_ns = facts.probed_sent_ns;
   event.rand = shared_->random.uniform();
   if (!started_) start(event);
 
   policy::LossResult result{-1, -1, -1, 0};
-  if (!policy_.call(hook, &event, &result)) {
+  if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
     shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
     result = policy::LossResult{-1, -1, -1, 0};
     if (policy_.fall_back()) {
       start(event);
-      static_cast<void>(policy_.call(hook, &event, &result));
+      static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
     }
   }
 
   LossHorizon horizon;
   horizon.sent_before_ns = std::min(result.lost_sent_before_ns, facts.now_ns);
   horizon.below_seq = result.lost_below_seq;
+  horizon.probe = result.probe != 0;
   if (facts.oldest_sent_ns < 0) {
     path->next_check_ns = kNever;
     return horizon;

@@ -24,6 +24,7 @@ struct FlowPath {
 struct LossHorizon {
   i64 sent_before_ns = -1;
   i64 below_seq = -1;
+  bool probe = false;  // the path is to be probed: what comes back says what the tail's silence means
   bool names(const SentSegment& segment, u64 seq) const noexcept {
     return segment.sent_ns < sent_before_ns || static_cast<i64>(seq) < below_seq;
   }
@@ -39,21 +40,27 @@ struct LossFacts {
   u64 highest_acked_seq = 0, cumulative_seq = 0;
   i64 acked_segments = 0, spurious_segments = 0, sacked_segments = 0;
   i64 window_bytes = 0;
+  i64 probed_sent_ns = -1;
 };
 
 class LossControl {
  public:
-  LossControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
-      : shared_(shared),
-        policy_(policy::Family::loss, shared->config.loss),
-        flow_(flow),
-        segment_bytes_(segment_bytes) {}
+  LossControl(Shared* shared, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept
+      : shared_(shared), policy_(policy::Family::loss, choice), flow_(flow), segment_bytes_(segment_bytes) {}
 
   bool open(std::size_t path_count) noexcept { return policy_.open(path_count); }
   void close() noexcept {
     policy_.close();
     started_ = false;
   }
+  // Another policy from now on, with records of its own. False when out of memory: the old one stays.
+  bool replace(PolicyChoice choice) noexcept {
+    if (!policy_.replace(choice)) return false;
+    started_ = false;
+    return true;
+  }
+  bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
+  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
   // Both set path->next_check_ns (kNever when nothing is in flight there).
   LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_ack, 0, facts, path);

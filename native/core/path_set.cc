@@ -6,13 +6,13 @@
 
 namespace weft::core {
 
-PathSet::PathSet(Shared* shared, u32 peer, u16 count, i64 room_bytes)
+PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes)
     : shared_(shared),
       peer_(peer),
       room_bytes_(room_bytes),
       paths_(count),
       usable_count_(count),
-      policy_(policy::Family::path, shared->config.path) {}
+      policy_(policy::Family::path, choice ? choice : shared->config.path) {}
 
 bool PathSet::open() noexcept { return policy_.open(paths_.size()); }
 
@@ -33,20 +33,20 @@ void PathSet::start_policy(i64 now_ns) noexcept {
   policy::PathEvent start = event(now_ns);
   start.kind = -1;
   policy::PathResult result{};
-  if (policy_.call(policy::hook::start, &start, &result)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return;
   shared_->on_policy_failed(policy::Family::path, kNone, peer_);
   if (!policy_.fall_back()) return;  // out of memory: the core's own choice of a path stands behind every pick
   for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result));  // `fixed` cannot fail
+  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_));  // `fixed` cannot fail
 }
 
 bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {
   if (!started_) start_policy(event->now_ns);
-  if (policy_.call(hook, event, result)) return true;
+  if (policy_.call(hook, event, result, shared_->tap, peer_)) return true;
   shared_->on_policy_failed(policy::Family::path, kNone, peer_);
   if (policy_.fall_back()) start_policy(event->now_ns);
   *result = policy::PathResult{};
-  return policy_.call(hook, event, result);
+  return policy_.call(hook, event, result, shared_->tap, peer_);
 }
 
 void PathSet::mirror(u8 path) noexcept {
@@ -176,7 +176,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     PathState& state = paths_[i];
     if (state.probe_ns > now_ns) continue;
-    if (state.usable && state.rtt.measured()) {
+    if (state.usable && state.rtt.measured() && !state.probe_asked) {
       set_probe(&state, kNever);  // traffic has measured it meanwhile
       continue;
     }
@@ -184,18 +184,39 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
     state.probe_interval_ns = std::min(2 * state.probe_interval_ns, shared_->config.rto_ns_max);
     state.probe_id = shared_->random.next();
     state.probe_sent_ns = now_ns;
+    state.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
+    state.probe_asked = false;
     *probe_id = state.probe_id;
     return static_cast<int>(i);
   }
   return -1;
 }
 
-void PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
+void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   PathState& state = paths_[path];
-  if (probe_id != state.probe_id || probe_id == 0) return;
+  // A silent path is probed anyway; one probe a round trip says all there is to say.
+  if (!state.usable || state.probe_asked || now_ns - state.probe_sent_ns < state.rtt.smoothed_ns()) return;
+  state.probe_asked = true;
+  state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
+  set_probe(&state, now_ns);
+}
+
+bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
+  PathState& state = paths_[path];
+  if (probe_id != state.probe_id || probe_id == 0) return false;
   state.probe_id = 0;
+  const bool asked = state.probe_order_ns >= 0;
+  if (asked) state.probed_sent_ns = std::max(state.probed_sent_ns, state.probe_order_ns);
   if (state.usable) set_probe(&state, kNever);
   on_feedback(now_ns, path, Feedback::good, now_ns - state.probe_sent_ns, 0, -1);
+  return asked;
+}
+
+bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {
+  if (!policy_.replace(choice)) return false;
+  for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
+  if (started_) start_policy(now_ns);
+  return true;
 }
 
 i64 PathSet::poll_timeout() const noexcept {

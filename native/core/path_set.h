@@ -2,6 +2,7 @@
 // Knows no flow; reads no clock; sends nothing itself (poll_probe says what to send).
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "native/core/policy_slot.h"
@@ -17,7 +18,10 @@ struct PathState {
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
-  i64 probe_sent_ns = 0;  // of that probe
+  i64 probe_sent_ns = 0;     // of that probe
+  bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
+  i64 probe_order_ns = -1;   // that probe's place among the segments' send times
+  i64 probed_sent_ns = -1;   // and of the newest such probe that came back
   i64 bytes_sent = 0;
   i64 segments_sent = 0;
   i64 segments_lost = 0;
@@ -42,7 +46,7 @@ class PathSet {
  public:
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
-  PathSet(Shared* shared, u32 peer, u16 count, i64 room_bytes);
+  PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes);
   bool open() noexcept;
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
@@ -55,7 +59,11 @@ class PathSet {
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
   bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept;
-  void on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
+  // True when a loss policy had asked for it.
+  bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
+  void ask_probe(i64 now_ns, u8 path) noexcept;
+  // Another policy from now on. False when out of memory: the old one stays.
+  bool replace(i64 now_ns, PolicyChoice choice) noexcept;
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;
 
@@ -66,6 +74,11 @@ class PathSet {
   i64 poll_timeout() const noexcept;
 
   i64 rto_ns(u8 path) const noexcept;
+  // When a loss policy is first asked about a tail: two round trips (RFC 8985, section 7.2), or the timeout.
+  i64 first_check_ns(u8 path) const noexcept {
+    const RttEstimator& rtt = paths_[path].rtt;
+    return rtt.measured() ? std::min(2 * rtt.smoothed_ns(), rto_ns(path)) : rto_ns(path);
+  }
   const PathState& path(std::size_t index) const noexcept { return paths_[index]; }
   u16 count() const noexcept { return static_cast<u16>(paths_.size()); }
   bool any_usable() const noexcept { return usable_count_ != 0; }

@@ -16,7 +16,7 @@ class Peer {
   Peer(Shared* shared, u32 index, const PeerConfig& config)
       : shared_(shared),
         config_(config),
-        paths_(shared, index, config.path_count, config.port_buffer_bytes),
+        paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes),
         index_(index) {}
 
   bool open() noexcept { return paths_.open(); }

@@ -41,10 +41,28 @@ bool PolicySlot::replace(PolicyChoice choice) noexcept {
   const void* params_before = params_;
   descriptor_ = choice ? choice.descriptor : &policy::fixed(family_);
   params_ = choice && choice.params != nullptr ? choice.params : descriptor_->params_default;
-  if (open(shared_count_)) return true;
+  if (!open_ || open(shared_count_)) return true;
   descriptor_ = before;
   params_ = params_before;
   return false;
+}
+
+void PolicySlot::tell(DecisionTap* tap, u32 owner, std::size_t hook, const void* event, const void* result,
+                      bool ok) const noexcept {
+  Decision decision;
+  decision.family = family_;
+  decision.hook = hook;
+  decision.owner = owner;
+  decision.descriptor = descriptor_;
+  decision.params = params_;
+  decision.event = event;
+  decision.result = result;
+  if (family_ == policy::Family::path) {
+    decision.paths = static_cast<const std::byte*>(shared_);
+    decision.path_count = shared_count_;
+  }
+  decision.ok = ok;
+  tap->on_decision(decision);
 }
 
 bool PolicySlot::fall_back() noexcept { return replace(PolicyChoice{}); }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "native/core/decision_tap.h"
 #include "native/core/types.h"
 
 namespace weft::core {
@@ -22,13 +23,22 @@ class PolicySlot {
   }
   void close() noexcept;  // gives the records back; open() begins anew
 
-  // False when the policy failed; the caller then decides with what fall_back() leaves.
-  bool call(std::size_t hook, const void* event, void* result) noexcept {
-    return descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
+  // False when the policy failed; the caller then decides with what fall_back() leaves. `tap` (or null) is told.
+  bool call(std::size_t hook, const void* event, void* result, DecisionTap* tap, u32 owner) noexcept {
+    const bool ok =
+        descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
+    if (tap != nullptr) tell(tap, owner, hook, event, result, ok);
+    return ok;
   }
   // Replaces the policy by `fixed`, with fresh records. False when out of memory (the old one stays, harmless).
   bool fall_back() noexcept;
   bool replace(PolicyChoice choice) noexcept;
+  // Other parameters for the same policy, whose records stay. False when another policy runs here by now.
+  bool set_params(PolicyChoice choice) noexcept {
+    if (descriptor_ != choice.descriptor) return false;
+    params_ = choice.params != nullptr ? choice.params : descriptor_->params_default;
+    return true;
+  }
 
   void* shared(std::size_t index) noexcept {
     return static_cast<std::byte*>(shared_) + index * descriptor_->shared_bytes;
@@ -37,6 +47,9 @@ class PolicySlot {
   std::size_t bytes_held() const noexcept { return bytes_; }
 
  private:
+  void tell(DecisionTap* tap, u32 owner, std::size_t hook, const void* event, const void* result,
+            bool ok) const noexcept;
+
   const policy::Descriptor* descriptor_;
   const void* params_;
   policy::Family family_;

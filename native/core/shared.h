@@ -2,6 +2,7 @@
 // Owned by the stack; handed to the machines by reference; holds no protocol state.
 #pragma once
 
+#include "native/core/decision_tap.h"
 #include "native/core/events.h"
 #include "native/core/random.h"
 #include "native/core/receive_window.h"
@@ -37,6 +38,7 @@ struct Shared {
   SlabPool eager_blocks;
   EventQueue events;
   StackCounters counters;
+  DecisionTap* tap = nullptr;  // who records decisions; null: nobody
   i64 last_sent_ns = 0;
 
   // A send time no other segment has, so that "sent before" orders all of them, also within a train (RFC 8985 breaks

@@ -25,10 +25,7 @@ constexpr u32 kIndexMax = 1u << 20;
 
 }  // namespace
 
-Stack::Stack(const StackConfig& config) : shared_(config) {
-  const auto* credit = config.credit.descriptor;
-  if (credit != nullptr) credit_port_.record.resize((credit->shared_bytes + 7) / 8);
-}
+Stack::Stack(const StackConfig& config) : shared_(config) {}
 
 // Flows refer to their peers' paths: they go first.
 Stack::~Stack() { flows_.clear(); }
@@ -84,7 +81,8 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
   if (owner->dead()) return Status::peer_dead;
   try {
     owner->path_waiters().reserve(flows_.size());
-    flows_[index] = std::make_unique<Flow>(&shared_, &credit_port_, index, config, owner);
+    const PolicyChoice credit = config.own_policies ? config.credit : shared_.config.credit;
+    flows_[index] = std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner);
     ++owner->flows;
     owner->paths().measure(now_ns);
     if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);

@@ -39,6 +39,16 @@ class Stack {
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
+  // Live changes, on the engine's thread (stack_policies.cc). Nothing in flight is touched; false when out of memory.
+  bool replace_window(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
+  bool replace_loss(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
+  bool replace_credit(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
+  bool replace_path(i64 now_ns, u32 peer, PolicyChoice choice) noexcept;
+  // The same policy with other parameters. False when another policy runs there by now (`fixed`, after a failure).
+  bool set_params(policy::Family family, u32 flow_or_peer, PolicyChoice choice) noexcept;
+  // The policy that decides there now; null for a credit policy that is not in force.
+  const policy::Descriptor* in_force(policy::Family family, u32 flow_or_peer) noexcept;
+
   const StackCounters& counters() const noexcept { return shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
   Shared& shared() noexcept { return shared_; }
@@ -56,6 +66,8 @@ class Stack {
     ++*counter;
     return false;
   }
+  // stack_policies.cc
+  CreditPort* credit_port(PolicyChoice choice);
   // stack_receive.cc
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;
@@ -64,6 +76,7 @@ class Stack {
   bool on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept;
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;
   void wake_path_waiters(Peer& peer) noexcept;
+  void on_probed(i64 now_ns, Peer* peer, u8 path) noexcept;
   // stack_transmit.cc
   bool transmit_control(i64 now_ns, TxBurst* out) noexcept;
   bool transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept;
@@ -77,7 +90,7 @@ class Stack {
   void on_peer_timer(i64 now_ns, u32 index) noexcept;
 
   Shared shared_;
-  CreditPort credit_port_;
+  std::vector<std::unique_ptr<CreditPort>> credit_ports_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Flow>> flows_;
   std::vector<u8> reserved_peers_, reserved_flows_;

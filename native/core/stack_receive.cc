@@ -64,6 +64,7 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
     case wire::Type::ack:
       if (!flow.tx.on_ack(now_ns, packet.common, packet.ack)) return refuse(&shared_.counters.malformed);
       wake_path_waiters(*flow.peer);
+      if (flow.peer->paths().poll_timeout() <= now_ns) queue_peer_control(flow.config.peer);
       return true;
     case wire::Type::advert:
       return on_advert(now_ns, index, flow, packet.advert);
@@ -151,11 +152,23 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
     target->paths().measure(now_ns);  // its paths are open now: an earlier question of ours may have come too soon
     queue_peer_control(index);
   } else {
-    target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id);
+    if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
+      on_probed(now_ns, target, packet.common.path);
+    }
     wake_path_waiters(*target);
   }
   schedule_peer(index);
   return true;
+}
+
+// A loss policy asked: every flow that waits for this path learns of it. Rare enough to walk the table.
+void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
+  for (u32 index = 0; index < flows_.size(); ++index) {
+    Flow* target = flow(index);
+    if (target == nullptr || target->peer != peer || !target->is_open() || !target->tx.has_inflight()) continue;
+    target->tx.on_probed(now_ns, path);
+    refresh(now_ns, index);
+  }
 }
 
 void Stack::wake_path_waiters(Peer& peer) noexcept {

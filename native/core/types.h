@@ -63,6 +63,7 @@ struct PeerConfig {
   u32 train_bytes_max = 1472;       // largest burst the datapath takes in one go
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
   bool payload_crc = false;         // one of the two ends wants it
+  PolicyChoice path;                // empty: the stack's
 };
 
 // What may go before its receive is known; the two ends must agree on it.
@@ -78,7 +79,9 @@ struct FlowConfig {
   u64 local_token = 0;  // what packets to us must carry
   u8 stripe = 0;        // which of `stripes` flows of the connection this is
   u8 stripes = 1;
-  u64 eager_bytes_max = ~u64{0};  // the other end's limits; the smaller of both is in force
+  bool own_policies = false;          // the three below instead of the stack's
+  PolicyChoice window, loss, credit;  // credit may be empty
+  u64 eager_bytes_max = ~u64{0};      // the other end's limits; the smaller of both is in force
   u64 eager_slots_max = ~u64{0};
 };
 

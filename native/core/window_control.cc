@@ -13,11 +13,8 @@ constexpr i64 kWindowSegmentsMin = 2;
 
 }  // namespace
 
-WindowControl::WindowControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept
-    : shared_(shared),
-      policy_(policy::Family::window, shared->config.window),
-      flow_(flow),
-      segment_bytes_(segment_bytes) {}
+WindowControl::WindowControl(Shared* shared, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept
+    : shared_(shared), policy_(policy::Family::window, choice), flow_(flow), segment_bytes_(segment_bytes) {}
 
 policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) const noexcept {
   policy::WindowEvent event{};
@@ -64,10 +61,10 @@ void WindowControl::start(i64 now_ns) noexcept {
   policy::WindowEvent start = event(facts, -1);
   start.hint_window_bytes = static_cast<double>(window_bytes_);
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(policy::hook::start, &start, &result) && apply(result)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_) && apply(result)) return;
   shared_->on_policy_failed(policy::Family::window, flow_, kNone);
   result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0};
-  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result));
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
   static_cast<void>(apply(result));
 }
 
@@ -76,14 +73,14 @@ void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) no
   policy::WindowEvent event = this->event(facts, kind);
   event.rand = shared_->random.uniform();
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(hook, &event, &result) && apply(result)) return;
+  if (policy_.call(hook, &event, &result, shared_->tap, flow_) && apply(result)) return;
   shared_->on_policy_failed(policy::Family::window, flow_, kNone);
   if (policy_.fall_back()) start(facts.now_ns);
 }
 
 bool WindowControl::replace(PolicyChoice choice, i64 now_ns) noexcept {
   if (!policy_.replace(choice)) return false;
-  start(now_ns);
+  if (started_) start(now_ns);
   return true;
 }
 

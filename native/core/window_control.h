@@ -23,7 +23,7 @@ struct WindowFacts {
 
 class WindowControl {
  public:
-  WindowControl(Shared* shared, u32 flow, u16 segment_bytes) noexcept;
+  WindowControl(Shared* shared, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept;
   bool open() noexcept { return policy_.open(0); }
 
   void on_ack(const WindowFacts& facts) noexcept { ask(policy::hook::window_ack, 0, facts); }
@@ -35,7 +35,10 @@ class WindowControl {
   const Pacer& pacer() const noexcept { return pacer_; }
   bool started() const noexcept { return started_; }
   void start(i64 now_ns) noexcept;
+  // Another policy from now on, which is told the window in force. False when out of memory: the old one stays.
   bool replace(PolicyChoice choice, i64 now_ns) noexcept;
+  bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
+  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
 
  private:
   void ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept;

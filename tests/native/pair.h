@@ -117,12 +117,13 @@ struct Pair {
   bool exchange(const std::function<bool(const Wired&)>& drops = nullptr) {
     std::vector<Wired> packets = take(0);
     for (Wired& packet : take(1)) packets.push_back(std::move(packet));
+    if (packets.empty()) return false;  // and no time passes: what a timer makes due must not be passed over
     now_ns += 20'000;
     for (const Wired& packet : packets) {
       if (drops == nullptr || !drops(packet)) give(packet);
     }
     for (Stack& each : stack) each.on_timer(now_ns);
-    return !packets.empty();
+    return true;
   }
   // Until `done` or nothing is left to happen before `limit_ns` from now.
   bool run(const std::function<bool()>& done, const std::function<bool(const Wired&)>& drops = nullptr,

@@ -42,7 +42,7 @@ TEST(policy_slot__a_window_policy_that_fails_gives_way) {
     StackConfig config;
     config.window = {&descriptor, nullptr};
     Shared shared(config);
-    WindowControl window(&shared, 0, 1472);
+    WindowControl window(&shared, config.window, 0, 1472);
     CHECK(window.open());
     RttEstimator rtt;
     WindowFacts facts;
@@ -61,7 +61,7 @@ TEST(policy_slot__a_path_policy_that_fails_gives_way) {
     StackConfig config;
     config.path = {&descriptor, nullptr};
     Shared shared(config);
-    PathSet paths(&shared, 0, 4, 1 << 20);
+    PathSet paths(&shared, {}, 0, 4, 1 << 20);
     CHECK(paths.open());
     PickRequest request;
     request.segment_bytes = 1000;
@@ -79,7 +79,7 @@ TEST(policy_slot__a_loss_policy_that_fails_gives_way) {
     StackConfig config;
     config.loss = {&descriptor, nullptr};
     Shared shared(config);
-    LossControl loss(&shared, 0, 1472);
+    LossControl loss(&shared, config.loss, 0, 1472);
     CHECK(loss.open(1));
     RttEstimator rtt;
     FlowPath path;
@@ -102,7 +102,7 @@ TEST(policy_slot__a_credit_policy_that_fails_gives_way) {
     Shared shared(config);
     CreditPort port;
     port.record.resize(64);
-    CreditControl credit(&shared, &port, 0, 1472);
+    CreditControl credit(&shared, &port, config.credit, 0, 1472);
     CHECK(credit.open());
     CHECK(credit.on_demand(1, 1 << 20, 0));
     expect_failure(shared, Family::credit);

@@ -341,3 +341,31 @@ TEST(stack__both_ends_close_though_half_of_all_packets_are_lost) {
       },
       [&](const Wired&) { return random.next() % 2 == 0; }));
 }
+
+TEST(stack__a_lost_tail_is_found_by_a_probe_long_before_the_timeout) {
+  StackConfig config = weft::test::shipped_config();
+  config.rto_ns_min = 50'000'000;
+  Pair pair(config, 1);
+  const std::vector<u8> sent = weft::test::pattern(200'000, 3);
+  std::vector<u8> buffer(sent.size());
+  ReceiveTicket warm, ticket;
+  CHECK_EQUAL(pair.receive(1, buffer.data(), buffer.size(), &warm), Status::ok);
+  CHECK_EQUAL(pair.send(0, sent.data(), sent.size()), Status::ok);
+  int done = 0;
+  const auto finished = [&](int count) {
+    return [&, count] { return (done += pair.events(0, Event::Kind::send_done)) >= count; };
+  };
+  CHECK(pair.run(finished(1)));  // the path is measured
+  CHECK_EQUAL(pair.receive(1, buffer.data(), 6000, &ticket), Status::ok);
+  CHECK_EQUAL(pair.send(0, sent.data(), 6000), Status::ok);
+  const i64 start_ns = pair.now_ns;
+  int dropped = 0;
+  const auto drops = [&](const Wired& packet) {
+    return packet.type() == wire::Type::data && ++dropped > 2 && dropped <= 5;  // the last three of five
+  };
+  CHECK(pair.run(finished(2), drops));
+  CHECK(dropped >= 5);
+  CHECK(pair.now_ns - start_ns < 1'000'000);
+  CHECK_EQUAL(pair.stack[0].flow(pair.flow[0])->tx.counters().segments_resent, 3);
+  CHECK(std::equal(sent.begin(), sent.begin() + 6000, buffer.begin()));
+}
