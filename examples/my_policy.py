@@ -1,7 +1,6 @@
 """Decides the window of a flow like TCP Reno: one more segment a round trip, half after a loss.
 
 Never touches paths. Try it: weft policy check examples/my_policy.py"""
-# mypy: allow-untyped-defs
 
 from congestion.api import record, window_policy
 
