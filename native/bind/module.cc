@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {
+void bind_arena(pybind11::module_& module);
 void bind_core_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
@@ -15,5 +16,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_counters(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_rig(module);
+  weft::bind::bind_arena(module);
   weft::bind::bind_runtime(module);
 }

@@ -9,14 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "native/policy/loader.h"
+#include "native/bind/libraries.h"
 
 namespace py = pybind11;
 
 namespace weft::bind {
 namespace {
-
-using Libraries = std::vector<std::shared_ptr<const policy::Library>>;
 
 // A choice refers to its library's memory: whatever holds choices holds the libraries as well.
 struct Menu {
@@ -43,39 +41,6 @@ struct BoundRig {
   Libraries libraries;
   sim::Rig rig;
 };
-
-policy::Family family_of(const std::string& name) {
-  for (const auto family :
-       {policy::Family::window, policy::Family::credit, policy::Family::path, policy::Family::loss}) {
-    if (name == policy::family_name(family)) return family;
-  }
-  throw py::value_error("no policy family '" + name + "': window, credit, path or loss");
-}
-
-core::PolicyChoice find(policy::Family family, const std::string& name, const std::vector<std::string>& directories,
-                        Libraries* libraries) {
-  std::string error;
-  auto library = policy::find(family, name, directories, &error);
-  if (library == nullptr) throw py::value_error(error);
-  libraries->push_back(library);
-  return {&library->descriptor(), nullptr};
-}
-
-template <class Owner, class Choice>
-Choice* place_of(Owner& owner, policy::Family family, Choice Owner::* window, Choice Owner::* path,
-                 Choice Owner::* loss, Choice Owner::* credit) {
-  switch (family) {
-    case policy::Family::window:
-      return &(owner.*window);
-    case policy::Family::path:
-      return &(owner.*path);
-    case policy::Family::loss:
-      return &(owner.*loss);
-    case policy::Family::credit:
-      break;
-  }
-  return &(owner.*credit);
-}
 
 void bind_counters(py::module_& module) {
   py::class_<sim::LinkCounters>(module, "LinkCounters", "What the link did to datagrams.")
@@ -144,7 +109,7 @@ void bind_schedule(py::module_& module) {
              const std::vector<std::string>& directories) {
             using M = sim::PolicyMenu;
             const policy::Family which = family_of(family);
-            const core::PolicyChoice choice = find(which, name, directories, &self.libraries);
+            const core::PolicyChoice choice = find_policy(which, name, directories, &self.libraries);
             place_of(self.menu, which, &M::window, &M::path, &M::loss, &M::credit)->push_back(choice);
           },
           py::arg("family"), py::arg("name"), py::arg("directories"));
@@ -181,7 +146,7 @@ void bind_schedule(py::module_& module) {
             using S = sim::Schedule;
             const policy::Family which = family_of(family);
             *place_of<S>(self, which, &S::window, &S::path, &S::loss, &S::credit) =
-                find(which, name, directories, &self.libraries);
+                find_policy(which, name, directories, &self.libraries);
           },
           "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"), py::arg("name"),
           py::arg("directories"));

@@ -1,0 +1,45 @@
+// What one flow has in flight, counted from what passes between its stack and the wire: segments out, acknowledgments
+// in. Shares no count with the core, so that the two can be compared; draws no conclusion itself.
+#pragma once
+
+#include <vector>
+
+#include "native/core/types.h"
+
+namespace weft::sim {
+
+using core::i64;
+using core::u16;
+using core::u64;
+using core::u8;
+
+class WireLedger {
+ public:
+  WireLedger() : segments_(core::kWindowSegments) {}
+
+  enum class Sent : u8 { first, copy, needless, foreign };  // needless: its acknowledgment had already come in
+  Sent on_sent(u64 seq, u64 payload_bytes) noexcept;
+  // False when it speaks of what was never sent.
+  bool on_ack(const wire::Ack& ack) noexcept;
+
+  // Sent and not acknowledged, lost or not: only the core's verdict tells the two apart.
+  i64 unacked_bytes() const noexcept { return unacked_bytes_; }
+  u64 first_copies() const noexcept { return end_; }
+  i64 copies() const noexcept { return copies_; }
+
+ private:
+  struct Segment {
+    u16 payload_bytes = 0;
+    bool acked = true;
+  };
+  Segment& at(u64 seq) noexcept { return segments_[seq % core::kWindowSegments]; }
+  void acknowledge(u64 seq) noexcept;
+
+  std::vector<Segment> segments_;
+  u64 begin_ = 0;  // everything below is acknowledged
+  u64 end_ = 0;    // 1 + the newest sent
+  i64 unacked_bytes_ = 0;
+  i64 copies_ = 0;
+};
+
+}  // namespace weft::sim
