@@ -256,26 +256,49 @@ struct BoundRuntime {
     if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
     return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{home, std::move(made)}));
   }
-  py::tuple listen(int device, std::uint16_t port) const {
-    return make<BoundListener, engine::Listener>([=](engine::Runtime& runtime, auto* out, std::string* error) {
-      return runtime.listen(device, port, out, error);
+  py::tuple listen(int device, std::uint16_t port, const std::string& policies) const {
+    return make<BoundListener, engine::Listener>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+      return runtime.listen(device, port, policies, out, error);
     });
   }
-  py::tuple connect_handle(int device, const py::bytes& handle) const {
+  py::tuple connect_handle(int device, const py::bytes& handle, const std::string& policies) const {
     const auto text = static_cast<std::string>(handle);
     engine::Handle native;
     if (text.size() != sizeof native.bytes) throw py::value_error("handle: needs the 64 bytes of a listener's handle");
     std::memcpy(native.bytes, text.data(), text.size());
-    return make<BoundDial, engine::Dial>([=](engine::Runtime& runtime, auto* out, std::string* error) {
-      return runtime.connect(device, native, out, error);
+    return make<BoundDial, engine::Dial>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+      return runtime.connect(device, native, policies, out, error);
     });
   }
-  py::tuple connect_address(int device, const std::string& host, std::uint16_t port) const {
+  py::tuple connect_address(int device, const std::string& host, std::uint16_t port,
+                            const std::string& policies) const {
     return make<BoundDial, engine::Dial>([&](engine::Runtime& runtime, auto* out, std::string* error) {
-      return runtime.connect(device, host, port, out, error);
+      return runtime.connect(device, host, port, policies, out, error);
     });
   }
 };
+
+// (status, error) of a change that engines make: others run meanwhile.
+template <class Call>
+py::tuple change(const std::string& family, const std::string& text, bool params, const Call& call) {
+  std::string error;
+  Status status = Status::ok;
+  {
+    const py::gil_scoped_release others_run;
+    status = call(family, text, params ? engine::PolicyChange::params : engine::PolicyChange::policy, &error);
+  }
+  return py::make_tuple(code(status), error);
+}
+
+void bind_policies(py::module_& module) {
+  using P = engine::PolicyInfo;
+  py::class_<P>(module, "PolicyInfo", "A policy that decides.")
+      .def_readonly("family", &P::family)
+      .def_readonly("name", &P::name)
+      .def_readonly("source_sha256", &P::source_sha256)
+      .def_readonly("params_fields", &P::params_fields)
+      .def_property_readonly("params", [](const P& self) { return py::bytes(self.params); });
+}
 
 // (status, error, runtime); status is invalid_argument when a setting does not fit.
 py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& settings) {
@@ -325,6 +348,20 @@ void bind_connections(py::module_& module) {
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
+      .def(
+          "change_policy",
+          [](const C& self, const std::string& family, const std::string& text, bool params) {
+            const std::shared_ptr<engine::Connection> connection = self.open();
+            return change(family, text, params,
+                          [&](const auto&... given) { return connection->change_policy(given...); });
+          },
+          "(status, error).", py::arg("family"), py::arg("text"), py::arg("params"))
+      .def("policies",
+           [](const C& self) {
+             const std::shared_ptr<engine::Connection> connection = self.open();
+             const py::gil_scoped_release others_run;
+             return connection->policies();
+           })
       .def("counters", [](const C& self) {
         const std::shared_ptr<engine::Connection> connection = self.open();
         const py::gil_scoped_release others_run;
@@ -342,6 +379,7 @@ void bind_connections(py::module_& module) {
 }  // namespace
 
 void bind_runtime(py::module_& module) {
+  bind_policies(module);
   bind_requests(module);
   bind_connections(module);
   py::class_<engine::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
@@ -354,11 +392,27 @@ void bind_runtime(py::module_& module) {
       .def("__repr__", [](const engine::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
   py::class_<BoundRuntime>(module, "Runtime", "The engines of a process and what they serve.")
       .def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
-      .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"))
+      .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
+           py::arg("policies") = "")
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),
-           py::arg("handle"))
+           py::arg("handle"), py::arg("policies") = "")
       .def("connect_address", &BoundRuntime::connect_address, "(status, error, dial).", py::arg("device"),
-           py::arg("host"), py::arg("port"))
+           py::arg("host"), py::arg("port"), py::arg("policies") = "")
+      .def(
+          "change_policy",
+          [](const BoundRuntime& self, const std::string& family, const std::string& text, bool params) {
+            const std::shared_ptr<Home> home = self.open();
+            return change(family, text, params,
+                          [&](const auto&... given) { return home->runtime().change_policy(given...); });
+          },
+          "(status, error). For every connection without a choice of its own.", py::arg("family"), py::arg("text"),
+          py::arg("params"))
+      .def("policies",
+           [](const BoundRuntime& self) {
+             const std::shared_ptr<Home> home = self.open();
+             const py::gil_scoped_release others_run;
+             return home->runtime().policies();
+           })
       .def("event_descriptor", [](const BoundRuntime& self) { return self.open()->runtime().event_descriptor(); })
       .def("counters",
            [](const BoundRuntime& self) {

@@ -36,7 +36,7 @@ class CreditControl {
   }
   u64 demand_bytes() const noexcept { return demand_bytes_; }
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
-  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
+  PolicyChoice choice() const noexcept { return policy_.choice(); }
   // True when the grant grew: an acknowledgment should say so.
   bool on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept;
   bool on_timer(i64 now_ns, u64 received_bytes) noexcept;

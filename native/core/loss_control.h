@@ -60,7 +60,7 @@ class LossControl {
     return true;
   }
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
-  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
+  PolicyChoice choice() const noexcept { return policy_.choice(); }
   // Both set path->next_check_ns (kNever when nothing is in flight there).
   LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_ack, 0, facts, path);

@@ -23,6 +23,7 @@ class Peer {
   PathSet& paths() noexcept { return paths_; }
   const PathSet& paths() const noexcept { return paths_; }
   const PeerConfig& config() const noexcept { return config_; }
+  void own_path_policy(PolicyChoice choice) noexcept { config_.path = choice; }
   FlowQueue& path_waiters() noexcept { return path_waiters_; }
   bool dead() const noexcept { return dead_; }
   void kill() noexcept { dead_ = true; }

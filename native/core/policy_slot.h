@@ -44,6 +44,7 @@ class PolicySlot {
     return static_cast<std::byte*>(shared_) + index * descriptor_->shared_bytes;
   }
   const policy::Descriptor& descriptor() const noexcept { return *descriptor_; }
+  PolicyChoice choice() const noexcept { return {descriptor_, params_}; }
   std::size_t bytes_held() const noexcept { return bytes_; }
 
  private:

@@ -81,7 +81,7 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
   if (owner->dead()) return Status::peer_dead;
   try {
     owner->path_waiters().reserve(flows_.size());
-    const PolicyChoice credit = config.own_policies ? config.credit : shared_.config.credit;
+    const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
     flows_[index] = std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner);
     ++owner->flows;
     owner->paths().measure(now_ns);

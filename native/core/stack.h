@@ -39,15 +39,15 @@ class Stack {
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
-  // Live changes, on the engine's thread (stack_policies.cc). Nothing in flight is touched; false when out of memory.
-  bool replace_window(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
-  bool replace_loss(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
-  bool replace_credit(i64 now_ns, u32 flow, PolicyChoice choice) noexcept;
-  bool replace_path(i64 now_ns, u32 peer, PolicyChoice choice) noexcept;
-  // The same policy with other parameters. False when another policy runs there by now (`fixed`, after a failure).
-  bool set_params(policy::Family family, u32 flow_or_peer, PolicyChoice choice) noexcept;
-  // The policy that decides there now; null for a credit policy that is not in force.
-  const policy::Descriptor* in_force(policy::Family family, u32 flow_or_peer) noexcept;
+  // Live changes, on the engine's thread (stack_policies.cc). Nothing in flight is touched. With `params_only` the same
+  // policy goes on with other parameters; where it has given way to `fixed` it stays away. False: out of memory.
+  bool set_policy(i64 now_ns, policy::Family family, u32 flow, PolicyChoice choice, bool params_only) noexcept;
+  // For all flows and peers without a choice of their own, now and later.
+  bool set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept;
+  // What decides for a flow now (path family: for its peer). Empty: no credit policy, or no such flow.
+  PolicyChoice in_force(policy::Family family, u32 flow) noexcept;
+  // Everything that a flow, a peer or the defaults refer to: what is not among it may be unloaded.
+  void policies_in_use(std::vector<PolicyChoice>* out);
 
   const StackCounters& counters() const noexcept { return shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
@@ -68,6 +68,8 @@ class Stack {
   }
   // stack_policies.cc
   CreditPort* credit_port(PolicyChoice choice);
+  bool change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept;
+  bool change_path(i64 now_ns, Peer& peer, PolicyChoice choice, bool params_only) noexcept;
   // stack_receive.cc
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;

@@ -18,59 +18,112 @@ CreditPort* Stack::credit_port(PolicyChoice choice) {
   return credit_ports_.back().get();
 }
 
-bool Stack::replace_window(i64 now_ns, u32 index, PolicyChoice choice) noexcept {
-  Flow* target = flow(index);
-  if (target == nullptr || !target->tx.window().replace(choice, now_ns)) return target == nullptr;
-  refresh(now_ns, index);
+bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
+  Flow& target = *flows_[index];
+  bool ok = true;
+  switch (family) {
+    case policy::Family::window: {
+      WindowControl& window = target.tx.window();
+      if (params_only) return static_cast<void>(window.set_params(choice)), true;
+      ok = window.replace(choice, now_ns);
+      break;
+    }
+    case policy::Family::loss:
+      if (params_only) return static_cast<void>(target.tx.loss().set_params(choice)), true;
+      ok = target.tx.loss().replace(choice);
+      break;
+    case policy::Family::credit:
+      if (params_only && target.rx.credit() != nullptr) {
+        return static_cast<void>(target.rx.credit()->set_params(choice)), true;
+      }
+      try {
+        ok = target.rx.set_credit(choice, credit_port(choice));
+      } catch (const std::bad_alloc&) {
+        ok = false;
+      }
+      break;
+    case policy::Family::path:
+      return change_path(now_ns, *target.peer, choice, params_only);
+  }
+  if (ok) refresh(now_ns, index);
+  return ok;
+}
+
+bool Stack::change_path(i64 now_ns, Peer& peer, PolicyChoice choice, bool params_only) noexcept {
+  if (!params_only) return peer.paths().replace(now_ns, choice);
+  static_cast<void>(peer.paths().policy().set_params(choice));
   return true;
 }
 
-bool Stack::replace_loss(i64 now_ns, u32 index, PolicyChoice choice) noexcept {
-  Flow* target = flow(index);
-  if (target == nullptr || !target->tx.loss().replace(choice)) return target == nullptr;
-  refresh(now_ns, index);
-  return true;
-}
-
-bool Stack::replace_credit(i64 now_ns, u32 index, PolicyChoice choice) noexcept {
+bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return true;
-  try {
-    if (!target->rx.set_credit(choice, credit_port(choice))) return false;
-  } catch (const std::bad_alloc&) {
-    return false;
+  if (!change_flow(now_ns, family, index, choice, params_only)) return false;
+  if (family == policy::Family::window) target->config.window = choice;
+  if (family == policy::Family::loss) target->config.loss = choice;
+  if (family == policy::Family::path) target->peer->own_path_policy(choice);
+  if (family == policy::Family::credit) {
+    target->config.credit = choice;
+    target->config.own_credit = true;
   }
-  refresh(now_ns, index);
   return true;
 }
 
-bool Stack::replace_path(i64 now_ns, u32 index, PolicyChoice choice) noexcept {
-  Peer* target = peer(index);
-  return target == nullptr || target->paths().replace(now_ns, choice);
+bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept {
+  StackConfig& config = shared_.config;
+  bool ok = true;
+  if (family == policy::Family::path) {
+    config.path = choice;
+    for (const auto& peer : peers_) {
+      if (peer != nullptr && !peer->config().path) ok = change_path(now_ns, *peer, choice, params_only) && ok;
+    }
+    return ok;
+  }
+  (family == policy::Family::window ? config.window
+   : family == policy::Family::loss ? config.loss
+                                    : config.credit) = choice;
+  for (u32 index = 0; index < flows_.size(); ++index) {
+    if (flows_[index] == nullptr) continue;
+    const FlowConfig& own = flows_[index]->config;
+    const bool has_own = family == policy::Family::window ? static_cast<bool>(own.window)
+                         : family == policy::Family::loss ? static_cast<bool>(own.loss)
+                                                          : own.own_credit;
+    if (!has_own) ok = change_flow(now_ns, family, index, choice, params_only) && ok;
+  }
+  return ok;
 }
 
-bool Stack::set_params(policy::Family family, u32 index, PolicyChoice choice) noexcept {
-  if (family == policy::Family::path) {
-    Peer* target = peer(index);
-    return target != nullptr && target->paths().policy().set_params(choice);
-  }
+PolicyChoice Stack::in_force(policy::Family family, u32 index) noexcept {
   Flow* target = flow(index);
-  if (target == nullptr) return false;
-  if (family == policy::Family::window) return target->tx.window().set_params(choice);
-  if (family == policy::Family::loss) return target->tx.loss().set_params(choice);
-  return target->rx.credit() != nullptr && target->rx.credit()->set_params(choice);
+  if (target == nullptr) return {};
+  switch (family) {
+    case policy::Family::window:
+      return target->tx.window().choice();
+    case policy::Family::loss:
+      return target->tx.loss().choice();
+    case policy::Family::path:
+      return target->peer->paths().policy().choice();
+    case policy::Family::credit:
+      break;
+  }
+  return target->rx.credit() == nullptr ? PolicyChoice{} : target->rx.credit()->choice();
 }
 
-const policy::Descriptor* Stack::in_force(policy::Family family, u32 index) noexcept {
-  if (family == policy::Family::path) {
-    Peer* target = peer(index);
-    return target == nullptr ? nullptr : &target->paths().policy().descriptor();
+void Stack::policies_in_use(std::vector<PolicyChoice>* out) {
+  const StackConfig& config = shared_.config;
+  out->insert(out->end(), {config.window, config.path, config.loss, config.credit});
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) out->insert(out->end(), {peer->config().path, peer->paths().policy().choice()});
   }
-  Flow* target = flow(index);
-  if (target == nullptr) return nullptr;
-  if (family == policy::Family::window) return &target->tx.window().descriptor();
-  if (family == policy::Family::loss) return &target->tx.loss().descriptor();
-  return target->rx.credit() == nullptr ? nullptr : &target->rx.credit()->descriptor();
+  for (u32 index = 0; index < flows_.size(); ++index) {
+    if (flows_[index] == nullptr) continue;
+    const FlowConfig& own = flows_[index]->config;
+    out->insert(out->end(), {own.window, own.loss, own.credit});
+    for (const auto family : {policy::Family::window, policy::Family::loss, policy::Family::credit}) {
+      out->push_back(in_force(family, index));
+    }
+  }
+  for (const auto& port : credit_ports_) out->push_back({port->descriptor, nullptr});
 }
 
 }  // namespace weft::core

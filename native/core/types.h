@@ -79,9 +79,10 @@ struct FlowConfig {
   u64 local_token = 0;  // what packets to us must carry
   u8 stripe = 0;        // which of `stripes` flows of the connection this is
   u8 stripes = 1;
-  bool own_policies = false;          // the three below instead of the stack's
-  PolicyChoice window, loss, credit;  // credit may be empty
-  u64 eager_bytes_max = ~u64{0};      // the other end's limits; the smaller of both is in force
+  PolicyChoice window, loss;  // empty: the stack's
+  PolicyChoice credit;        // when own_credit; empty: none
+  bool own_credit = false;
+  u64 eager_bytes_max = ~u64{0};  // the other end's limits; the smaller of both is in force
   u64 eager_slots_max = ~u64{0};
 };
 

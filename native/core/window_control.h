@@ -38,7 +38,7 @@ class WindowControl {
   // Another policy from now on, which is told the window in force. False when out of memory: the old one stays.
   bool replace(PolicyChoice choice, i64 now_ns) noexcept;
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
-  const policy::Descriptor& descriptor() const noexcept { return policy_.descriptor(); }
+  PolicyChoice choice() const noexcept { return policy_.choice(); }
 
  private:
   void ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept;

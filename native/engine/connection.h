@@ -16,6 +16,7 @@
 namespace weft::engine {
 
 class ConnectionCore;
+class PolicyBoard;
 
 class RequestSlot final : public Request {
  public:
@@ -55,6 +56,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   const std::string& peer_address() const noexcept { return peer_address_; }
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
+  const std::vector<FlowRef>& flows() const noexcept { return flows_; }
 
   // The first reason stands. Every flow is told to let go; the last to do so fails what is outstanding.
   void fail(Status reason) noexcept;
@@ -94,8 +96,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 // What a caller holds: closing is its last word, also when it forgets to say it.
 class ConnectionHandle final : public Connection {
  public:
-  ConnectionHandle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), core_(std::move(core)) {}
+  ConnectionHandle(std::shared_ptr<ConnectionCore> core, PolicyBoard* board, std::shared_ptr<void> runtime)
+      : board_(board), runtime_(std::move(runtime)), core_(std::move(core)) {}
   ~ConnectionHandle() override { core_->close(); }
   Status post_send(const void* data, std::size_t bytes, Request** out) noexcept override {
     return core_->post_send(data, bytes, out);
@@ -110,8 +112,12 @@ class ConnectionHandle final : public Connection {
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }
+  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                       std::string* error) noexcept override;
+  std::vector<PolicyInfo> policies() const override;
 
  private:
+  PolicyBoard* board_;             // the runtime's
   std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
   std::shared_ptr<ConnectionCore> core_;
 };

@@ -174,16 +174,17 @@ void ControlPlane::send_open(Channel* channel, PendingDial* pending) {
   const std::uint16_t ours = static_cast<std::uint16_t>(engines_->size()), theirs = channel->theirs.engines;
   const std::uint16_t most = std::min<std::uint16_t>(std::max(ours, theirs), kStripesAuto);
   const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
-  std::vector<std::pair<std::uint16_t, std::uint16_t>> engines;
+  DialState& dial = *pending->state;
+  const auto apart = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(dial.policies.path.get()));
+  std::vector<FlowPlan> plans;
   for (std::uint16_t i = 0; i < stripes; ++i) {
-    engines.emplace_back(static_cast<std::uint16_t>((next_engine_ + i) % ours),
-                         static_cast<std::uint16_t>((next_engine_ + i) % theirs));
+    plans.push_back({static_cast<std::uint16_t>((next_engine_ + i) % ours),
+                     static_cast<std::uint16_t>((next_engine_ + i) % theirs), apart});
   }
   ++next_engine_;
-  DialState& dial = *pending->state;
   std::string error;
   const std::uint32_t remote_device = channel->theirs.device;
-  const Status status = setup_.reserve(dial.device, channel->id(), remote_device, engines, &pending->flows, &error);
+  const Status status = setup_.reserve(dial.device, channel->id(), remote_device, plans, &pending->flows, &error);
   Open open;
   open.dial = dial.id;
   open.listener = dial.listener;
@@ -208,27 +209,27 @@ Status ControlPlane::accept_open(Channel* channel, const Open& open, Open* reply
     *error = "nobody listens there (any more)";
     return Status::refused;
   }
-  std::vector<std::pair<std::uint16_t, std::uint16_t>> engines;
+  std::vector<FlowPlan> plans;
   for (const FlowEnd& flow : open.flows) {
     if (flow.remote_engine >= engines_->size()) {
       *error = "an engine that does not exist";
       return Status::refused;
     }
-    engines.emplace_back(flow.remote_engine, flow.engine);
+    plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer});
   }
-  if (engines.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > 65'472 ||
+  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > 65'472 ||
       open.train_bytes > 65'536) {
     *error = "an offer without flows or addresses, or with a segment out of range";
     return Status::refused;
   }
   std::vector<LocalFlow> flows;
-  Status status = setup_.reserve(listener->device, channel->id(), open.device, engines, &flows, error);
+  Status status = setup_.reserve(listener->device, channel->id(), open.device, plans, &flows, error);
   if (status != Status::ok) return status;
   setup_.describe(listener->device, flows, &open.addresses[0], reply);
   reply->segment_bytes = std::min(reply->segment_bytes, open.segment_bytes);
   std::shared_ptr<ConnectionCore> connection;
-  status = setup_.open(listener->device, channel->id(), next_connection_++, flows, open, reply->segment_bytes,
-                       channel->peer_address, notifier_, &connection, error);
+  status = setup_.open(next_connection_++, flows, listener->policies, open, reply->segment_bytes, channel->peer_address,
+                       notifier_, &connection, error);
   if (status != Status::ok) return status;
   accepts_[{channel->id(), open.dial}] = {connection, listener, now_ns() + knobs_->handshake_timeout_ns};
   return Status::ok;
@@ -266,8 +267,8 @@ bool ControlPlane::on_open_reply(Channel* channel, const Frame& frame) {
   place->second.state = dial;
   std::shared_ptr<ConnectionCore> connection;
   std::string error;
-  const Status status = setup_.open(dial->device, channel->id(), next_connection_++, pending.flows, reply,
-                                    reply.segment_bytes, channel->peer_address, notifier_, &connection, &error);
+  const Status status = setup_.open(next_connection_++, pending.flows, dial->policies, reply, reply.segment_bytes,
+                                    channel->peer_address, notifier_, &connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
     channel->send(encode(Confirm{dial->id}));

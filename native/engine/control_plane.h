@@ -27,7 +27,8 @@ class ControlPlane {
   void stop() noexcept;
 
   // Callers' threads.
-  Status listen(std::uint32_t device, std::uint16_t port, std::shared_ptr<ListenerState>* out, std::string* error);
+  Status listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+                std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
   // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
   // had.

@@ -100,11 +100,12 @@ std::uint16_t port_of(int descriptor) {
 
 }  // namespace
 
-Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, std::shared_ptr<ListenerState>* out,
-                            std::string* error) {
+Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+                            std::shared_ptr<ListenerState>* out, std::string* error) {
   auto made = std::make_shared<ListenerState>();
   made->id = random_token();
   made->device = device;
+  made->policies = policies;
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   const std::lock_guard<std::mutex> lock(mutex_);
   Status status = Status::ok;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "native/engine/connection.h"
+#include "native/engine/policy_choice.h"
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
@@ -18,6 +19,7 @@ struct ListenerState {
   std::uint16_t port = 0;  // its own; 0: none yet
   int descriptor = -1;     // its own socket; -1: it shares the device's
   Handle handle;
+  PolicySet policies;  // what its connections use instead of the defaults
   std::mutex mutex;
   std::deque<std::shared_ptr<ConnectionCore>> ready;
   bool closed = false;
@@ -28,6 +30,7 @@ struct DialState {
   std::uint32_t device = 0;
   std::uint64_t listener = 0;  // 0: whoever listens on the port
   datapath::SocketAddress to;
+  PolicySet policies;
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;
   Status status = Status::would_block;

@@ -121,10 +121,10 @@ Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segmen
   core::StackConfig config;
   config.place_payload = false;
   config.window_bytes_max = knobs.window_bytes_max;
-  config.window = policies.window;
-  config.path = policies.path;
-  config.loss = policies.loss;
-  config.credit = policies.credit;
+  config.window = policies.window->choice();
+  config.path = policies.path->choice();
+  config.loss = policies.loss->choice();
+  if (policies.credit != nullptr) config.credit = policies.credit->choice();
   const auto bench =
       std::make_unique<CoreBench>(config, static_cast<std::uint16_t>(segment_bytes), static_cast<std::uint16_t>(paths));
   const std::uint64_t messages = static_cast<std::uint64_t>(segments) / kSegmentsPerMessage + 1;

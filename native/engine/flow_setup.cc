@@ -36,19 +36,19 @@ bool FlowSetup::open_ports(Engine* engine, std::uint32_t device, std::vector<std
 }
 
 Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
-                          const std::vector<std::pair<std::uint16_t, std::uint16_t>>& engines,
-                          std::vector<LocalFlow>* out, std::string* error) {
-  for (const auto& [local, remote] : engines) {
+                          const std::vector<FlowPlan>& plans, std::vector<LocalFlow>* out, std::string* error) {
+  for (const FlowPlan& plan : plans) {
     LocalFlow flow;
-    flow.engine = (*engines_)[local].get();
-    flow.end.engine = local;
-    flow.end.remote_engine = remote;
+    flow.engine = (*engines_)[plan.local_engine].get();
+    flow.key = PeerKey{plan.local_engine, channel, device, remote_device, plan.remote_engine, plan.apart};
+    flow.end.engine = plan.local_engine;
+    flow.end.remote_engine = plan.remote_engine;
     std::vector<std::uint32_t> ports;
     if (!open_ports(flow.engine, device, &ports, error)) {
       give_back(*out);
       return Status::out_of_descriptors;
     }
-    const auto [place, fresh] = peers_.try_emplace(PeerKey{local, channel, device, remote_device, remote});
+    const auto [place, fresh] = peers_.try_emplace(flow.key);
     Status status = Status::ok;
     flow.engine->call([&] {
       if (fresh) status = flow.engine->stack().reserve_peer(&place->second.index);
@@ -109,15 +109,15 @@ std::vector<Route> FlowSetup::make_routes(const LocalFlow& local, const FlowEnd&
   return routes;
 }
 
-Status FlowSetup::open_peer(const PeerKey& key, const LocalFlow& local, const FlowEnd& remote, const Open& open,
+Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
                             std::uint32_t segment_bytes, std::string* error) {
-  PeerPlace& place = peers_.at(key);
+  PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
     *error = "the peer changed its identity between two connections";
     return Status::refused;
   }
-  const std::uint32_t device = std::get<2>(key);
+  const std::uint32_t device = std::get<2>(local.key);
   const std::size_t path_count = std::min(local.end.ports.size(), remote.ports.size());
   const bool same_family =
       !open.addresses.empty() && open.addresses[0].is_v6() == (*devices_)[device].places[0].address.is_v6();
@@ -135,6 +135,7 @@ Status FlowSetup::open_peer(const PeerKey& key, const LocalFlow& local, const Fl
   config.train_bytes_max = std::max(train, segment_bytes);
   const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
   config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
+  if (policies.path != nullptr) config.path = policies.path->choice();
   config.payload_crc = open.payload_crc || knobs_->payload_crc == CrcMode::on ||
                        (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
   Status status = Status::ok;
@@ -150,15 +151,13 @@ Status FlowSetup::open_peer(const PeerKey& key, const LocalFlow& local, const Fl
   return status;
 }
 
-Status FlowSetup::open(std::uint32_t device, std::uint64_t channel, std::uint64_t connection,
-                       const std::vector<LocalFlow>& flows, const Open& remote, std::uint32_t segment_bytes,
-                       const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
-                       std::string* error) {
+Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
+                       const Open& remote, std::uint32_t segment_bytes, const std::string& peer_address,
+                       Notifier* notifier, std::shared_ptr<ConnectionCore>* out, std::string* error) {
   std::vector<FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    const PeerKey key{flows[i].end.engine, channel, device, remote.device, flows[i].end.remote_engine};
-    status = open_peer(key, flows[i], remote.flows[i], remote, segment_bytes, error);
+    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});
   }
   if (status != Status::ok) {
@@ -177,6 +176,10 @@ Status FlowSetup::open(std::uint32_t device, std::uint64_t channel, std::uint64_
     config.stripes = static_cast<std::uint8_t>(flows.size());
     config.eager_bytes_max = remote.eager_bytes;
     config.eager_slots_max = remote.eager_slots;
+    if (policies.window != nullptr) config.window = policies.window->choice();
+    if (policies.loss != nullptr) config.loss = policies.loss->choice();
+    if (policies.credit != nullptr) config.credit = policies.credit->choice();
+    config.own_credit = policies.own_credit;
     Engine* engine = flows[opened].engine;
     engine->call([&] {
       status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);

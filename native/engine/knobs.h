@@ -42,13 +42,15 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(eager_slots, "count", 16, 1, 256, false, "1,2,256",                                                         \
     "Eager messages that a receiver holds for a flow before it makes the sender wait")                                \
   TEXT(window_policy, "swift", "fixed",                                                                               \
-    "Window policy: how much may be in flight and how fast it leaves")                                                \
+    "Window policy: how much may be in flight and how fast it leaves; parameters as in swift:decrease_max=0.3")                                                \
   TEXT(path_policy, "power_of_two", "fixed",                                                                          \
     "Path policy: which path the next burst takes")                                                                   \
   TEXT(loss_policy, "rack", "fixed",                                                                                  \
     "Loss policy: what counts as lost, and when to look again")                                                       \
   TEXT(credit_policy, "none", "none",                                                                                 \
     "Credit policy: what a receiver lets its senders send; none: receivers grant no credit")                          \
+  TEXT(traffic_classes, "", "",                                                                                       \
+    "Policies by NCCL traffic class, as in '3 window=dctcp path=reps; 7 loss=go_back_n'; other classes: those above") \
   TEXT(policy_directory, "", "",                                                                                      \
     "Directory searched for compiled policies before the shipped ones; empty: the shipped ones only")                 \
   INTEGER(window_bytes_max, "bytes", 16777216, 65536, 1073741824, false, "65536,1048576",                             \

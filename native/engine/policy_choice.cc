@@ -4,7 +4,100 @@
 
 #include <dlfcn.h>
 
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
 namespace weft::engine {
+namespace {
+
+// One line of Descriptor::params_fields.
+struct Field {
+  std::string_view name;
+  char kind = 'i';
+  std::size_t offset = 0, count = 1;
+};
+
+// The part up to `separator`, which is taken off `rest` with it.
+std::string_view take(std::string_view* rest, char separator) {
+  const std::size_t at = rest->find(separator);
+  const std::string_view part = rest->substr(0, at);
+  rest->remove_prefix(at == std::string_view::npos ? rest->size() : at + 1);
+  return part;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr const char* kSpace = " \t\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+template <typename Number>
+bool read_number(std::string_view text, Number* out) {
+  const auto [stop, code] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return code == std::errc() && stop == text.data() + text.size();
+}
+
+std::vector<Field> fields_of(const policy::Descriptor& descriptor) {
+  std::vector<Field> fields;
+  std::string_view rest = descriptor.params_fields;
+  while (!rest.empty()) {
+    std::string_view line = take(&rest, '\n');
+    Field field;
+    field.name = take(&line, ' ');
+    field.kind = line.empty() ? 'i' : line[0];
+    static_cast<void>(take(&line, ' '));
+    const bool whole = read_number(take(&line, ' '), &field.offset) && read_number(line, &field.count);
+    if (whole && field.offset % 8 == 0 && field.count != 0 &&
+        field.offset / 8 + field.count <= descriptor.params_bytes / 8)
+      fields.push_back(field);
+  }
+  return fields;
+}
+
+bool set_field(const policy::Descriptor& descriptor, std::string_view assignment, std::vector<std::int64_t>* words,
+               std::string* error) {
+  std::string_view values = assignment;
+  const std::string_view name = trimmed(take(&values, '='));
+  std::string known;
+  for (const Field& field : fields_of(descriptor)) {
+    known += (known.empty() ? "" : ", ") + std::string(field.name);
+    if (field.name != name) continue;
+    std::size_t index = 0;
+    for (; !values.empty(); ++index) {
+      const std::string_view text = trimmed(take(&values, '/'));
+      std::int64_t integer = 0;
+      double real = 0;
+      const bool read = field.kind == 'i' ? read_number(text, &integer) : read_number(text, &real);
+      if (!read || !std::isfinite(real) || index == field.count) {
+        *error = std::string(descriptor.name) + ": " + std::string(name) + "=" + std::string(text) + ": " +
+                 (read && index == field.count ? "it holds " + std::to_string(field.count) + " values"
+                  : field.kind == 'i'          ? "not a whole number"
+                                               : "not a finite number");
+        return false;
+      }
+      if (field.kind == 'f') std::memcpy(&integer, &real, sizeof real);
+      (*words)[field.offset / 8 + index] = integer;
+    }
+    if (index != 0) return true;
+    *error = std::string(descriptor.name) + ": " + std::string(name) + " needs a value";
+    return false;
+  }
+  *error = std::string(descriptor.name) + " has no parameter '" + std::string(name) +
+           "': " + (known.empty() ? "it has none" : "there are " + known);
+  return false;
+}
+
+bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
+                std::string* error) {
+  while (!text.empty()) {
+    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::vector<std::string> policy_directories(const Knobs& knobs) {
   std::vector<std::string> directories;
@@ -20,19 +113,88 @@ std::vector<std::string> policy_directories(const Knobs& knobs) {
   return directories;
 }
 
+bool family_of(std::string_view word, policy::Family* out) noexcept {
+  for (const auto family :
+       {policy::Family::window, policy::Family::credit, policy::Family::path, policy::Family::loss}) {
+    if (word != policy::family_name(family)) continue;
+    *out = family;
+    return true;
+  }
+  return false;
+}
+
+bool choose_policy(policy::Family family, const std::string& text, const std::vector<std::string>& directories,
+                   PolicyRef* out, std::string* error) {
+  // A path may hold colons; parameters begin after the first one behind its last slash.
+  const std::size_t slash = text.rfind('/', text.find('='));
+  const std::size_t colon = text.find(':', slash == std::string::npos ? 0 : slash);
+  const std::string name = text.substr(0, colon);
+  if (family == policy::Family::credit && text == "none") {
+    out->reset();
+    return true;
+  }
+  auto chosen = std::make_shared<ChosenPolicy>();
+  chosen->library = policy::find(family, name, directories, error);
+  if (chosen->library == nullptr) return false;
+  const policy::Descriptor& descriptor = chosen->library->descriptor();
+  chosen->params.resize(descriptor.params_bytes / 8);
+  if (!chosen->params.empty()) std::memcpy(chosen->params.data(), descriptor.params_default, descriptor.params_bytes);
+  const std::string_view values =
+      colon == std::string::npos ? std::string_view() : std::string_view(text).substr(colon + 1);
+  if (!set_fields(descriptor, values, &chosen->params, error)) return false;
+  *out = std::move(chosen);
+  return true;
+}
+
+bool change_params(const PolicyRef& policy, std::string_view text, PolicyRef* out, std::string* error) {
+  auto changed = std::make_shared<ChosenPolicy>(*policy);
+  if (!set_fields(changed->library->descriptor(), text, &changed->params, error)) return false;
+  *out = std::move(changed);
+  return true;
+}
+
+bool choose_set(std::string_view text, const std::vector<std::string>& directories, PolicySet* out,
+                std::string* error) {
+  for (std::string_view rest = trimmed(text); !rest.empty(); rest = trimmed(rest)) {
+    std::string_view word = take(&rest, ' ');
+    const std::string whole(word);
+    const std::string_view family_word = take(&word, '=');
+    policy::Family family{};
+    if (!family_of(family_word, &family) || word.empty()) {
+      *error = "'" + whole + "': write family=policy, where family is window, path, loss or credit";
+      return false;
+    }
+    if (!choose_policy(family, std::string(word), directories, &out->of(family), error)) return false;
+    if (family == policy::Family::credit) out->own_credit = true;
+  }
+  return true;
+}
+
+bool choose_classes(std::string_view text, const std::vector<std::string>& directories,
+                    std::map<std::int64_t, PolicySet>* out, std::string* error) {
+  while (!trimmed(text).empty()) {
+    std::string_view entry = trimmed(take(&text, ';'));
+    if (entry.empty()) continue;
+    const std::string whole(entry);
+    std::int64_t number = 0;
+    if (!read_number(take(&entry, ' '), &number) || number < 0 || trimmed(entry).empty()) {
+      *error = "WEFT_TRAFFIC_CLASSES: '" + whole + "': write a class number and its policies, as in 3 window=dctcp";
+      return false;
+    }
+    if (!choose_set(entry, directories, &(*out)[number], error)) {
+      *error = "WEFT_TRAFFIC_CLASSES: class " + std::to_string(number) + ": " + *error;
+      return false;
+    }
+  }
+  return true;
+}
+
 bool choose_policies(const Knobs& knobs, PolicySet* out, std::string* error) {
   const std::vector<std::string> directories = policy_directories(knobs);
-  const auto choose = [&](policy::Family family, const std::string& name, core::PolicyChoice* choice) {
-    std::shared_ptr<const policy::Library> library = policy::find(family, name, directories, error);
-    if (library == nullptr) return false;
-    choice->descriptor = &library->descriptor();
-    out->libraries.push_back(std::move(library));
-    return true;
-  };
-  return choose(policy::Family::window, knobs.window_policy, &out->window) &&
-         choose(policy::Family::path, knobs.path_policy, &out->path) &&
-         choose(policy::Family::loss, knobs.loss_policy, &out->loss) &&
-         (knobs.credit_policy == "none" || choose(policy::Family::credit, knobs.credit_policy, &out->credit));
+  return choose_policy(policy::Family::window, knobs.window_policy, directories, &out->window, error) &&
+         choose_policy(policy::Family::path, knobs.path_policy, directories, &out->path, error) &&
+         choose_policy(policy::Family::loss, knobs.loss_policy, directories, &out->loss, error) &&
+         choose_policy(policy::Family::credit, knobs.credit_policy, directories, &out->credit, error);
 }
 
 }  // namespace weft::engine

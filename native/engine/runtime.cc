@@ -19,7 +19,7 @@
 #include "native/engine/control_plane.h"
 #include "native/engine/handle.h"
 #include "native/engine/log.h"
-#include "native/engine/policy_choice.h"
+#include "native/engine/policy_board.h"
 
 namespace weft::engine {
 namespace {
@@ -42,10 +42,23 @@ std::int64_t usable_cores() {
   return std::max<std::int64_t>(cores, 1);
 }
 
+// An exception inside becomes a status and a line.
+template <typename Work>
+Status guarded(std::string* error, const Work& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  } catch (const std::exception& problem) {
+    *error = problem.what();
+    return Status::internal_error;
+  }
+}
+
 class DialImpl final : public Dial {
  public:
-  DialImpl(std::shared_ptr<DialState> state, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), state_(std::move(state)) {}
+  DialImpl(std::shared_ptr<DialState> state, PolicyBoard* board, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), board_(board), state_(std::move(state)) {}
   ~DialImpl() override {
     std::shared_ptr<ConnectionCore> unclaimed;
     {
@@ -60,7 +73,7 @@ class DialImpl final : public Dial {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->status != Status::ok) return state_->status;
       if (state_->connection == nullptr) return Status::invalid_argument;  // handed out before
-      *out = std::make_shared<ConnectionHandle>(state_->connection, runtime_);
+      *out = std::make_shared<ConnectionHandle>(state_->connection, board_, runtime_);
       state_->connection.reset();
       return Status::ok;
     } catch (const std::bad_alloc&) {
@@ -74,6 +87,7 @@ class DialImpl final : public Dial {
 
  private:
   std::shared_ptr<void> runtime_;
+  PolicyBoard* board_;
   std::shared_ptr<DialState> state_;
 };
 
@@ -81,8 +95,9 @@ class RuntimeImpl;
 
 class ListenerImpl final : public Listener {
  public:
-  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), control_(control), state_(std::move(state)) {}
+  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, PolicyBoard* board,
+               std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), control_(control), board_(board), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
   Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
@@ -90,7 +105,7 @@ class ListenerImpl final : public Listener {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->ready.empty()) return Status::would_block;
-      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), runtime_);
+      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), board_, runtime_);
       state_->ready.pop_front();
       return Status::ok;
     } catch (const std::bad_alloc&) {
@@ -101,35 +116,43 @@ class ListenerImpl final : public Listener {
  private:
   std::shared_ptr<void> runtime_;
   ControlPlane* control_;
+  PolicyBoard* board_;
   std::shared_ptr<ListenerState> state_;
 };
 
 class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<RuntimeImpl> {
  public:
-  explicit RuntimeImpl(const Knobs& knobs) : knobs_(knobs) {}
+  explicit RuntimeImpl(const Knobs& knobs) : knobs_(knobs), board_(&knobs_, &engines_) {}
   ~RuntimeImpl() override;
   Status start(std::string* error);
 
   const std::vector<Device>& devices() const noexcept override { return devices_; }
-  Status listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out, std::string* error) noexcept override;
-  Status connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept override;
-  Status connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
+  Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
+                std::string* error) noexcept override;
+  Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
                  std::string* error) noexcept override;
+  Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
+                 std::unique_ptr<Dial>* out, std::string* error) noexcept override;
+  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                       std::string* error) noexcept override {
+    return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
+  }
+  std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   EngineCounters counters() const override;
   std::string summary() const override;
 
  private:
   bool valid(int device, std::string* error) const;
-  std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to);
+  std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
   EngineConfig engine_config(std::uint32_t id) const;
 
   const Knobs knobs_;
   mutable Notifier notifier_;
-  PolicySet policies_;
   std::vector<DeviceState> device_states_;
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<Engine>> engines_;
+  mutable PolicyBoard board_;
   std::unique_ptr<ControlPlane> control_;
 };
 
@@ -152,10 +175,11 @@ EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
-  stack.window = policies_.window;
-  stack.path = policies_.path;
-  stack.loss = policies_.loss;
-  stack.credit = policies_.credit;
+  const PolicySet policies = board_.defaults();
+  stack.window = policies.window->choice();
+  stack.path = policies.path->choice();
+  stack.loss = policies.loss->choice();
+  if (policies.credit != nullptr) stack.credit = policies.credit->choice();
   return config;
 }
 
@@ -164,7 +188,7 @@ Status RuntimeImpl::start(std::string* error) {
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   if (!find_devices(knobs_, &device_states_, error)) return Status::address_unavailable;
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
-  if (!choose_policies(knobs_, &policies_, error)) return Status::invalid_argument;
+  if (!board_.start(error)) return Status::invalid_argument;
   const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
   const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -195,54 +219,58 @@ bool RuntimeImpl::valid(int device, std::string* error) const {
   return false;
 }
 
-Status RuntimeImpl::listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out,
+Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
                            std::string* error) noexcept {
-  try {
+  return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
+    PolicySet chosen;
+    Status status = board_.choose(policies, &chosen, error);
+    if (status != Status::ok) return status;
     std::shared_ptr<ListenerState> state;
-    const Status status = control_->listen(static_cast<std::uint32_t>(device), port, &state, error);
-    if (status == Status::ok) *out = std::make_unique<ListenerImpl>(state, control_.get(), shared_from_this());
+    status = control_->listen(static_cast<std::uint32_t>(device), port, chosen, &state, error);
+    if (status == Status::ok) *out = std::make_unique<ListenerImpl>(state, control_.get(), &board_, shared_from_this());
     return status;
-  } catch (const std::bad_alloc&) {
-    return Status::out_of_memory;
-  }
+  });
 }
 
-std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to) {
+std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to,
+                                        PolicySet policies) {
   auto state = std::make_shared<DialState>();
   state->device = static_cast<std::uint32_t>(device);
   state->listener = listener;
   state->to = to;
+  state->policies = std::move(policies);
   control_->dial(state);
-  return std::make_unique<DialImpl>(std::move(state), shared_from_this());
+  return std::make_unique<DialImpl>(std::move(state), &board_, shared_from_this());
 }
 
-Status RuntimeImpl::connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept {
-  try {
+Status RuntimeImpl::connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
+                            std::string* error) noexcept {
+  return guarded(error, [&] {
     HandleFields fields;
     if (!valid(device, error) || !read_handle(handle, &fields, error)) return Status::invalid_argument;
     if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
       fields.address.v6.sin6_scope_id = device_states_[static_cast<std::size_t>(device)].places[0].interface_index;
     }
-    *out = dial(device, fields.listener, fields.address);
-    return Status::ok;
-  } catch (const std::bad_alloc&) {
-    return Status::out_of_memory;
-  }
+    PolicySet chosen;
+    const Status status = board_.choose(policies, &chosen, error);
+    if (status == Status::ok) *out = dial(device, fields.listener, fields.address, std::move(chosen));
+    return status;
+  });
 }
 
-Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
-                            std::string* error) noexcept {
-  try {
+Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
+                            std::unique_ptr<Dial>* out, std::string* error) noexcept {
+  return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
     const bool v6 = device_states_[static_cast<std::size_t>(device)].places[0].address.is_v6();
     datapath::SocketAddress to;
     if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
-    *out = dial(device, 0, to);
-    return Status::ok;
-  } catch (const std::bad_alloc&) {
-    return Status::out_of_memory;
-  }
+    PolicySet chosen;
+    const Status status = board_.choose(policies, &chosen, error);
+    if (status == Status::ok) *out = dial(device, 0, to, std::move(chosen));
+    return status;
+  });
 }
 
 EngineCounters RuntimeImpl::counters() const {
@@ -274,18 +302,14 @@ std::string RuntimeImpl::summary() const {
 }  // namespace
 
 Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
-  try {
+  const Status status = guarded(error, [&] {
     auto runtime = std::make_shared<RuntimeImpl>(knobs);
-    const Status status = runtime->start(error);
-    if (status == Status::ok) *out = std::move(runtime);
-    return status;
-  } catch (const std::bad_alloc&) {
-    *error = "out of memory";
-    return Status::out_of_memory;
-  } catch (const std::exception& problem) {
-    *error = problem.what();
-    return Status::internal_error;
-  }
+    const Status started = runtime->start(error);
+    if (started == Status::ok) *out = std::move(runtime);
+    return started;
+  });
+  if (status == Status::out_of_memory && error->empty()) *error = "out of memory";
+  return status;
 }
 
 }  // namespace weft::engine

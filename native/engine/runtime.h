@@ -47,6 +47,16 @@ class Request {
   std::size_t bytes_ = 0;
 };
 
+// A policy that decides for a connection, or for those without a choice of their own.
+struct PolicyInfo {
+  std::string family, name, source_sha256;
+  std::string params_fields;  // a line for each: name, i or f, offset in bytes, count
+  std::string params;         // the record, as bytes
+};
+
+// Another policy, or the one in force with other parameters (its state stays).
+enum class PolicyChange : std::int32_t { policy, params };
+
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -69,6 +79,11 @@ class Connection {
   virtual std::string peer_address() const = 0;
   // Bytes and segments by path, loss, resends, RTT of this connection so far.
   virtual ConnectionCounters counters() const = 0;
+  // From now on, for this connection alone; path policies belong to the peer and so to all connections to it.
+  // `family`: window, path, loss or credit. `text`: as in the knobs; for params "name=value,...".
+  virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                               std::string* error) noexcept = 0;
+  virtual std::vector<PolicyInfo> policies() const = 0;
 };
 
 // A connection on its way; poll until it is there.
@@ -95,11 +110,18 @@ class Runtime {
   static Status open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
   virtual const std::vector<Device>& devices() const noexcept = 0;
   // port 0: any. The listener takes peers that hold its handle, or that dial its address and port.
-  virtual Status listen(int device, std::uint16_t port, std::unique_ptr<Listener>* out,
+  // `policies` here and below: what its connections use instead of the process's policies: "window=dctcp path=reps",
+  // "class 3" for those of a traffic class, or "".
+  virtual Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
                         std::string* error) noexcept = 0;
-  virtual Status connect(int device, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
-  virtual Status connect(int device, const std::string& host, std::uint16_t port, std::unique_ptr<Dial>* out,
+  virtual Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
                          std::string* error) noexcept = 0;
+  virtual Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
+                         std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
+  // For every connection without a choice of its own, now and later.
+  virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                               std::string* error) noexcept = 0;
+  virtual std::vector<PolicyInfo> policies() const = 0;
   // Readable when any request or dial or accept finished since it was last drained: for event loops.
   virtual int event_descriptor() const noexcept = 0;
   virtual EngineCounters counters() const = 0;

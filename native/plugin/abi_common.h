@@ -51,8 +51,9 @@ static_assert(offsetof(DeviceHandle, handle) == 8);
 static_assert(offsetof(DeviceHandle, size) == 16);
 static_assert(offsetof(DeviceHandle, needs_proxy_progress) == 24);
 
+inline constexpr int kNoTrafficClass = -1;
 struct CommConfig {
-  int traffic_class;  // -1: undefined
+  int traffic_class;
 };
 static_assert(sizeof(CommConfig) == 4);
 

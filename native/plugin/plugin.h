@@ -24,13 +24,15 @@ struct DeviceFacts {
 };
 
 Status init(Logger log);
-Status init(Logger log, std::uint64_t comm_id, void** context);
+Status init(Logger log, std::uint64_t comm_id, int traffic_class, void** context);
 Status finalize(void* context);
 Status device_count(int* count);
 Status device_facts(int device, DeviceFacts* facts);
 
 Status listen(void* context, int device, void* handle, void** listen_comm);
-Status connect(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm);
+// `traffic_class`: of interfaces that have no context.
+Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
+               DeviceHandle** device_comm);
 Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
 Status close_comm(void* comm);
 Status close_listen(void* listen_comm);

@@ -66,11 +66,12 @@ Status Session::init(Logger log) {
   return open(log);
 }
 
-Status Session::init(Logger log, std::uint64_t comm_id, Context** context) {
+Status Session::init(Logger log, std::uint64_t comm_id, int traffic_class, Context** context) {
   const std::lock_guard lock(mutex_);
   if (const Status status = open(log); status != Status::ok) return status;
   auto made = std::make_unique<Context>();
   made->comm_id = comm_id;
+  made->traffic_class = traffic_class;
   *context = made.get();
   contexts_.emplace(made.get(), std::move(made));
   return Status::ok;

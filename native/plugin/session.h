@@ -20,6 +20,7 @@ namespace weft::nccl {
 // One communicator of NCCL 2.28 and later; older ones have none and pass null.
 struct Context {
   std::uint64_t comm_id = 0;
+  int traffic_class = kNoTrafficClass;
 };
 
 // A listener handed to NCCL; it may be closed unused, or never.
@@ -45,7 +46,7 @@ class Session {
   // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed.
   Status init(Logger log);
   // Interfaces from v11: once per communicator; the runtime stops with the last of them.
-  Status init(Logger log, std::uint64_t comm_id, Context** context);
+  Status init(Logger log, std::uint64_t comm_id, int traffic_class, Context** context);
   void finalize(Context* context);
 
   // The devices as the last start found them. A list is never changed or freed, so that names may be kept.

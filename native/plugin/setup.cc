@@ -24,13 +24,21 @@ static_assert(engine::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
 
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + engine::kHandleBytes; }
 
-Status begin_attempt(void* context, int device, const engine::Handle& handle, std::shared_ptr<Attempt>* out) {
+// Which policies the connections of a traffic class use: both ends ask for the same ones (knob traffic_classes).
+std::string policies_of(const void* context, int traffic_class) {
+  if (context != nullptr) traffic_class = static_cast<const Context*>(context)->traffic_class;
+  return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class);
+}
+
+Status begin_attempt(void* context, int device, int traffic_class, const engine::Handle& handle,
+                     std::shared_ptr<Attempt>* out) {
   auto attempt = std::make_shared<Attempt>();
   attempt->context = static_cast<Context*>(context);
   attempt->handle = handle;
   if (const Status status = Session::instance().runtime(&attempt->runtime); status != Status::ok) return status;
   std::string error;
-  const Status status = attempt->runtime->connect(device, handle, &attempt->dial, &error);
+  const Status status =
+      attempt->runtime->connect(device, handle, policies_of(context, traffic_class), &attempt->dial, &error);
   if (status != Status::ok) {
     Session::instance().log(kLogWarn, "cannot connect: " + error +
                                           ". Every rank needs the same NCCL_NET and the same P2P and SHM settings");
@@ -47,10 +55,10 @@ Status init(Logger log) {
   return Session::instance().init(log);
 }
 
-Status init(Logger log, std::uint64_t comm_id, void** context) {
+Status init(Logger log, std::uint64_t comm_id, int traffic_class, void** context) {
   if (!mark_parent()) return Status::forked_child;
   Context* made = nullptr;
-  const Status status = Session::instance().init(log, comm_id, &made);
+  const Status status = Session::instance().init(log, comm_id, traffic_class, &made);
   if (context != nullptr) *context = made;
   return status;
 }
@@ -86,7 +94,8 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   made->context = static_cast<Context*>(context);
   if (const Status status = Session::instance().runtime(&made->runtime); status != Status::ok) return status;
   std::string error;
-  const Status status = made->runtime->listen(device, 0, &made->listener, &error);
+  const Status status =
+      made->runtime->listen(device, 0, policies_of(context, kNoTrafficClass), &made->listener, &error);
   if (status != Status::ok) {
     Session::instance().log(kLogWarn, "cannot listen: " + error);
     return status;
@@ -97,7 +106,8 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   return Status::ok;
 }
 
-Status connect(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm) {
+Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
+               DeviceHandle** device_comm) {
   *send_comm = nullptr;
   if (device_comm != nullptr) *device_comm = nullptr;
   engine::Handle peer;
@@ -109,7 +119,8 @@ Status connect(void* context, int device, void* handle, void** send_comm, Device
   std::shared_ptr<Attempt> attempt;
   if (tail.magic == kTailMagic) attempt = session.find_attempt(tail.attempt, peer);
   if (attempt == nullptr) {
-    if (const Status status = begin_attempt(context, device, peer, &attempt); status != Status::ok) return status;
+    if (const Status status = begin_attempt(context, device, traffic_class, peer, &attempt); status != Status::ok)
+      return status;
     tail = {kTailMagic, session.add_attempt(attempt)};
     std::memcpy(tail_of(handle), &tail, sizeof tail);
   }

@@ -77,8 +77,10 @@ Result init_v8(Logger log) noexcept {
 
 Result init_v10(Logger log, ProfilerCallback) noexcept { return init_v8(log); }
 
-Result init_v11(void** context, std::uint64_t comm_id, CommConfig*, Logger log, ProfilerCallback) noexcept {
-  return guarded([&] { return init(log, comm_id, context); });
+int class_of(const CommConfig* config) noexcept { return config == nullptr ? kNoTrafficClass : config->traffic_class; }
+
+Result init_v11(void** context, std::uint64_t comm_id, CommConfig* config, Logger log, ProfilerCallback) noexcept {
+  return guarded([&] { return init(log, comm_id, class_of(config), context); });
 }
 
 Result finalize_v11(void* context) noexcept {
@@ -99,11 +101,14 @@ Result listen_v8(int device, void* handle, void** listen_comm) noexcept {
 
 Result connect_v11(void* context, int device, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {
   *send_comm = nullptr;
-  return guarded([&] { return connect(context, device, handle, send_comm, device_comm); });
+  return guarded([&] { return connect(context, device, kNoTrafficClass, handle, send_comm, device_comm); });
 }
 
-Result connect_v10(int device, CommConfig*, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {
-  return connect_v11(nullptr, device, handle, send_comm, device_comm);
+// Only the connecting end has a class here: the other end's flows use what its process uses.
+Result connect_v10(int device, CommConfig* config, void* handle, void** send_comm,
+                   DeviceHandle** device_comm) noexcept {
+  *send_comm = nullptr;
+  return guarded([&] { return connect(nullptr, device, class_of(config), handle, send_comm, device_comm); });
 }
 
 Result connect_v8(int device, void* handle, void** send_comm, DeviceHandle** device_comm) noexcept {

@@ -1,7 +1,7 @@
 // Policies replaced and given other parameters in the middle of a transfer: nothing lost, nothing corrupt, the new one
 // decides from where the old one stood; and what a tap is told.
+#include <algorithm>
 #include <array>
-#include <set>
 #include <vector>
 
 #include "tests/native/check.h"
@@ -42,9 +42,12 @@ struct Transfer {
 };
 
 std::string name_in_force(Transfer& transfer, Family family) {
-  const u32 index = family == Family::path ? transfer.pair.peer[0] : transfer.flow();
-  const auto* descriptor = transfer.sender().in_force(family, index);
+  const auto* descriptor = transfer.sender().in_force(family, transfer.flow()).descriptor;
   return descriptor == nullptr ? "none" : descriptor->name;
+}
+
+bool set(Transfer& transfer, Family family, const char* name) {
+  return transfer.sender().set_policy(transfer.pair.now_ns, family, transfer.flow(), shipped(family, name), false);
 }
 
 class Counting final : public DecisionTap {
@@ -67,11 +70,10 @@ TEST(policy_swap__every_family_changes_in_mid_transfer) {
   int swaps = 0;
   for (u64 bytes = kBytes / 32; bytes < kBytes; bytes += kBytes / 32, ++swaps) {
     transfer.until(bytes);
-    const i64 now_ns = transfer.pair.now_ns;
     const i64 window_before = transfer.sender().flow(transfer.flow())->tx.window().window_bytes();
-    CHECK(transfer.sender().replace_window(now_ns, transfer.flow(), shipped(Family::window, windows[swaps % 2])));
-    CHECK(transfer.sender().replace_path(now_ns, transfer.pair.peer[0], shipped(Family::path, paths[swaps % 3])));
-    CHECK(transfer.sender().replace_loss(now_ns, transfer.flow(), shipped(Family::loss, losses[swaps % 2])));
+    CHECK(set(transfer, Family::window, windows[swaps % 2]));
+    CHECK(set(transfer, Family::path, paths[swaps % 3]));
+    CHECK(set(transfer, Family::loss, losses[swaps % 2]));
     CHECK_EQUAL(name_in_force(transfer, Family::window), windows[swaps % 2]);
     CHECK_EQUAL(name_in_force(transfer, Family::path), paths[swaps % 3]);
     CHECK_EQUAL(name_in_force(transfer, Family::loss), losses[swaps % 2]);
@@ -90,8 +92,8 @@ TEST(policy_swap__credit_comes_changes_and_goes) {
   for (u64 bytes = kBytes / 16; bytes < kBytes; bytes += kBytes / 16, ++swaps) {
     transfer.until(bytes);
     const PolicyChoice choice = choices[swaps % 4];
-    CHECK(transfer.pair.stack[1].replace_credit(transfer.pair.now_ns, transfer.pair.flow[1], choice));
-    CHECK(transfer.pair.stack[1].in_force(Family::credit, transfer.pair.flow[1]) == choice.descriptor);
+    CHECK(transfer.pair.stack[1].set_default(transfer.pair.now_ns, Family::credit, choice, false));
+    CHECK(transfer.pair.stack[1].in_force(Family::credit, transfer.pair.flow[1]).descriptor == choice.descriptor);
   }
   transfer.finish();
 }
@@ -104,25 +106,27 @@ TEST(policy_swap__parameters_change_and_state_stays) {
   Transfer transfer(config);
   transfer.until(kBytes / 4);
   const i64 wanted_bytes = 100'000;  // fixed has one parameter, its window
-  CHECK(transfer.sender().set_params(Family::window, transfer.flow(), {config.window.descriptor, &wanted_bytes}));
+  const PolicyChoice wider{config.window.descriptor, &wanted_bytes};
+  CHECK(transfer.sender().set_default(transfer.pair.now_ns, Family::window, wider, true));
   transfer.until(kBytes / 2);
   CHECK_EQUAL(transfer.sender().flow(transfer.flow())->tx.window().window_bytes(), wanted_bytes);
-  const PolicyChoice other = shipped(Family::window, "swift");
-  CHECK(!transfer.sender().set_params(Family::window, transfer.flow(), other));
+  std::vector<PolicyChoice> used;
+  transfer.sender().policies_in_use(&used);
+  CHECK(std::any_of(used.begin(), used.end(), [&](PolicyChoice c) { return c.params == &wanted_bytes; }));
+  CHECK(std::none_of(used.begin(), used.end(), [&](PolicyChoice c) { return c.params == &first_bytes; }));
   transfer.finish();
 }
 
 TEST(policy_swap__a_flow_may_have_policies_of_its_own) {
   Shared shared{StackConfig{}};
   FlowConfig own;
-  own.own_policies = true;
   own.window = shipped(Family::window, "swift");
   own.remote_token = 7;
   PathSet paths(&shared, shipped(Family::path, "oblivious"), 0, 4, 1 << 20);
   CHECK_EQUAL(std::string(paths.policy().descriptor().name), "oblivious");
   FlowSender sender(&shared, 0, own, PeerConfig{}, &paths);
-  CHECK_EQUAL(std::string(sender.window().descriptor().name), "swift");
-  CHECK_EQUAL(std::string(sender.loss().descriptor().name), "fixed");
+  CHECK_EQUAL(std::string(sender.window().choice().descriptor->name), "swift");
+  CHECK_EQUAL(std::string(sender.loss().choice().descriptor->name), "fixed");
 }
 
 TEST(policy_swap__a_tap_is_told_of_every_family) {

@@ -26,7 +26,7 @@ struct Pair {
     std::string error;
     CHECK_EQUAL(Runtime::open(knobs, &a, &error), Status::ok);
     CHECK_EQUAL(Runtime::open(knobs, &b, &error), Status::ok);
-    CHECK_EQUAL(a->listen(0, 0, &listener, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, "", &listener, &error), Status::ok);
     connect();
   }
   void connect() {
@@ -34,7 +34,7 @@ struct Pair {
     std::unique_ptr<Dial> dial;
     here.reset();
     there.reset();
-    CHECK_EQUAL(b->connect(0, listener->handle(), &dial, &error), Status::ok);
+    CHECK_EQUAL(b->connect(0, listener->handle(), "", &dial, &error), Status::ok);
     for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr || there == nullptr;) {
       if (here == nullptr) CHECK(dial->poll(&here) == Status::would_block || here != nullptr);
       if (there == nullptr) static_cast<void>(listener->accept(&there));
@@ -220,9 +220,9 @@ TEST(runtime__errors_say_what_there_is) {
   std::unique_ptr<Dial> dial;
   Handle garbage;
   std::memset(garbage.bytes, 0x5A, sizeof garbage.bytes);
-  CHECK_EQUAL(runtime->connect(0, garbage, &dial, &error), Status::invalid_argument);
-  CHECK_EQUAL(runtime->connect(7, garbage, &dial, &error), Status::invalid_argument);
-  CHECK_EQUAL(runtime->connect(0, "127.0.0.1", 1, &dial, &error), Status::ok);
+  CHECK_EQUAL(runtime->connect(0, garbage, "", &dial, &error), Status::invalid_argument);
+  CHECK_EQUAL(runtime->connect(7, garbage, "", &dial, &error), Status::invalid_argument);
+  CHECK_EQUAL(runtime->connect(0, "127.0.0.1", 1, "", &dial, &error), Status::ok);
   std::shared_ptr<Connection> connection;
   for (const std::int64_t until = now_ns() + kPatienceNs; dial->poll(&connection) == Status::would_block;) {
     CHECK(now_ns() < until);
@@ -244,7 +244,7 @@ struct UnequalPair {
     for_a.interfaces = for_b.interfaces = "lo";
     CHECK_EQUAL(Runtime::open(for_a, &a, &error), Status::ok);
     CHECK_EQUAL(Runtime::open(for_b, &b, &error), Status::ok);
-    CHECK_EQUAL(a->listen(0, 0, &listener, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, "", &listener, &error), Status::ok);
     here = dial(listener->port());
     there = accept(*listener);
   }
@@ -252,7 +252,7 @@ struct UnequalPair {
     std::unique_ptr<Dial> dial;
     std::string error;
     std::shared_ptr<Connection> made;
-    CHECK_EQUAL(b->connect(0, "127.0.0.1", port, &dial, &error), Status::ok);
+    CHECK_EQUAL(b->connect(0, "127.0.0.1", port, "", &dial, &error), Status::ok);
     for (const std::int64_t until = now_ns() + kPatienceNs; made == nullptr;) {
       const Status status = dial->poll(&made);
       CHECK(status == Status::would_block || status == Status::ok);
@@ -330,7 +330,7 @@ TEST(runtime__a_port_is_one_listeners) {
   UnequalPair pair({}, {});
   std::unique_ptr<Listener> second;
   std::string error;
-  CHECK_EQUAL(pair.a->listen(0, 0, &second, &error), Status::ok);
+  CHECK_EQUAL(pair.a->listen(0, 0, "", &second, &error), Status::ok);
   CHECK(second->port() != pair.listener->port());
   const auto here = pair.dial(second->port());
   const auto there = UnequalPair::accept(*second);
@@ -338,7 +338,7 @@ TEST(runtime__a_port_is_one_listeners) {
   // Closed and opened again: the same channel, whose port now is another listener's.
   const std::uint16_t port = second->port();
   second.reset();
-  CHECK_EQUAL(pair.a->listen(0, port, &second, &error), Status::ok);
+  CHECK_EQUAL(pair.a->listen(0, port, "", &second, &error), Status::ok);
   const auto again = pair.dial(port);
   const auto accepted = UnequalPair::accept(*second);
   exchange(*again, *accepted, 100, 0);
@@ -356,9 +356,9 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   std::vector<std::unique_ptr<Listener>> more(5);
   std::string error;
   for (auto& listener : more) {
-    CHECK_EQUAL(pair.a->listen(0, 0, &listener, &error), Status::ok);
+    CHECK_EQUAL(pair.a->listen(0, 0, "", &listener, &error), Status::ok);
     std::unique_ptr<Dial> dial;
-    CHECK_EQUAL(pair.b->connect(0, listener->handle(), &dial, &error), Status::ok);
+    CHECK_EQUAL(pair.b->connect(0, listener->handle(), "", &dial, &error), Status::ok);
     const auto there = UnequalPair::accept(*listener);
     std::shared_ptr<Connection> here;
     for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr;) {

@@ -105,6 +105,10 @@ class FakeConnection final : public Connection {
   }
   Status health() const noexcept override { return Status::ok; }
   std::string peer_address() const override { return "fake"; }
+  Status change_policy(const std::string&, const std::string&, PolicyChange, std::string*) noexcept override {
+    return Status::internal_error;
+  }
+  std::vector<PolicyInfo> policies() const override { return {}; }
   ConnectionCounters counters() const override { return {}; }
 
  private:
@@ -200,7 +204,8 @@ class FakeRuntime final : public Runtime {
     pump_.join();
   }
   const std::vector<Device>& devices() const noexcept override { return devices_; }
-  Status listen(int device, std::uint16_t, std::unique_ptr<Listener>* out, std::string* error) noexcept override {
+  Status listen(int device, std::uint16_t, const std::string&, std::unique_ptr<Listener>* out,
+                std::string* error) noexcept override {
     if (device < 0 || device >= static_cast<int>(devices_.size())) {
       *error = "no such device";
       return Status::invalid_argument;
@@ -211,7 +216,8 @@ class FakeRuntime final : public Runtime {
     *out = std::make_unique<FakeListener>(fabric_, port);
     return Status::ok;
   }
-  Status connect(int, const Handle& handle, std::unique_ptr<Dial>* out, std::string* error) noexcept override {
+  Status connect(int, const Handle& handle, const std::string&, std::unique_ptr<Dial>* out,
+                 std::string* error) noexcept override {
     std::uint64_t port = 0;
     std::memcpy(&port, handle.bytes + sizeof kMagic, sizeof port);
     if (std::memcmp(handle.bytes, kMagic, sizeof kMagic) != 0) {
@@ -221,9 +227,14 @@ class FakeRuntime final : public Runtime {
     *out = std::make_unique<FakeDial>(fabric_, port);
     return Status::ok;
   }
-  Status connect(int, const std::string&, std::uint16_t, std::unique_ptr<Dial>*, std::string*) noexcept override {
+  Status connect(int, const std::string&, std::uint16_t, const std::string&, std::unique_ptr<Dial>*,
+                 std::string*) noexcept override {
     return Status::internal_error;
   }
+  Status change_policy(const std::string&, const std::string&, PolicyChange, std::string*) noexcept override {
+    return Status::internal_error;
+  }
+  std::vector<PolicyInfo> policies() const override { return {}; }
   int event_descriptor() const noexcept override { return -1; }
   EngineCounters counters() const override { return {}; }
   std::string summary() const override { return "fake runtime"; }
