@@ -22,6 +22,14 @@ from transport.errors import (
     WeftError,
     error_for,
 )
+from transport.policy_choice import (
+    Parameter,
+    PolicyName,
+    PolicyState,
+    params_text,
+    policy_text,
+    state_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,6 +259,33 @@ class Connection:
         code = self._native.health()
         if code != OK:
             raise error_for(code, f"connection to {self._peer_address}")
+
+    @property
+    def _checked(self) -> native.Connection:
+        self.check()
+        return self._native
+
+    def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
+        """Lets another policy decide for this connection, now; nothing in flight is lost.
+
+        Arguments as for Endpoint.set_policy. A path policy belongs to the peer: it changes for
+        every connection that shares this one's paths.
+        """
+        text = policy_text(family, policy, params)
+        status, error = self._checked.change_policy(family, text, False)
+        if status != OK:
+            raise error_for(status, f"set_policy {family}", error)
+
+    def set_params(self, family: str, **params: Parameter) -> None:
+        """Gives this connection's policy other parameters; its state stays."""
+        status, error = self._checked.change_policy(family, params_text(params), True)
+        if status != OK:
+            raise error_for(status, f"set_params {family}", error)
+
+    @property
+    def policies(self) -> dict[str, PolicyState]:
+        """By family: what decides for this connection."""
+        return {info.family: state_of(info) for info in self._checked.policies()}
 
     def counters(self) -> native.ConnectionCounters:
         """Bytes, segments, loss, resends and, by path, round-trip times so far.

@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -26,12 +26,23 @@ from transport.errors import (
     error_for,
 )
 from transport.knobs import KnobError
+from transport.policy_choice import (
+    Parameter,
+    PolicyName,
+    PolicyState,
+    params_text,
+    policy_text,
+    resolve_settings,
+    set_text,
+    state_of,
+)
 from transport.reactor import Reactor
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
 
 KnobValue = str | int | float | bool | os.PathLike[str]
+Policies = Mapping[str, PolicyName]  # by family, "window", "path", "loss" or "credit"
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
@@ -156,8 +167,10 @@ class Endpoint:
     """
 
     def __init__(self, **knobs: KnobValue) -> None:
-        settings = [(name, _knob_text(value)) for name, value in knobs.items()]
-        status, text, knobs_fit, runtime = native.open_runtime(settings)
+        given = {name: _knob_text(value) for name, value in knobs.items()}
+        # A policy's file, or one that another distribution registered, is a library to the engine.
+        settings = resolve_settings(os.environ, given)
+        status, text, knobs_fit, runtime = native.open_runtime(list(settings.items()))
         if not knobs_fit:
             raise KnobError(text)
         if status != OK or runtime is None:
@@ -175,13 +188,17 @@ class Endpoint:
         """The NICs in use, in the order that `device=` counts."""
         return self._devices
 
-    def listen(self, port: int = 0, device: int | str = 0) -> Listener:
+    def listen(
+        self, port: int = 0, device: int | str = 0, *, policies: Policies | None = None
+    ) -> Listener:
         """Listens on a TCP port of a device (0: the knob control_port, or any free one).
 
-        `device` is an index into `devices` or a name. AddressError when the port is taken.
+        `device` is an index into `devices` or a name. `policies`: what its connections use instead
+        of the endpoint's, as in {"window": "dctcp"}. AddressError when the port is taken.
         """
         number = self._port(port)
-        status, text, listener = self._runtime.listen(self._device(device), number)
+        chosen = set_text(policies)
+        status, text, listener = self._runtime.listen(self._device(device), number, chosen)
         if status != OK or listener is None:
             raise error_for(status, f"cannot listen on port {port}", text)
         made = Listener(self, listener)
@@ -195,14 +212,18 @@ class Endpoint:
         timeout_s: float | None = 10,
         *,
         device: int | str = 0,
+        policies: Policies | None = None,
     ) -> Connection:
         """Connects to a listener's handle, or to a host and port.
+
+        `policies`: what this connection uses instead of the endpoint's, as in {"window": "dctcp"};
+        a path policy of its own gives it paths of its own.
 
         RefusedError when nobody listens there, AuthenticationError and VersionMismatchError when
         the peer refuses us, TimedOutError after `timeout_s` seconds (None: no limit).
         """
         until = deadline(timeout_s)
-        name, dial = self._dial(host_or_handle, port, device)
+        name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
         if not _poll_until(lambda: self._reached(name, dial, made), until):
             raise TimedOutError(f"connect to {name}: no answer within {timeout_s} s")
@@ -215,10 +236,11 @@ class Endpoint:
         timeout_s: float | None = 10,
         *,
         device: int | str = 0,
+        policies: Policies | None = None,
     ) -> Connection:
         """connect(), awaited: `async with await endpoint.aconnect(handle) as connection`."""
         deadline(timeout_s)
-        name, dial = self._dial(host_or_handle, port, device)
+        name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
         try:
             async with asyncio.timeout(timeout_s):
@@ -229,6 +251,31 @@ class Endpoint:
             text = f"connect to {name}: no answer within {timeout_s} s"
             raise TimedOutError(text) from None
         return made[0]
+
+    def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
+        """Lets another policy decide, now, for every connection without a choice of its own.
+
+        `family` is "window", "path", "loss" or "credit". `policy` is a registered name, a .py or
+        .so file, or a declared policy; a .py file is compiled first. Nothing in flight is lost.
+        """
+        text = policy_text(family, policy, params)
+        status, error = self._runtime.change_policy(family, text, False)
+        if status != OK:
+            raise error_for(status, f"set_policy {family}", error)
+
+    def set_params(self, family: str, **params: Parameter) -> None:
+        """Gives the policy in force other parameters; its state stays.
+
+        A connection whose policy failed, and where `fixed` decides by now, is left alone.
+        """
+        status, error = self._runtime.change_policy(family, params_text(params), True)
+        if status != OK:
+            raise error_for(status, f"set_params {family}", error)
+
+    @property
+    def policies(self) -> dict[str, PolicyState]:
+        """By family: what decides where a connection has no choice of its own."""
+        return {info.family: state_of(info) for info in self._runtime.policies()}
 
     def counters(self) -> native.EngineCounters:
         """What the engines sent, received, refused and injected so far."""
@@ -301,20 +348,27 @@ class Endpoint:
         raise InvalidArgumentError(f"device: there is no {device!r}; there is {listing}")
 
     def _dial(
-        self, target: str | bytes, port: int | None, device: int | str
+        self,
+        target: str | bytes,
+        port: int | None,
+        device: int | str,
+        policies: Policies | None = None,
     ) -> tuple[str, native.Dial]:
         index = self._device(device)
+        chosen = set_text(policies)
         if isinstance(target, str):
             if port is None:
                 raise InvalidArgumentError(f"port: needed to connect to the host {target}")
             name = f"{target} port {port}"
-            status, text, dial = self._runtime.connect_address(index, target, self._port(port))
+            status, text, dial = self._runtime.connect_address(
+                index, target, self._port(port), chosen
+            )
         else:
             if len(target) != HANDLE_BYTES:
                 text = f"needs a listener's {HANDLE_BYTES} bytes, not {len(target)}"
                 raise InvalidArgumentError(f"host_or_handle: {text}")
             name = "the handle's listener"
-            status, text, dial = self._runtime.connect_handle(index, bytes(target))
+            status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
         return name, dial

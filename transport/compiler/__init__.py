@@ -12,7 +12,7 @@ from transport.compiler import source
 from transport.compiler.errors import PolicyError
 from transport.compiler.interpret import Interpreted
 
-__all__ = ["Interpreted", "PolicyError", "compile_object", "compile_policy"]
+__all__ = ["Interpreted", "PolicyError", "cached_policy", "compile_object", "compile_policy"]
 
 
 def compile_policy(policy_or_path: Policy | str | Path, out: str | Path, *, cpu: str = "") -> Path:
@@ -32,3 +32,10 @@ def compile_object(
     policy = source.load(policy_or_path)
     symbol = symbol or f"{emit.DESCRIPTOR}_{policy.family.name}_{policy.name.replace('-', '_')}"
     return emit.write_object(policy, Path(out), symbol, cpu or emit.baseline())
+
+
+def cached_policy(policy_or_path: Policy | str | Path, *, cpu: str = "") -> Path:
+    """The policy's library in the user's cache, compiled when nothing that fits lies there."""
+    from transport.compiler import cache
+
+    return cache.compiled(policy_or_path, cpu)

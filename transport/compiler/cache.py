@@ -1,0 +1,110 @@
+"""Decides when a compiled policy can be used again, and where it is kept.
+
+Never loads one. What a library depends on is in its name, so that one of another source, numba, CPU
+or ABI is simply not found; what is found must have the digest that was written beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import FunctionType
+
+from congestion.api import Policy
+from transport.compiler import emit, source
+from transport.compiler.errors import PolicyError
+
+KEPT_MAX = 64  # libraries; the oldest go first
+
+
+def directory() -> Path:
+    """The user's own cache folder, made when it is not there."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(home) / "weft" / "policies"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+    except OSError as error:
+        raise PolicyError(
+            str(folder), 0, f"no cache: {error.strerror}", "set XDG_CACHE_HOME to a folder of yours"
+        ) from None
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # What lies here is mapped and run.
+        raise PolicyError(
+            str(folder), 0, "others can write to the cache", f"chmod 700 {folder}, or remove it"
+        )
+    return folder
+
+
+def _reached(policy: Policy) -> Iterator[FunctionType]:
+    """Every function that the hooks can come to."""
+    seen: set[FunctionType] = set()
+    waiting: list[FunctionType] = list(policy.hooks)
+    while waiting:
+        function = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        yield function
+        known = (function.__globals__.get(name) for name in function.__code__.co_names)
+        waiting += [one for one in known if isinstance(one, FunctionType)]
+
+
+def fingerprint(policy: Policy, cpu: str) -> str:
+    """Of everything that the compiled code depends on."""
+    compiler = sorted(Path(__file__).parent.glob("*.py"))
+    parts = [
+        f"abi {emit.ABI_VERSION}, {cpu}, numba {version('numba')}, llvmlite {version('llvmlite')}",
+        f"{policy.family.name} {policy.name}",
+        *(hashlib.sha256(file.read_bytes()).hexdigest() for file in compiler),
+    ]
+    layouts = (policy.flow, policy.shared, policy.params, policy.family.event)
+    parts += [f"{layout.dtype.descr} {dict(layout.defaults)}" for layout in layouts]
+    files: set[str] = set()
+    constants: set[str] = set()
+    for function in _reached(policy):
+        files.add(function.__code__.co_filename)
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, int | float):
+                constants.add(f"{function.__qualname__} {name} {value!r}")
+    parts += [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)]
+    parts += sorted(constants)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _intact(library: Path, digest: Path) -> bool:
+    try:
+        wanted = digest.read_text(encoding="ascii").strip()
+        return hashlib.sha256(library.read_bytes()).hexdigest() == wanted
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def compiled(policy_or_path: Policy | str | Path, cpu: str = "") -> Path:
+    """The policy's library: the one compiled before, or a new one."""
+    policy = source.load(policy_or_path)
+    cpu = cpu or emit.baseline()
+    folder = directory()
+    name = f"{policy.family.name}_{policy.name}-{fingerprint(policy, cpu)[:32]}"
+    library, digest = folder / f"{name}.so", folder / f"{name}.sha256"
+    if _intact(library, digest):
+        os.utime(library)
+        return library
+    emit.write_library(policy, library, cpu)
+    beside = folder / f".{name}.{os.getpid()}"
+    beside.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
+    beside.replace(digest)
+    _prune(folder)
+    return library
+
+
+def _prune(folder: Path) -> None:
+    kept = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for old in kept[KEPT_MAX:]:
+        old.with_suffix(".sha256").unlink(missing_ok=True)
+        old.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""Which library a policy's name, file or object means, and how its parameters are written.
+
+Never runs a policy: the engine does. Names of shipped policies are left to it; what others
+registered, and files, are compiled into the user's cache when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from congestion.api import FAMILIES, Policy
+from congestion.registry import SHIPPED, RegistryError, policies
+from transport.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transport import native
+
+# A registered name, a .py or .so file, or a declared policy. Text may carry parameters, as in
+# "swift:decrease_max=0.3".
+PolicyName: TypeAlias = str | Path | Policy
+Number: TypeAlias = int | float
+Parameter: TypeAlias = "Number | Sequence[Number] | np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """A policy that decides, with the parameters in force."""
+
+    family: str
+    name: str
+    source_sha256: str
+    params: dict[str, Any]  # numbers, and lists of numbers for array fields
+
+
+def state_of(info: native.PolicyInfo) -> PolicyState:
+    """The engine's record, read field by field."""
+    params: dict[str, Any] = {}
+    for line in info.params_fields.splitlines():
+        name, kind, offset, count = line.split()
+        code = f"<{int(count)}{'q' if kind == 'i' else 'd'}"
+        values = struct.unpack_from(code, info.params, int(offset))
+        params[name] = values[0] if len(values) == 1 else list(values)
+    return PolicyState(info.family, info.name, info.source_sha256, params)
+
+
+def _number(name: str, value: Any) -> str:
+    item = getattr(value, "item", None)  # numpy's numbers print with their type
+    value = item() if callable(item) else value
+    if isinstance(value, bool | int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value)
+    raise InvalidArgumentError(f"parameter {name}: needs a number, not {type(value).__name__}")
+
+
+def params_text(params: Mapping[str, Parameter]) -> str:
+    """As the engine reads it: "decrease_max=0.3,weight=1/0/0.5"."""
+    written = []
+    for name, value in params.items():
+        many = isinstance(value, Sequence) or hasattr(value, "__len__")
+        each: Any = value if many and not isinstance(value, str) else [value]
+        written.append(f"{name}={'/'.join(_number(name, one) for one in each)}")
+    return ",".join(written)
+
+
+def resolve(family: str, policy: PolicyName) -> str:
+    """What the engine can load: a shipped name or a library's path, parameters kept."""
+    if family not in FAMILIES:
+        raise InvalidArgumentError(
+            f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+        )
+    if isinstance(policy, Policy):
+        return _library(policy)
+    text = str(policy)
+    head, slash, tail = text.rpartition("/") if "=" not in text else _split(text)
+    name, colon, values = tail.partition(":")
+    path = head + slash + name
+    if path.endswith(".py"):
+        return _library(path) + colon + values
+    if slash or path.endswith(".so") or path == "none" or _shipped(family, path):
+        return text
+    return _library(_registered(family, path)) + colon + values
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """Cuts before the file's name; slashes behind the first '=' separate values."""
+    head, slash, tail = text[: text.index("=")].rpartition("/")
+    return head, slash, tail + text[text.index("=") :]
+
+
+def _shipped(family: str, name: str) -> bool:
+    folder = {"path": "paths"}.get(family, family)
+    return f"congestion.{folder}.{name}" in SHIPPED
+
+
+def _registered(family: str, name: str) -> Policy:
+    try:
+        known = policies()
+    except RegistryError as error:
+        raise InvalidArgumentError(str(error)) from None
+    if (family, name) not in known:
+        there = ", ".join(sorted(n for f, n in known if f == family))
+        raise InvalidArgumentError(f"no {family} policy {name!r}: there are {there}")
+    return known[family, name].policy
+
+
+def _library(policy: Policy | str) -> str:
+    from transport.compiler import PolicyError, cached_policy
+
+    try:
+        path = str(cached_policy(policy))
+    except PolicyError as error:
+        raise InvalidArgumentError(str(error)) from error
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"compiling a policy needs numba: pip install 'weft[policies]' ({error})"
+        ) from error
+    if any(sign in path for sign in " :="):
+        raise InvalidArgumentError(f"{path}: a path with ' ', ':' or '='; set XDG_CACHE_HOME")
+    return path
+
+
+def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]) -> str:
+    """One policy with parameters, as the engine reads it."""
+    text = resolve(family, policy)
+    if not params:
+        return text
+    return text + ("," if "=" in text else ":") + params_text(params)
+
+
+def set_text(chosen: Mapping[str, PolicyName] | None) -> str:
+    """A choice for some families: "window=dctcp path=reps"."""
+    chosen = chosen or {}
+    return " ".join(f"{family}={resolve(family, policy)}" for family, policy in chosen.items())
+
+
+def resolve_settings(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The given knobs, and those of the environment that name a policy: all resolved."""
+    variables = {name.removeprefix("WEFT_").lower(): name for name in given}
+    named = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("WEFT_")
+        and _names_policies(name)
+        and name.removeprefix("WEFT_").lower() not in variables
+    }
+    return {name: _resolved(name, value) for name, value in (*named.items(), *given.items())}
+
+
+def _names_policies(name: str) -> bool:
+    field = name.removeprefix("WEFT_").lower()
+    return field == "traffic_classes" or (
+        field.endswith("_policy") and field.removesuffix("_policy") in FAMILIES
+    )
+
+
+def _resolved(name: str, value: str) -> str:
+    if not value or not _names_policies(name):
+        return value
+    field = name.removeprefix("WEFT_").lower()
+    if field == "traffic_classes":
+        return "; ".join(_class_text(one) for one in value.split(";") if one.strip())
+    return resolve(field.removesuffix("_policy"), value)
+
+
+def _class_text(entry: str) -> str:
+    number, *words = entry.split()
+    for index, word in enumerate(words):
+        family, equals, policy = word.partition("=")
+        if equals and family in FAMILIES:
+            words[index] = f"{family}={resolve(family, policy)}"
+    return " ".join([number, *words])
