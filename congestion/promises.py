@@ -27,7 +27,7 @@ class Promises:
         (from `steady_window_segments` on): least and most, in segments.
     growth_factor: the same as a factor a round trip, for multiplicative or logarithmic growth.
     cut_on: the signals that shrink the window, each alone: of "loss", "ecn", "rtt" (a standing
-        queue of `cut_queue_rtts` least round trips).
+        queue of `cut_queue_rtts` least round trips). Joined by "+": only together, as "ecn+rtt".
     cut_factor: what one congested round trip leaves of the window: least and most, as a share.
     cuts_per_rtt: how often the window may shrink in one congested round trip.
     fairness_min: Jain's index of the goodput of four equal flows at one bottleneck.
@@ -69,7 +69,8 @@ class Promises:
     repairs_rtts: float | None = None
 
     def __post_init__(self) -> None:
-        for signal in (*self.signals, *self.cut_on):
+        cuts = [signal for together in self.cut_on for signal in together.split("+")]
+        for signal in (*self.signals, *cuts):
             if signal not in SIGNALS:
                 raise ValueError(f"signal {signal!r}: there are {', '.join(SIGNALS)}")
         for name in ("growth_segments", "growth_factor", "cut_factor"):

@@ -16,12 +16,20 @@ ENTRY_POINT_GROUP = "weft.policies"
 
 SHIPPED: tuple[str, ...] = (
     "congestion.window.fixed",
+    "congestion.window.aimd",
+    "congestion.window.cubic",
+    "congestion.window.dctcp",
+    "congestion.window.nscc",
     "congestion.window.swift",
     "congestion.credit.fixed",
     "congestion.credit.grant",
     "congestion.paths.fixed",
+    "congestion.paths.bitmap",
     "congestion.paths.oblivious",
     "congestion.paths.power_of_two",
+    "congestion.paths.reps",
+    "congestion.paths.round_robin",
+    "congestion.paths.single",
     "congestion.loss.fixed",
     "congestion.loss.rack",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import path_policy, record
+from congestion.promises import Promises
 
 Params = record(burst_bytes=65_536)
 
@@ -22,7 +23,8 @@ def barred(paths: Any, event: Any, index: int) -> int:
     return 0
 
 
-def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+def drawn(paths: Any, event: Any) -> int:
+    """One of the least barred paths, each as likely: also what other policies fall back to."""
     least = 2
     count = 0
     for index in range(len(paths)):
@@ -33,13 +35,17 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         if bar == least:
             count += 1
     turn = min(int(event.rand * count), count - 1)
-    result.path = 0
-    result.burst_bytes = params.burst_bytes
     for index in range(len(paths)):
         if barred(paths, event, index) == least:
             if turn == 0:
-                result.path = index
+                return index
             turn -= 1
+    return 0
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = drawn(paths, event)
+    result.burst_bytes = params.burst_bytes
 
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -47,4 +53,17 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
     result.burst_bytes = params.burst_bytes
 
 
-POLICY = path_policy("oblivious", params=Params, pick=pick, on_feedback=on_feedback)
+POLICY = path_policy(
+    "oblivious",
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="Dixit et al., INFOCOM 2013, section III",
+        signals=("chance",),
+        state_bytes_max=24,
+        spreads=True,
+        dead_path_picks=64,
+        heals_picks=64,
+    ),
+)

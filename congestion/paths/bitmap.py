@@ -1,0 +1,94 @@
+"""Decides paths in rounds that pass over those with penalties: marks are short ones, silence long.
+
+Never touches RTT. Source: the bitmap load balancer of Ultra Ethernet's simulator (uet-htsim); the
+states of a path that went silent are those of OCP Multipath Reliable Connection 1.0: taken for bad
+until something comes back, and asked by one burst at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import ECN, GOOD, NACK, TIMEOUT, path_policy, record
+from congestion.paths.oblivious import barred
+from congestion.paths.round_robin import STEPS, advanced
+from congestion.promises import Promises
+
+Flow = record(turn=int, mask=int, width=int)  # as in round_robin
+
+Path = record(
+    penalty=int,  # visits that still pass it over
+    silent=int,  # 1: timed out, and nothing came back since
+)
+
+Params = record(
+    burst_bytes=65_536,
+    ecn_penalty=1,
+    nack_penalty=4,
+    penalty_max=15,  # four bits; a timeout's
+)
+
+
+def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
+    """The next path of the round without a penalty; the least penalised when rounds run out."""
+    for _ in range(STEPS):
+        index = advanced(flow, paths, event)
+        if index < len(paths) and barred(paths, event, index) == 0:
+            path = paths[index]
+            if path.penalty <= 0:
+                if path.silent != 0:
+                    path.penalty = params.penalty_max  # one question, and not the next at once
+                return index
+            path.penalty -= 1
+    best = 0
+    best_rank = 1 << 62
+    for index in range(len(paths)):
+        rank = barred(paths, event, index) * 256 + paths[index].penalty
+        if rank < best_rank:
+            best = index
+            best_rank = rank
+    return best
+
+
+def weigh(path: Any, params: Any, event: Any) -> None:
+    if event.kind == TIMEOUT:
+        path.silent = 1
+        path.penalty = params.penalty_max
+    elif event.kind == NACK:
+        path.penalty = min(path.penalty + params.nack_penalty, params.penalty_max)
+    elif event.kind == ECN or event.kind == GOOD:
+        if path.silent != 0:
+            path.silent = 0
+            path.penalty = 0
+        if event.kind == ECN:
+            path.penalty = min(path.penalty + params.ecn_penalty, params.penalty_max)
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = visited(flow, paths, params, event)
+    result.burst_bytes = params.burst_bytes
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    index = min(max(event.path, 0), len(paths) - 1)
+    weigh(paths[index], params, event)
+    result.path = index
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy(
+    "bitmap",
+    flow=Flow,
+    path=Path,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="uet-htsim, bitmap; OCP MRC 1.0, path states",
+        signals=("ecn", "timeout", "chance"),
+        state_bytes_max=64,
+        spreads=True,
+        dead_path_picks=64,
+        heals_picks=512,
+    ),
+)

@@ -1,0 +1,111 @@
+"""Decides paths by recycling: one that brought a burst through unmarked is used for the next.
+
+Never touches RTT. Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
+Balancing and Failure Mitigation", arXiv 2407.21625, section 3.
+
+What the paper keeps in 193 bits is a ring of eight paths that is shared by the peer's flows. Two
+additions, as paths here are few and known by name: one that timed out leaves the ring, and one that
+may not be used is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import GOOD, TIMEOUT, path_policy, record
+from congestion.paths.oblivious import barred, drawn
+from congestion.promises import Promises
+
+Flow = record(
+    ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that came back unmarked, plus one; 0: none
+    head=int,  # where the next is written
+    fresh=int,  # entries before head that have not been used again
+    turn=int,  # where cycling is
+    explore=int,  # picks that are still drawn by chance
+    frozen=int,  # 1: cycle over the ring, used or not, and learn no other way
+    frozen_ns=int,
+)
+
+Params = record(
+    burst_bytes=65_536,
+    freeze_ns=10_000_000,  # section 3.3; long enough for routing to heal
+    explore_picks=16,
+)
+
+
+def recycled(flow: Any, paths: Any, event: Any) -> Any:
+    """The oldest fresh entry, taken out; -1 when there is none that may be used."""
+    for _ in range(len(flow.ring)):
+        if flow.fresh <= 0:
+            break
+        index = flow.ring[(flow.head - flow.fresh) % len(flow.ring)] - 1
+        flow.fresh -= 1
+        if 0 <= index < len(paths) and barred(paths, event, index) == 0:
+            return index
+    return -1
+
+
+def cycled(flow: Any, paths: Any, event: Any) -> Any:
+    """The next entry, fresh or not, which stays; -1 when there is none that may be used."""
+    for _ in range(len(flow.ring)):
+        index = flow.ring[flow.turn % len(flow.ring)] - 1
+        flow.turn = (flow.turn + 1) % len(flow.ring)
+        if 0 <= index < len(paths) and barred(paths, event, index) == 0:
+            return index
+    return -1
+
+
+def forget(flow: Any, path: int) -> None:
+    """Of the ring one path, or with -1 all of them."""
+    for place in range(len(flow.ring)):
+        if path < 0 or flow.ring[place] == path + 1:
+            flow.ring[place] = 0
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    if flow.frozen != 0 and event.now_ns - flow.frozen_ns >= params.freeze_ns:
+        flow.frozen = 0
+        flow.fresh = 0
+        flow.explore = params.explore_picks
+        forget(flow, -1)
+    chosen = -1
+    if flow.explore > 0:
+        flow.explore -= 1
+    elif flow.frozen != 0:
+        chosen = cycled(flow, paths, event)
+    else:
+        chosen = recycled(flow, paths, event)
+    if chosen < 0:
+        chosen = drawn(paths, event)
+    result.path = chosen
+    result.burst_bytes = params.burst_bytes
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    index = min(max(event.path, 0), len(paths) - 1)
+    if event.kind == GOOD:
+        flow.ring[flow.head] = index + 1
+        flow.head = (flow.head + 1) % len(flow.ring)
+        flow.fresh = min(flow.fresh + 1, len(flow.ring))
+    elif event.kind == TIMEOUT:
+        forget(flow, index)
+        if flow.frozen == 0 and flow.explore == 0:
+            flow.frozen = 1
+            flow.frozen_ns = event.now_ns
+    result.path = index
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy(
+    "reps",
+    flow=Flow,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="Bonato et al., arXiv 2407.21625, section 3",
+        signals=("ecn", "timeout", "chance"),
+        state_bytes_max=144,
+        dead_path_picks=64,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Decides paths in rounds: each round visits every usable path once, in an order drawn afresh.
+
+Never touches RTT, ECN or loss. Source: Ultra Ethernet Specification 1.0, section 3.6, oblivious
+spraying: entropy values in turn, permuted anew each round, so that senders do not march in step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import path_policy, record
+from congestion.paths.oblivious import barred, drawn
+from congestion.promises import Promises
+
+STEPS = 512  # two rounds over the most paths there can be: a whole one is among them
+
+Flow = record(
+    turn=int,
+    mask=int,  # permutes this round: the turn's bits, some of them flipped
+    width=int,  # the least power of two that holds all paths
+)
+
+Params = record(burst_bytes=65_536)
+
+
+def advanced(flow: Any, paths: Any, event: Any) -> Any:
+    """The next place of the round, which may lie past the last path."""
+    if flow.width == 0:
+        flow.width = 1
+        for _ in range(8):
+            if flow.width < len(paths):
+                flow.width *= 2
+    flow.turn += 1
+    if flow.turn >= flow.width:
+        flow.turn = 0
+        flow.mask = min(int(event.rand2 * flow.width), flow.width - 1)
+    return flow.turn ^ flow.mask
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    chosen = -1
+    for _ in range(STEPS):
+        index = advanced(flow, paths, event)
+        if index < len(paths) and barred(paths, event, index) == 0:
+            chosen = index
+            break
+    if chosen < 0:
+        chosen = drawn(paths, event)
+    result.path = chosen
+    result.burst_bytes = params.burst_bytes
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.path = event.path
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy(
+    "round_robin",
+    flow=Flow,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="Ultra Ethernet Specification 1.0, section 3.6 (oblivious)",
+        signals=("chance",),
+        state_bytes_max=48,
+        spreads=True,
+        dead_path_picks=64,
+        heals_picks=64,
+    ),
+)

@@ -1,0 +1,103 @@
+"""Decides the window as TCP Reno does: slow start, one segment a round trip, half after congestion.
+
+Never touches delay. Source: RFC 5681, section 3.1, with the byte counting of RFC 3465 (an
+acknowledgment may stand for many segments) and marks answered like losses, RFC 3168 section 6.1.2.
+
+One departure: the first timeout counts as a loss. One silent path of many is no sign that the
+network has collapsed; a second timeout with nothing acknowledged between is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+Flow = record(
+    window_bytes=float,
+    threshold_bytes=float,  # slow start ends here
+    last_cut_ns=int,
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    start_segments=10.0,  # RFC 6928
+    increase_segments=1.0,  # per round trip, RFC 5681 section 3.1
+    decrease_factor=0.5,  # RFC 5681, equation 4
+    timeout_limit=2,
+)
+
+
+def answer(flow: Any, event: Any, result: Any) -> None:
+    least = 2.0 * max(float(event.segment_bytes), 1.0)
+    most = max(float(event.window_bytes_max), least)
+    flow.window_bytes = min(max(flow.window_bytes, least), most)
+    result.window_bytes = flow.window_bytes
+    result.pacing_bytes_per_s = 0.0
+
+
+def cut(flow: Any, params: Any, event: Any) -> None:
+    """Shrink the window, at most once per round trip."""
+    if event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns):
+        flow.last_cut_ns = event.now_ns
+        flow.window_bytes *= params.decrease_factor
+        flow.threshold_bytes = flow.window_bytes
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+        flow.window_bytes = event.hint_window_bytes
+        flow.threshold_bytes = event.hint_window_bytes
+    else:
+        flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
+        flow.threshold_bytes = max(float(event.window_bytes_max), 0.0)
+    answer(flow, event, result)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    if event.ecn_segments > 0:
+        cut(flow, params, event)
+    elif event.app_limited == 0:
+        if flow.window_bytes < flow.threshold_bytes:
+            flow.window_bytes = min(flow.window_bytes + event.acked_bytes, flow.threshold_bytes)
+        else:
+            share = event.acked_bytes / flow.window_bytes
+            flow.window_bytes += params.increase_segments * event.segment_bytes * share
+    answer(flow, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    cut(flow, params, event)
+    answer(flow, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts += 1
+    cut(flow, params, event)
+    if flow.timeouts >= params.timeout_limit:
+        flow.window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, event, result)
+
+
+POLICY = window_policy(
+    "aimd",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="RFC 5681, section 3.1",
+        signals=("ecn", "loss", "timeout"),
+        state_bytes_max=32,
+        growth_segments=(0.9, 1.1),
+        cut_on=("loss", "ecn"),
+        cut_factor=(0.5, 0.55),
+        cuts_per_rtt=1,
+        fairness_min=0.9,
+        utilization_min=0.7,
+    ),
+)

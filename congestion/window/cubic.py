@@ -1,0 +1,159 @@
+"""Decides the window by CUBIC: after a cut it nears the old window fast, lingers, then probes on.
+
+Never touches delay. Source: RFC 9438, sections 4.1 to 4.10.
+
+In a data centre the Reno-friendly region rules nearly always, as the curve is in seconds. Time in
+which the application had too little to send does not count (section 5.8). One departure: the first
+timeout counts as a loss, as one silent path of many is no collapse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+Flow = record(
+    window_bytes=float,
+    threshold_bytes=float,  # slow start ends here
+    peak_bytes=float,  # W_max: where the curve is flat
+    prior_bytes=float,  # cwnd_prior: the window before the last cut
+    friendly_bytes=float,  # W_est: what Reno would have
+    origin_s=float,  # K: from the start of the epoch to the flat part
+    epoch_s=float,  # how long this epoch of congestion avoidance has lasted
+    last_ack_ns=int,
+    last_cut_ns=int,
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    start_segments=10.0,  # RFC 6928
+    scale=0.4,  # C, section 4.1.2, in segments per cubic second
+    decrease_factor=0.7,  # beta, section 4.6
+    target_max=1.5,  # of the window, section 4.2
+    timeout_limit=2,
+)
+
+
+def answer(flow: Any, event: Any, result: Any) -> None:
+    least = 2.0 * max(float(event.segment_bytes), 1.0)
+    most = max(float(event.window_bytes_max), least)
+    flow.window_bytes = min(max(flow.window_bytes, least), most)
+    result.window_bytes = flow.window_bytes
+    result.pacing_bytes_per_s = 0.0
+
+
+def cube_root(x: float) -> Any:
+    """By Newton's method, from above: exact arithmetic gives the same bits everywhere."""
+    root = max(x, 1.0)
+    for _ in range(64):
+        root = (2.0 * root + x / (root * root)) / 3.0
+    return root
+
+
+def begin_epoch(flow: Any, origin_s: float) -> None:
+    flow.origin_s = origin_s
+    flow.epoch_s = 0.0
+    flow.friendly_bytes = flow.window_bytes
+
+
+def cut(flow: Any, params: Any, event: Any) -> None:
+    """Shrink the window, at most once per round trip; a peak lower than the last gives way."""
+    if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
+        return
+    flow.last_cut_ns = event.now_ns
+    flow.last_ack_ns = event.now_ns  # the epoch begins here
+    flow.prior_bytes = flow.window_bytes
+    if flow.window_bytes < flow.peak_bytes:  # fast convergence, section 4.7
+        flow.peak_bytes = flow.window_bytes * (1.0 + params.decrease_factor) / 2.0
+    else:
+        flow.peak_bytes = flow.window_bytes
+    flow.window_bytes *= params.decrease_factor
+    flow.threshold_bytes = flow.window_bytes
+    segments = (flow.peak_bytes - flow.window_bytes) / max(float(event.segment_bytes), 1.0)
+    begin_epoch(flow, cube_root(segments / params.scale))
+
+
+def avoid(flow: Any, params: Any, event: Any) -> None:
+    """Congestion avoidance, sections 4.2 to 4.5."""
+    segment_bytes = max(float(event.segment_bytes), 1.0)
+    share = event.acked_bytes / flow.window_bytes
+    step = 1.0  # alpha, section 4.3: the average window of Reno, until the prior one is reached
+    if flow.friendly_bytes < flow.prior_bytes:
+        step = 3.0 * (1.0 - params.decrease_factor) / (1.0 + params.decrease_factor)
+    flow.friendly_bytes += step * segment_bytes * share
+    now_s = flow.epoch_s - flow.origin_s
+    cubic_bytes = flow.peak_bytes + params.scale * now_s * now_s * now_s * segment_bytes
+    if cubic_bytes < flow.friendly_bytes:
+        flow.window_bytes = max(flow.window_bytes, flow.friendly_bytes)
+        return
+    ahead_s = now_s + max(event.srtt_ns, 0) * 1e-9
+    target_bytes = flow.peak_bytes + params.scale * ahead_s * ahead_s * ahead_s * segment_bytes
+    target_bytes = min(max(target_bytes, flow.window_bytes), params.target_max * flow.window_bytes)
+    flow.window_bytes += (target_bytes - flow.window_bytes) * min(share, 1.0)
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+        flow.window_bytes = event.hint_window_bytes
+        flow.threshold_bytes = event.hint_window_bytes
+    else:
+        flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
+        flow.threshold_bytes = max(float(event.window_bytes_max), 0.0)
+    answer(flow, event, result)
+    flow.peak_bytes = flow.window_bytes
+    flow.last_ack_ns = event.now_ns
+    begin_epoch(flow, 0.0)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    elapsed_s = min(max(event.now_ns - flow.last_ack_ns, 0), 1_000_000_000) * 1e-9
+    flow.last_ack_ns = event.now_ns
+    if event.ecn_segments > 0:  # section 4.6 answers marks like losses
+        cut(flow, params, event)
+    elif event.app_limited == 0:
+        if flow.window_bytes < flow.threshold_bytes:
+            flow.window_bytes = min(flow.window_bytes + event.acked_bytes, flow.threshold_bytes)
+            flow.peak_bytes = flow.window_bytes
+            begin_epoch(flow, 0.0)
+        else:
+            flow.epoch_s += elapsed_s
+            avoid(flow, params, event)
+    answer(flow, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    cut(flow, params, event)
+    answer(flow, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts += 1
+    cut(flow, params, event)
+    if flow.timeouts >= params.timeout_limit:
+        flow.window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, event, result)
+
+
+POLICY = window_policy(
+    "cubic",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="RFC 9438, section 4",
+        signals=("ecn", "loss", "timeout"),
+        state_bytes_max=80,
+        growth_segments=(0.45, 2.0),
+        cut_on=("loss", "ecn"),
+        cut_factor=(0.7, 0.75),
+        cuts_per_rtt=1,
+        fairness_min=0.8,
+        utilization_min=0.8,
+    ),
+)

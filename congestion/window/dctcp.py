@@ -1,0 +1,121 @@
+"""Decides the window by the share of marked segments: the more are marked, the deeper the cut.
+
+Never touches delay. Source: RFC 8257 (Data Center TCP), sections 3.3 to 3.5.
+
+One departure: the first timeout counts as a loss, as one silent path of many says little; a second
+one with nothing acknowledged between ends at the least window.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+Flow = record(
+    window_bytes=float,
+    threshold_bytes=float,  # slow start ends here
+    alpha=float,  # the estimated share of marked segments
+    acked_segments=float,  # in the round in progress
+    marked_segments=float,
+    round_start_ns=int,
+    last_cut_ns=int,
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    start_segments=10.0,  # RFC 6928
+    increase_segments=1.0,  # per round trip
+    gain=0.0625,  # g of section 4.2: 1/16
+    loss_factor=0.5,  # section 3.5: a loss is a loss
+    timeout_limit=2,
+)
+
+
+def answer(flow: Any, event: Any, result: Any) -> None:
+    least = 2.0 * max(float(event.segment_bytes), 1.0)
+    most = max(float(event.window_bytes_max), least)
+    flow.window_bytes = min(max(flow.window_bytes, least), most)
+    result.window_bytes = flow.window_bytes
+    result.pacing_bytes_per_s = 0.0
+
+
+def cut(flow: Any, event: Any, factor: float) -> None:
+    """Shrink the window, at most once per round trip."""
+    if event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns):
+        flow.last_cut_ns = event.now_ns
+        flow.window_bytes *= factor
+        flow.threshold_bytes = flow.window_bytes
+
+
+def observe(flow: Any, params: Any, event: Any) -> None:
+    """Count marks; at the end of a round trip fold their share into alpha."""
+    flow.acked_segments += max(event.acked_segments, 0)
+    flow.marked_segments += max(event.ecn_segments, 0)
+    if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
+        share = min(flow.marked_segments / max(flow.acked_segments, 1.0), 1.0)
+        flow.alpha += params.gain * (share - flow.alpha)
+        flow.acked_segments = 0.0
+        flow.marked_segments = 0.0
+        flow.round_start_ns = event.now_ns
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.alpha = 1.0  # section 3.3: conservative until measured
+    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+        flow.window_bytes = event.hint_window_bytes
+        flow.threshold_bytes = event.hint_window_bytes
+    else:
+        flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
+        flow.threshold_bytes = max(float(event.window_bytes_max), 0.0)
+    answer(flow, event, result)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    observe(flow, params, event)
+    if event.ecn_segments > 0:
+        cut(flow, event, 1.0 - flow.alpha / 2.0)
+    elif event.app_limited == 0:
+        if flow.window_bytes < flow.threshold_bytes:
+            flow.window_bytes = min(flow.window_bytes + event.acked_bytes, flow.threshold_bytes)
+        else:
+            share = event.acked_bytes / flow.window_bytes
+            flow.window_bytes += params.increase_segments * event.segment_bytes * share
+    answer(flow, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    cut(flow, event, params.loss_factor)
+    answer(flow, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts += 1
+    cut(flow, event, params.loss_factor)
+    if flow.timeouts >= params.timeout_limit:
+        flow.window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, event, result)
+
+
+POLICY = window_policy(
+    "dctcp",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="RFC 8257, section 3",
+        signals=("ecn", "loss", "timeout"),
+        state_bytes_max=64,
+        growth_segments=(0.9, 1.1),
+        cut_on=("ecn", "loss"),
+        cut_factor=(0.5, 0.99),  # by how many are marked, and were before
+        cuts_per_rtt=1,
+        fairness_min=0.9,
+        utilization_min=0.9,
+    ),
+)

@@ -1,0 +1,213 @@
+"""Decides the window from delay and marks together: four quadrants, and a quick adaptation.
+
+Never touches the path choice. Source: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its
+ancestor, Bonato et al., "SMaRTT-REPS", arXiv 2404.01630, section 3; without trimming, so that a
+loss stands for the report of a trimmed packet.
+
+Departures, for hosts, and for networks slower than the one that the constants are for: a round trip
+counts as `rtt_ns_min` at least, as wake-ups cost as much. Gains take a segment for 4 KiB at most,
+and grow with the round trip only to a bound, or a quiet round trip would more than double the
+window. A cut waits for a whole measured round trip. Quick adaptation asks that there was enough to
+send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+Flow = record(
+    window_bytes=float,
+    most_bytes=float,
+    base_ns=float,  # least round trip, smoothed over the paths; the target for delay too
+    scale=float,  # of the network, against the reference
+    delay_ns=float,  # smoothed
+    increase=float,  # collected since adjust_ns: bytes times bytes
+    unadjusted_bytes=float,
+    clear_bytes=float,  # acknowledged in a row with next to no delay
+    achieved_bytes=float,  # acknowledged since adapt_ns
+    ignore_bytes=float,  # still to be acknowledged of what was in flight at an adaptation
+    adapt_ns=int,
+    adjust_ns=int,
+    steady_ns=int,  # when the constant increase was last given
+    cut_ns=int,
+    troubled=int,  # 1: a loss since adapt_ns
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
+    rtt_ns_min=50_000,
+    reference_bytes=150_000.0,  # link times round trip of the reference, 100 Gb/s and 12 us
+    reference_ns=12_000.0,
+    slowness_max=2.0,  # bound on target over reference
+    segment_bytes_max=4_096.0,  # that gains are meant for
+    proportional_segments=4.0,  # per round trip without delay
+    fair_segments=5.0,
+    steady_segments=0.15,  # eta
+    fast_gain=0.25,  # share of what is acknowledged, times the scale; at most 1
+    fast_delay_ns=1_000.0,
+    decrease_gain=0.8,  # gamma
+    decrease_max=0.5,
+    base_smoothing=0.125,
+    smoothing_per_byte=7.63e-7,  # 0.0125 for an acknowledgment of 16 KiB
+    unmarked_share=0.25,  # of a round trip: what delay without marks counts as
+    window_multiple=1.5,  # of link times round trip
+    adapt_share=0.125,  # of the largest window: to achieve less is a collapse
+    adapt_targets=4.0,  # delay that suggests one
+    adjust_segments=8.0,
+    timeout_limit=3,
+)
+
+
+def measure(flow: Any, params: Any, event: Any) -> None:
+    """The network: its round trip, and what its link carries in one."""
+    least_ns = float(max(event.rtt_min_ns, params.rtt_ns_min, 1))
+    if flow.base_ns == 0.0 or event.rtt_min_ns <= 0:
+        flow.base_ns = least_ns
+    flow.base_ns += params.base_smoothing * (least_ns - flow.base_ns)
+    link = params.link_bytes_per_s
+    if event.link_bytes_per_s > 0:
+        link = float(event.link_bytes_per_s)
+    product_bytes = link * flow.base_ns * 1e-9
+    flow.scale = product_bytes / params.reference_bytes
+    flow.most_bytes = params.window_multiple * product_bytes
+
+
+def answer(flow: Any, event: Any, result: Any) -> None:
+    least = 2.0 * max(float(event.segment_bytes), 1.0)
+    most = max(min(flow.most_bytes, float(event.window_bytes_max)), least)
+    flow.window_bytes = min(max(flow.window_bytes, least), most)
+    result.window_bytes = flow.window_bytes
+    result.pacing_bytes_per_s = 0.0
+
+
+def adapted(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
+    """Once in two round trips: after a collapse the window falls to what came through."""
+    if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
+        return False
+    collapsed = (
+        flow.adapt_ns != 0
+        and event.app_limited == 0
+        and (flow.troubled != 0 or delay_ns > params.adapt_targets * flow.base_ns)
+        and flow.achieved_bytes < params.adapt_share * flow.most_bytes
+    )
+    if collapsed:
+        flow.window_bytes = flow.achieved_bytes
+        flow.ignore_bytes = float(event.inflight_bytes)
+        flow.increase = 0.0
+    flow.achieved_bytes = 0.0
+    flow.troubled = 0
+    flow.adapt_ns = event.now_ns
+    return collapsed
+
+
+def decrease(flow: Any, params: Any, event: Any) -> None:
+    """Marks and delay: by what the smoothed delay exceeds the target, once per round trip."""
+    waited = event.now_ns - flow.cut_ns > max(float(event.srtt_ns), flow.base_ns)
+    if waited and flow.delay_ns > flow.base_ns:
+        excess = params.decrease_gain * (flow.delay_ns - flow.base_ns) / flow.delay_ns
+        flow.window_bytes *= 1.0 - min(excess, params.decrease_max)
+        flow.cut_ns = event.now_ns
+
+
+def weigh(flow: Any, params: Any, event: Any, delay_ns: float) -> None:
+    """The four quadrants; of an acknowledgment, what was marked takes no part in an increase."""
+    acked_bytes = float(event.acked_bytes)
+    clear_bytes = acked_bytes
+    sample_ns = delay_ns
+    flow.clear_bytes += acked_bytes
+    if event.ecn_segments > 0:
+        clear_bytes *= 1.0 - min(event.ecn_segments / max(event.acked_segments, 1), 1.0)
+    elif delay_ns >= flow.base_ns:
+        sample_ns = params.unmarked_share * flow.base_ns
+    if event.ecn_segments > 0 or delay_ns >= params.fast_delay_ns:
+        flow.clear_bytes = 0.0
+    smoothing = min(params.smoothing_per_byte * acked_bytes, 1.0)
+    flow.delay_ns += smoothing * (sample_ns - flow.delay_ns)
+    if event.ecn_segments > 0 and delay_ns >= flow.base_ns:
+        decrease(flow, params, event)
+    if event.app_limited != 0:
+        return
+    gain_bytes = min(float(event.segment_bytes), params.segment_bytes_max) * flow.scale
+    if delay_ns >= flow.base_ns:
+        flow.increase += params.fair_segments * gain_bytes * clear_bytes
+    elif flow.clear_bytes > flow.window_bytes:
+        flow.window_bytes += min(params.fast_gain * flow.scale, 1.0) * clear_bytes
+    else:
+        slowness = min(flow.base_ns / params.reference_ns, params.slowness_max)
+        room = slowness * (1.0 - delay_ns / flow.base_ns)
+        flow.increase += params.proportional_segments * room * gain_bytes * clear_bytes
+    if event.now_ns - flow.steady_ns >= max(float(event.srtt_ns), flow.base_ns):
+        flow.window_bytes += params.steady_segments * gain_bytes
+        flow.steady_ns = event.now_ns
+
+
+def adjust(flow: Any, params: Any, event: Any) -> None:
+    """What was collected is given every few segments, or round trips."""
+    flow.unadjusted_bytes += event.acked_bytes
+    due = flow.unadjusted_bytes >= params.adjust_segments * event.segment_bytes
+    if due or event.now_ns - flow.adjust_ns >= flow.base_ns:
+        flow.window_bytes += flow.increase / flow.window_bytes
+        flow.increase = 0.0
+        flow.unadjusted_bytes = 0.0
+        flow.adjust_ns = event.now_ns
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    measure(flow, params, event)
+    flow.window_bytes = flow.most_bytes  # the first round trip is at full rate
+    if event.hint_window_bytes > 0.0:
+        flow.window_bytes = event.hint_window_bytes
+    answer(flow, event, result)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    measure(flow, params, event)
+    delay_ns = max(float(event.rtt_ns - event.rtt_min_ns), 0.0)
+    flow.achieved_bytes += event.acked_bytes
+    ignored = flow.ignore_bytes > 0.0 and event.ecn_segments > 0
+    flow.ignore_bytes = max(flow.ignore_bytes - event.acked_bytes, 0.0)
+    if not ignored and not adapted(flow, params, event, delay_ns):
+        weigh(flow, params, event, delay_ns)
+        adjust(flow, params, event)
+    answer(flow, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.troubled = 1
+    flow.ignore_bytes = max(flow.ignore_bytes - event.lost_bytes, 0.0)
+    flow.window_bytes -= event.lost_bytes
+    answer(flow, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.troubled = 1
+    flow.timeouts += 1
+    if flow.timeouts >= params.timeout_limit:
+        flow.window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, event, result)
+
+
+POLICY = window_policy(
+    "nscc",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="Ultra Ethernet Specification 1.0, section 3.6 (NSCC)",
+        signals=("rtt", "ecn", "loss", "timeout"),
+        state_bytes_max=128,
+        cut_on=("ecn+rtt",),
+        cut_factor=(0.5, 1.0),
+        cuts_per_rtt=1,
+        fairness_min=0.8,
+        utilization_min=0.9,
+    ),
+)
