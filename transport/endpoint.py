@@ -37,6 +37,7 @@ from transport.policy_choice import (
     state_of,
 )
 from transport.reactor import Reactor
+from transport.recording import LiveRecording
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
@@ -276,6 +277,13 @@ class Endpoint:
     def policies(self) -> dict[str, PolicyState]:
         """By family: what decides where a connection has no choice of its own."""
         return {info.family: state_of(info) for info in self._runtime.policies()}
+
+    def record(self, path: str | os.PathLike[str]) -> LiveRecording:
+        """Writes every decision of every policy to a file, until it is stopped.
+
+        Use it in a `with`. '%p' in the path becomes the process id. `weft policy replay` reads it.
+        """
+        return LiveRecording(self._runtime, os.fspath(path))
 
     def counters(self) -> native.EngineCounters:
         """What the engines sent, received, refused and injected so far."""

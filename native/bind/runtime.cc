@@ -413,6 +413,34 @@ void bind_runtime(py::module_& module) {
              const py::gil_scoped_release others_run;
              return home->runtime().policies();
            })
+      .def(
+          "start_recording",
+          [](const BoundRuntime& self, const std::string& path) {
+            const std::shared_ptr<Home> home = self.open();
+            std::string error;
+            Status status = Status::ok;
+            {
+              const py::gil_scoped_release others_run;
+              status = home->runtime().start_recording(path, &error);
+            }
+            return py::make_tuple(code(status), error);
+          },
+          "(status, error).", py::arg("path"))
+      .def(
+          "stop_recording",
+          [](const BoundRuntime& self) {
+            const std::shared_ptr<Home> home = self.open();
+            std::string error;
+            engine::RecordingStats stats;
+            Status status = Status::ok;
+            {
+              const py::gil_scoped_release others_run;
+              status = home->runtime().stop_recording(&stats, &error);
+            }
+            return py::make_tuple(code(status), error,
+                                  py::make_tuple(stats.decisions, stats.lost, stats.bytes, stats.error));
+          },
+          "(status, error, (decisions, lost, bytes, why it ended early)).")
       .def("event_descriptor", [](const BoundRuntime& self) { return self.open()->runtime().event_descriptor(); })
       .def("counters",
            [](const BoundRuntime& self) {

@@ -53,6 +53,10 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Policies by NCCL traffic class, as in '3 window=dctcp path=reps; 7 loss=go_back_n'; other classes: those above") \
   TEXT(policy_directory, "", "",                                                                                      \
     "Directory searched for compiled policies before the shipped ones; empty: the shipped ones only")                 \
+  TEXT(record_file, "", "",                                                                                           \
+    "File into which every decision of every policy is recorded, for weft policy replay; '%p' becomes the process id") \
+  INTEGER(record_bytes_max, "bytes", 1073741824, 65536, 1099511627776, false, "65536",                                \
+    "Where a recording ends")                                                                                         \
   INTEGER(window_bytes_max, "bytes", 16777216, 65536, 1073741824, false, "65536,1048576",                             \
     "Upper bound on a flow's bytes in flight, whatever the window policy asks for")                                   \
   INTEGER(rto_ns_min, "ns", 1000000, 10000, 60000000000, false, "10000,100000000",                                    \

@@ -138,6 +138,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
   }
   std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
+  Status start_recording(const std::string& path, std::string* error) noexcept override;
+  Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   EngineCounters counters() const override;
   std::string summary() const override;
@@ -154,6 +156,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<std::unique_ptr<Engine>> engines_;
   mutable PolicyBoard board_;
   std::unique_ptr<ControlPlane> control_;
+  std::mutex recorder_mutex_;
+  std::unique_ptr<Recorder> recorder_;
 };
 
 EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
@@ -196,6 +200,10 @@ Status RuntimeImpl::start(std::string* error) {
     engines_.push_back(std::make_unique<Engine>(id, engine_config(id)));
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
+  if (!knobs_.record_file.empty()) {
+    const Status status = start_recording(knobs_.record_file, error);
+    if (status != Status::ok) return status;
+  }
   control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
   return control_->start(error);
 }
@@ -210,6 +218,8 @@ RuntimeImpl::~RuntimeImpl() {
   };
   while (open_flows() != 0 && now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (control_ != nullptr) control_->stop();
+  std::string unused;
+  static_cast<void>(stop_recording(nullptr, &unused));
   for (const auto& engine : engines_) engine->stop();
 }
 
@@ -270,6 +280,38 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
     const Status status = board_.choose(policies, &chosen, error);
     if (status == Status::ok) *out = dial(device, 0, to, std::move(chosen));
     return status;
+  });
+}
+
+Status RuntimeImpl::start_recording(const std::string& path, std::string* error) noexcept {
+  return guarded(error, [&] {
+    const std::lock_guard<std::mutex> lock(recorder_mutex_);
+    if (recorder_ != nullptr) {
+      *error = "already recording into " + recorder_->path();
+      return Status::invalid_argument;
+    }
+    auto made = std::make_unique<Recorder>();
+    if (!made->start(path, engines_.size(), knobs_.record_bytes_max, error)) return Status::invalid_argument;
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      engines_[i]->call([&] { engines_[i]->stack().shared().tap = made->tap(i); });
+    }
+    recorder_ = std::move(made);
+    return Status::ok;
+  });
+}
+
+Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) noexcept {
+  return guarded(error, [&] {
+    const std::lock_guard<std::mutex> lock(recorder_mutex_);
+    if (recorder_ == nullptr) {
+      *error = "nothing is being recorded";
+      return Status::invalid_argument;
+    }
+    for (const auto& engine : engines_) engine->call([&] { engine->stack().shared().tap = nullptr; });
+    const RecordingStats found = recorder_->stop();
+    if (stats != nullptr) *stats = found;
+    recorder_.reset();
+    return Status::ok;
   });
 }
 

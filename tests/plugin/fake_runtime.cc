@@ -235,6 +235,8 @@ class FakeRuntime final : public Runtime {
     return Status::internal_error;
   }
   std::vector<PolicyInfo> policies() const override { return {}; }
+  Status start_recording(const std::string&, std::string*) noexcept override { return Status::internal_error; }
+  Status stop_recording(RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
   int event_descriptor() const noexcept override { return -1; }
   EngineCounters counters() const override { return {}; }
   std::string summary() const override { return "fake runtime"; }

@@ -14,7 +14,7 @@ import click
 COMMANDS = {
     "doctor": "What this host can do, and why not.",
     "knobs": "Every knob: type, unit, default, range, meaning.",
-    "policy": "List, check and compile policies.",
+    "policy": "List, write, check, compile and replay policies.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
 

@@ -10,6 +10,7 @@ import click
 
 from congestion.registry import Entry, RegistryError, policies
 from transport.cli.output import json_option, print_table, write_json
+from transport.cli.replay import command as replay
 
 
 @click.group("policy")
@@ -165,5 +166,7 @@ def compile_file(file: Path, out: Path | None, cpu: str) -> None:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
     click.echo(f"{written}: the {policy.family.name} policy {policy.name}")
 
+
+policy_group.add_command(replay)
 
 command = policy_group

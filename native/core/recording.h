@@ -1,0 +1,86 @@
+// How decisions are written down: entries of bytes that name the policy once and carry event, answer and paths.
+// The format of a recording file after its magic; holds no file, and allocates only when made.
+//
+// Little-endian; every entry is a multiple of 8 bytes. Its head, 16 bytes:
+//   u32 bytes (head included), u8 type, u8 family, u8 hook, u8 status, u32 owner, u16 path_count, u16 policy
+// type 1, a policy: u32 event_bytes, u32 result_bytes, u32 params_bytes, u32 0, name[48], sha256[72], params
+// type 2, a decision: event, result, path_count path heads (24 bytes each), as the hook got and left them
+// type 3, a gap: u64 decisions that found no room
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "native/core/decision_tap.h"
+
+namespace weft::core {
+
+inline constexpr char kRecordingMagic[8] = {'w', 'e', 'f', 't', 'r', 'e', 'c', '1'};
+
+struct RecordingEntry {
+  enum Type : u8 { policy = 1, decision = 2, gap = 3 };
+  u32 bytes = 0;
+  u8 type = 0, family = 0, hook = 0, status = 0;
+  u32 owner = 0;
+  u16 path_count = 0;
+  u16 policy_id = 0;
+};
+static_assert(sizeof(RecordingEntry) == 16);
+
+class DecisionEncoder {
+ public:
+  // `owner_tag`: added to every owner, so that several stacks can share a recording.
+  explicit DecisionEncoder(u32 owner_tag);
+
+  // The entries of one decision; good until the next call. `drop()` when they found no room.
+  std::span<const std::byte> encode(const Decision& decision) noexcept;
+  void drop() noexcept;
+  std::span<const std::byte> encode_gap(u64 decisions) noexcept;
+
+ private:
+  struct Known {
+    const policy::Descriptor* descriptor = nullptr;
+    u16 id = 0;
+    std::array<std::byte, policy::kMaxRecordBytes> params;
+  };
+  static constexpr std::size_t kKnown = 16;  // more policies than this in turn are named again
+  static constexpr std::size_t kEntryBytesMax = sizeof(RecordingEntry) + 136 + policy::kMaxRecordBytes +
+                                                sizeof(RecordingEntry) + 512 + kMaxPaths * sizeof(policy::PathHead);
+
+  void add(const void* data, std::size_t bytes) noexcept {
+    std::memcpy(scratch_.get() + used_, data, bytes);
+    used_ += bytes;
+  }
+  u16 name_policy(const Decision& decision) noexcept;
+  void add_head(RecordingEntry entry, std::size_t body_bytes) noexcept;
+
+  std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::array<Known, kKnown>> known_;
+  std::size_t used_ = 0, next_known_ = 0;
+  Known* named_now_ = nullptr;  // named in the entries just made
+  u32 owner_tag_;
+  u16 last_id_ = 0;
+};
+
+// A recording in memory: for simulations, whose time does not pass while it grows.
+class DecisionBuffer final : public DecisionTap {
+ public:
+  DecisionBuffer(std::vector<std::byte>* out, u32 owner_tag) : encoder_(owner_tag), out_(out) {}
+  void on_decision(const Decision& decision) noexcept override {
+    const std::span<const std::byte> entries = encoder_.encode(decision);
+    try {
+      out_->insert(out_->end(), entries.begin(), entries.end());
+    } catch (const std::bad_alloc&) {
+      encoder_.drop();
+    }
+  }
+
+ private:
+  DecisionEncoder encoder_;
+  std::vector<std::byte>* out_;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,165 @@
+// The ring's indices only grow; a reader that sees an index sees the bytes before it.
+#include "native/engine/recorder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "native/engine/log.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::size_t kRingBytes = 8u << 20;  // about 30,000 decisions: 10 ms of the busiest engine
+constexpr auto kPause = std::chrono::milliseconds(1);
+
+// Two runtimes of a process that are told the same file by the same variable must not write over each other.
+std::mutex names_mutex;
+std::set<std::string>& names_taken() {
+  static auto* const names = new std::set<std::string>;
+  return *names;
+}
+std::string take_name(const std::string& wanted) {
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  std::string name = wanted;
+  for (int i = 2; !names_taken().insert(name).second; ++i) name = wanted + "." + std::to_string(i);
+  return name;
+}
+void give_name_back(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  names_taken().erase(name);
+}
+
+bool write_all(int file, const void* data, std::size_t bytes) noexcept {
+  const auto* next = static_cast<const std::byte*>(data);
+  while (bytes != 0) {
+    const ssize_t wrote = ::write(file, next, bytes);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    next += wrote;
+    bytes -= static_cast<std::size_t>(wrote);
+  }
+  return true;
+}
+
+}  // namespace
+
+RecorderTap::RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes)
+    : encoder_(owner_tag), ring_(std::make_unique<std::byte[]>(ring_bytes)), mask_(ring_bytes - 1) {}
+
+bool RecorderTap::put(std::span<const std::byte> entries) noexcept {
+  const std::uint64_t at = put_.load(std::memory_order_relaxed);
+  if (at + entries.size() - taken_.load(std::memory_order_acquire) > mask_ + 1) return false;
+  const std::size_t offset = at & mask_;
+  const std::size_t first = std::min(entries.size(), mask_ + 1 - offset);
+  std::memcpy(ring_.get() + offset, entries.data(), first);
+  std::memcpy(ring_.get(), entries.data() + first, entries.size() - first);
+  put_.store(at + entries.size(), std::memory_order_release);
+  return true;
+}
+
+void RecorderTap::on_decision(const core::Decision& decision) noexcept {
+  if (unsaid_ != 0 && put(encoder_.encode_gap(unsaid_))) unsaid_ = 0;
+  if (unsaid_ == 0 && put(encoder_.encode(decision))) {
+    decisions_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  encoder_.drop();
+  ++unsaid_;
+  lost_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::size_t RecorderTap::take(std::vector<std::byte>* out) {
+  const std::uint64_t from = taken_.load(std::memory_order_relaxed);
+  const auto bytes = static_cast<std::size_t>(put_.load(std::memory_order_acquire) - from);
+  const std::size_t offset = from & mask_, first = std::min(bytes, mask_ + 1 - offset);
+  out->insert(out->end(), ring_.get() + offset, ring_.get() + offset + first);
+  out->insert(out->end(), ring_.get(), ring_.get() + bytes - first);
+  taken_.store(from + bytes, std::memory_order_release);
+  return bytes;
+}
+
+bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error) {
+  path_ = path;
+  const std::size_t mark = path_.find("%p");
+  if (mark != std::string::npos) path_.replace(mark, 2, std::to_string(::getpid()));
+  path_ = take_name(path_);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file_ < 0 || !write_all(file_, core::kRecordingMagic, sizeof core::kRecordingMagic)) {
+    *error = "cannot record into " + path_ + ": " + std::strerror(errno);
+    give_name_back(path_);
+    if (file_ >= 0) ::close(file_);
+    file_ = -1;
+    return false;
+  }
+  bytes_ = sizeof core::kRecordingMagic;
+  bytes_max_ = bytes_max;
+  for (std::size_t i = 0; i < engines; ++i) {
+    taps_.push_back(std::make_unique<RecorderTap>(static_cast<std::uint32_t>(i) << 24, kRingBytes));
+  }
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::exception& problem) {
+    *error = std::string("no thread for a recording: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
+}
+
+// Whatever goes wrong ends the recording and nothing else.
+bool Recorder::drain() {
+  batch_.clear();
+  for (const auto& tap : taps_) tap->take(&batch_);
+  if (batch_.empty() || !error_.empty()) return false;
+  if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {
+    error_ = "the recording has reached WEFT_RECORD_BYTES_MAX";
+  } else if (!write_all(file_, batch_.data(), batch_.size())) {
+    error_ = std::string("the recording cannot be written: ") + std::strerror(errno);
+  } else {
+    bytes_ += static_cast<std::int64_t>(batch_.size());
+    return true;
+  }
+  log(LogLevel::warn, path_ + ": " + error_ + "; it ends here, and everything else goes on");
+  return false;
+}
+
+void Recorder::run() noexcept {
+  try {
+    while (!stopping_.load(std::memory_order_acquire)) {
+      if (!drain()) std::this_thread::sleep_for(kPause);
+    }
+    drain();
+  } catch (const std::exception& problem) {
+    error_ = problem.what();
+  }
+}
+
+RecordingStats Recorder::stop() noexcept {
+  stopping_.store(true, std::memory_order_release);
+  if (thread_.joinable()) thread_.join();
+  if (file_ >= 0) {
+    ::close(file_);
+    give_name_back(path_);
+  }
+  file_ = -1;
+  RecordingStats stats;
+  for (const auto& tap : taps_) {
+    stats.decisions += tap->decisions();
+    stats.lost += tap->lost();
+  }
+  stats.bytes = bytes_;
+  stats.error = error_;
+  return stats;
+}
+
+}  // namespace weft::engine

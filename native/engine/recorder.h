@@ -1,0 +1,69 @@
+// Writes the decisions of every engine into one file: each engine fills a ring, one thread empties them.
+// An engine never waits for the disk: what finds its ring full is counted, and the file says so.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/core/recording.h"
+
+namespace weft::engine {
+
+struct RecordingStats {
+  std::int64_t decisions = 0;  // in the file
+  std::int64_t lost = 0;       // that found no room
+  std::int64_t bytes = 0;
+  std::string error;  // why it ended before it was stopped; empty: it did not
+};
+
+// One engine's ring. The engine's thread puts in, the recorder's takes out.
+class RecorderTap final : public core::DecisionTap {
+ public:
+  RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes);
+  void on_decision(const core::Decision& decision) noexcept override;
+  // Copies out what is there, whole entries; returns how many bytes.
+  std::size_t take(std::vector<std::byte>* out);
+  std::int64_t decisions() const noexcept { return decisions_.load(std::memory_order_relaxed); }
+  std::int64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
+
+ private:
+  bool put(std::span<const std::byte> entries) noexcept;
+
+  core::DecisionEncoder encoder_;
+  std::unique_ptr<std::byte[]> ring_;
+  std::size_t mask_;
+  std::uint64_t unsaid_ = 0;  // lost since the last gap entry
+  std::atomic<std::int64_t> decisions_{0}, lost_{0};
+  alignas(64) std::atomic<std::uint64_t> put_{0};
+  alignas(64) std::atomic<std::uint64_t> taken_{0};
+};
+
+class Recorder {
+ public:
+  ~Recorder() { stop(); }
+  // "%p" in the path becomes the process's id; a second recording of a process into the same path gets
+  // ".2" at its end. False, with `error` set, when the file cannot be made.
+  bool start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error);
+  core::DecisionTap* tap(std::size_t engine) noexcept { return taps_[engine].get(); }
+  // Once no engine uses its tap any more: writes what is left and closes the file.
+  RecordingStats stop() noexcept;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  void run() noexcept;
+  bool drain();
+
+  std::vector<std::unique_ptr<RecorderTap>> taps_;
+  std::vector<std::byte> batch_;
+  std::string path_, error_;
+  std::int64_t bytes_ = 0, bytes_max_ = 0;
+  int file_ = -1;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,199 @@
+"""Recordings of policy decisions: made by a live endpoint, read back as arrays.
+
+Decides what a recording file means (its format is native/core/recording.h); replays nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from congestion.api import FAMILIES, PATH_HEAD, Family
+from transport.errors import OK, InvalidArgumentError, error_for
+
+if TYPE_CHECKING:
+    from transport import native
+
+MAGIC = b"weftrec1"
+_HEAD = struct.Struct("<IBBBBIHH")  # bytes, type, family, hook, status, owner, path_count, policy
+_POLICY = struct.Struct("<IIII48s72s")
+_NO_PATHS = np.zeros(0, PATH_HEAD.dtype)
+_BY_CODE = {family.code: family for family in FAMILIES.values()}
+
+
+class RecordingError(InvalidArgumentError):
+    """A file that is no recording, or one of another version."""
+
+
+class LiveRecording:
+    """A recording under way; it ends with its `with`, with stop(), or with the endpoint."""
+
+    def __init__(self, runtime: native.Runtime, path: str) -> None:
+        status, error = runtime.start_recording(path)
+        if status != OK:
+            raise error_for(status, "record", error)
+        self._runtime: native.Runtime | None = runtime
+        self.path = Path(path.replace("%p", str(os.getpid())))
+        self.decisions = 0  # in the file, known once it has ended
+        self.lost = 0  # that found no room: the file marks where
+        self.size_bytes = 0
+
+    def stop(self) -> None:
+        """Writes what is left and closes the file. Idempotent."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is None:
+            return
+        status, error, (self.decisions, self.lost, self.size_bytes, why) = runtime.stop_recording()
+        if status != OK or why:
+            raise error_for(status or 1, f"recording into {self.path}", error or why)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+@dataclass(frozen=True)
+class RecordedPolicy:
+    """A policy as it decided: with these parameters."""
+
+    family: Family
+    name: str
+    source_sha256: str
+    params: bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision, in the order of the file."""
+
+    policy: RecordedPolicy
+    hook: int  # place in family.hooks
+    owner: int  # engine in the highest 8 bits; then the flow, or the peer of the path family
+    failed: bool
+    event: np.ndarray[Any, Any]  # shape (1,), the family's event record
+    result: np.ndarray[Any, Any]  # shape (1,), as the policy left it
+    heads: np.ndarray[Any, Any]  # shape (paths,), PATH_HEAD; empty but for the path family
+
+
+@dataclass
+class Recording:
+    """A file's decisions. `lost`: how many the engines could not write; `cut`: it ends mid-way."""
+
+    path: Path
+    steps: list[Step] = field(default_factory=list)
+    lost: int = 0
+    cut: bool = False
+
+    def of(self, family: str) -> list[Step]:
+        """The decisions of one family, in order."""
+        return [step for step in self.steps if step.policy.family.name == family]
+
+    def policies(self) -> dict[str, list[str]]:
+        """By family, the names that decided."""
+        names: dict[str, list[str]] = {}
+        for step in self.steps:
+            known = names.setdefault(step.policy.family.name, [])
+            if step.policy.name not in known:
+                known.append(step.policy.name)
+        return names
+
+
+def read(path: str | Path, limit: int | None = None) -> Recording:
+    """The decisions of a file, the first `limit` of them. RecordingError when it is none."""
+    path = Path(path)
+    try:
+        image = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror}") from None
+    return parse(image, path, limit)
+
+
+def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -> Recording:
+    """The same of bytes in memory, which begin with MAGIC."""
+    if image[: len(MAGIC)] != MAGIC:
+        raise RecordingError(f"{path}: not a recording of policy decisions")
+    parser = _Parser(image, Recording(Path(path)))
+    parser.run(limit)
+    return parser.recording
+
+
+class _Parser:
+    """Walks the entries of one file."""
+
+    def __init__(self, image: bytes, recording: Recording) -> None:
+        self.image, self.recording = image, recording
+        self.policies: dict[tuple[int, int], RecordedPolicy] = {}  # by engine and its own number
+
+    def damaged(self, at: int) -> RecordingError:
+        return RecordingError(f"{self.recording.path}: damaged at byte {at}")
+
+    def run(self, limit: int | None) -> None:
+        at, end = len(MAGIC), len(self.image)
+        while at < end and (limit is None or len(self.recording.steps) < limit):
+            if end - at < _HEAD.size:
+                self.recording.cut = True
+                return
+            head = _HEAD.unpack_from(self.image, at)
+            if head[0] < _HEAD.size or head[0] % 8 or head[1] not in (1, 2, 3):
+                raise self.damaged(at)
+            if at + head[0] > end:
+                self.recording.cut = True  # the process ended while it was written
+                return
+            self.entry(at, head)
+            at += head[0]
+
+    def entry(self, at: int, head: tuple[int, ...]) -> None:
+        size, kind, code, hook, status, owner, paths, number = head
+        body = at + _HEAD.size
+        if kind == 1:
+            self.policies[owner >> 24, number] = self.policy(at, size, code)
+        elif kind == 2:
+            policy = self.policies.get((owner >> 24, number))
+            if policy is None or hook >= len(policy.family.hooks):
+                raise self.damaged(at)
+            family = policy.family
+            results = body + family.event.size_bytes
+            heads = results + family.result.size_bytes
+            if heads + paths * PATH_HEAD.size_bytes != at + size:
+                raise self.damaged(at)
+            event = np.frombuffer(self.image, family.event.dtype, 1, body)
+            result = np.frombuffer(self.image, family.result.dtype, 1, results)
+            seen = np.frombuffer(self.image, PATH_HEAD.dtype, paths, heads) if paths else _NO_PATHS
+            self.recording.steps.append(Step(policy, hook, owner, status != 0, event, result, seen))
+        else:
+            self.recording.lost += int.from_bytes(self.image[body : body + 8], "little")
+
+    def policy(self, at: int, size: int, code: int) -> RecordedPolicy:
+        start = at + _HEAD.size + _POLICY.size
+        if start > at + size:
+            raise self.damaged(at)
+        fields = _POLICY.unpack_from(self.image, at + _HEAD.size)
+        event_bytes, result_bytes, params_bytes, _, name, digest = fields
+        family = _BY_CODE.get(code)
+        if family is None or (event_bytes, result_bytes) != (
+            family.event.size_bytes,
+            family.result.size_bytes,
+        ):
+            text = "recorded by another version of weft; record it again"
+            raise RecordingError(f"{self.recording.path}: {text}")
+        if start + params_bytes != at + size:
+            raise self.damaged(at)
+        return RecordedPolicy(
+            family,
+            name.split(b"\0")[0].decode("ascii", "replace"),
+            digest.split(b"\0")[0].decode("ascii", "replace"),
+            self.image[start : start + params_bytes],
+        )

@@ -1,0 +1,247 @@
+"""What another policy would have decided: runs recorded events through it and compares.
+
+Never touches a network. The events stay as they were recorded (an open loop), but for what the core
+tells a policy of its own last answer: the window in force and the bytes granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from congestion.api import MAX_PATHS, PATH_HEAD, Policy
+from transport.recording import Step
+
+_INT64 = np.iinfo(np.int64)
+
+
+class Runner(Protocol):
+    """Compiled or interpreted hooks."""
+
+    def call(
+        self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
+    ) -> int: ...
+
+
+@dataclass
+class Track:
+    """One policy's answers to the same events, in their order."""
+
+    name: str
+    family: str
+    now_ns: list[int] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
+    answers: list[tuple[float, ...]] = field(default_factory=list)
+    differs: int = 0  # from what was recorded, in any bit
+    failures: int = 0
+
+    def column(self, index: int) -> np.ndarray[Any, Any]:
+        """One field of the answers, as float64 over time."""
+        return np.array([answer[index] for answer in self.answers], np.float64)
+
+
+def recorded(steps: Iterable[Step]) -> Track:
+    """What was decided then."""
+    track: Track | None = None
+    for step in steps:
+        if track is None:
+            track = Track(f"{step.policy.name} (recorded)", step.policy.family.name)
+        _note(track, step, step.result)
+    if track is None:
+        raise ValueError("no decisions to show")
+    return track
+
+
+def _note(track: Track, step: Step, result: np.ndarray[Any, Any]) -> None:
+    track.now_ns.append(int(step.event["now_ns"][0]))
+    track.owners.append(step.owner)
+    track.hooks.append(step.policy.family.hooks[step.hook])
+    track.answers.append(tuple(result[0].item()))
+
+
+class _Owner:
+    """One flow's (or peer's) records under the policy that is tried."""
+
+    def __init__(self, policy: Policy, shared: Any) -> None:
+        self.flow = policy.flow.zeros()
+        self.shared = shared
+        self.answered: np.ndarray[Any, Any] | None = None
+        self.window_bytes = 0
+
+
+class Replay:
+    """Runs a policy over recorded events."""
+
+    def __init__(
+        self, policy: Policy, runner: Runner, params: dict[str, Any] | None = None
+    ) -> None:
+        self.policy, self.runner = policy, runner
+        self.params = policy.params.filled()
+        for name, value in (params or {}).items():
+            if name not in policy.params.defaults:
+                there = ", ".join(policy.params.defaults) or "none"
+                raise ValueError(f"{policy.name} has no parameter {name!r}: there are {there}")
+            self.params[name] = value
+        self.owners: dict[int, _Owner] = {}
+        self.ports: dict[int, Any] = {}
+
+    def run(self, steps: Iterable[Step]) -> Track:
+        """The policy's answers; events of other families are passed over."""
+        track = Track(self.policy.name, self.policy.family.name)
+        for step in steps:
+            if step.policy.family is not self.policy.family:
+                continue
+            result = self.step(step, track)
+            track.differs += result.tobytes() != step.result.tobytes()
+            _note(track, step, result)
+        return track
+
+    def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
+        """One event."""
+        hook = self.policy.family.hooks[step.hook]
+        owner = self.owners.get(step.owner)
+        if owner is None or step.hook == 0:
+            before = 0 if owner is None else owner.window_bytes
+            owner = self.owners[step.owner] = _Owner(self.policy, self.shared_of(step))
+            owner.window_bytes = before
+            if step.hook != 0:
+                self.begin(owner, step)
+        event = step.event.copy()
+        result = self.standing(owner, event, hook)
+        if step.heads.size:
+            for name in PATH_HEAD.defaults:
+                owner.shared[name][: step.heads.size] = step.heads[name]
+        if self.call(owner, hook, event, result) != 0:
+            track.failures += 1
+        self.remember(owner, event, result)
+        return result
+
+    def begin(self, owner: _Owner, step: Step) -> None:
+        """A recording that began in mid-life: the policy starts from where things stood."""
+        event = step.event.copy()
+        event["kind"] = -1
+        names = event.dtype.names or ()
+        if "hint_window_bytes" in names:
+            event["hint_window_bytes"] = event["window_bytes"]
+            owner.window_bytes = int(event["window_bytes"][0])
+        result = self.standing(owner, event, "on_start")
+        self.call(owner, "on_start", event, result)
+        self.remember(owner, event, result)
+
+    def shared_of(self, step: Step) -> Any:
+        if self.policy.family.shared == "path":
+            return self.policy.shared.zeros(step.heads.size or MAX_PATHS)
+        if self.policy.family.shared == "port":
+            return self.ports.setdefault(step.owner >> 24, self.policy.shared.zeros(1))
+        return None
+
+    def standing(self, owner: _Owner, event: Any, hook: str) -> np.ndarray[Any, Any]:
+        """The result record as the core hands it over, and the event's word of the last answer."""
+        family = self.policy.family.name
+        result = self.policy.family.result.zeros()
+        if family == "window":
+            if owner.answered is not None:
+                event["window_bytes"] = owner.window_bytes
+                if hook == "on_start":
+                    event["hint_window_bytes"] = float(owner.window_bytes)
+            result["window_bytes"] = float(event["window_bytes"][0])
+        elif family == "loss":
+            result[["lost_below_seq", "lost_sent_before_ns", "next_check_ns"]] = (-1, -1, -1)
+        elif family == "credit":
+            if owner.answered is not None:
+                event["granted_bytes"] = owner.answered["granted_bytes"]
+            result["granted_bytes"] = event["granted_bytes"]
+            result["next_tick_ns"] = -1
+        elif hook == "pick":
+            result["path"] = -1
+        return result
+
+    def remember(self, owner: _Owner, event: Any, result: np.ndarray[Any, Any]) -> None:
+        """What the core would have made of the answer (native/core/window_control.cc)."""
+        if self.policy.family.name == "window":
+            low = 2 * int(event["segment_bytes"][0])
+            high = max(int(event["window_bytes_max"][0]), low)
+            window = float(result["window_bytes"][0])
+            if np.isfinite(window):
+                owner.window_bytes = int(min(max(window, low), high))
+        if self.policy.family.name == "credit" and owner.answered is not None:
+            granted = max(int(result["granted_bytes"][0]), int(owner.answered["granted_bytes"][0]))
+            result["granted_bytes"] = granted
+        owner.answered = result
+
+    def call(self, owner: _Owner, hook: str, event: Any, result: Any) -> int:
+        return self.runner.call(
+            hook,
+            flow=owner.flow,
+            shared=owner.shared,
+            params=self.params,
+            event=event,
+            result=result,
+        )
+
+
+def replay(policy: Policy, steps: Iterable[Step], params: dict[str, Any] | None = None) -> Track:
+    """Compiled in this process, over the events of its family."""
+    from transport.compiler.library import jit
+
+    return Replay(policy, jit(policy), params).run(steps)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A track in numbers; of window policies in bytes and bytes per second."""
+
+    name: str
+    decisions: int
+    differs: int
+    failures: int
+    figures: dict[str, float]
+    path_shares: tuple[float, ...] = ()
+
+
+def summarize(track: Track) -> Summary:
+    """What a table shows."""
+    figures: dict[str, float] = {}
+    shares: tuple[float, ...] = ()
+    if track.family == "window":
+        window, rate = track.column(0), track.column(1)
+        figures = {
+            "window_bytes_min": float(window.min()),
+            "window_bytes_median": float(np.median(window)),
+            "window_bytes_max": float(window.max()),
+            "pacing_bytes_per_s_median": float(np.median(rate)),
+        }
+    elif track.family == "path":
+        picks = [
+            int(answer[0])
+            for answer, hook in zip(track.answers, track.hooks, strict=True)
+            if hook == "pick"
+        ]
+        counts = np.bincount(np.maximum(picks, 0), minlength=1) if picks else np.zeros(1)
+        shares = tuple(float(count) / max(len(picks), 1) for count in counts)
+        figures = {"picks": float(len(picks)), "share_max": max(shares), "share_min": min(shares)}
+    elif track.family == "loss":
+        by_time, by_seq = track.column(1), track.column(0)
+        figures = {
+            "horizons": float(np.count_nonzero((by_time >= 0) | (by_seq >= 0))),
+            "probes": float(np.count_nonzero(track.column(3))),
+        }
+    else:
+        granted = track.column(0)
+        figures = {"granted_bytes_max": float(granted.max())}
+    return Summary(track.name, len(track.answers), track.differs, track.failures, figures, shares)
+
+
+def named(text: str, family: str) -> Policy:
+    """A registered policy of that family, or the one that a file declares."""
+    from congestion.registry import find
+    from transport.compiler.source import load
+
+    if text.endswith(".py") or "/" in text:
+        return load(Path(text))
+    return find(family, text)
