@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transport import compiler, errors, native
     from transport.connection import Connection, Handle
+    from transport.control import ControlLoop, Telemetry
     from transport.endpoint import Endpoint, Listener
     from transport.errors import WeftError
     from transport.knobs import KnobError
@@ -19,6 +20,8 @@ _PUBLIC = {
     "Listener": "transport.endpoint",
     "Connection": "transport.connection",
     "Handle": "transport.connection",
+    "ControlLoop": "transport.control",
+    "Telemetry": "transport.control",
     "WeftError": "transport.errors",
     "KnobError": "transport.knobs",
     "errors": "transport.errors",
@@ -32,6 +35,8 @@ __all__ = [  # noqa: RUF022, in the order of the table
     "Listener",
     "Connection",
     "Handle",
+    "ControlLoop",
+    "Telemetry",
     "WeftError",
     "KnobError",
     "errors",

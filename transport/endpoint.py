@@ -274,6 +274,11 @@ class Endpoint:
             raise error_for(status, f"set_params {family}", error)
 
     @property
+    def connections(self) -> list[Connection]:
+        """Those that are open, in no particular order."""
+        return [one for one in self._children if isinstance(one, Connection) and not one.closed]
+
+    @property
     def policies(self) -> dict[str, PolicyState]:
         """By family: what decides where a connection has no choice of its own."""
         return {info.family: state_of(info) for info in self._runtime.policies()}

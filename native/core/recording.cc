@@ -1,4 +1,5 @@
 // A policy is named before its first decision, and again when its parameters differ: a replay begins from those.
+// Never allocates after its construction: it runs between two segments.
 #include "native/core/recording.h"
 
 namespace weft::core {

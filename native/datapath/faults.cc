@@ -41,6 +41,10 @@ void FaultInjector::deliver(const Held& held, RxSink* sink) {
 }
 
 void FaultInjector::offer(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink) {
+  if (rates_.spares(port)) {
+    sink->on_datagram(port, datagram);
+    return;
+  }
   ++seen_;
   const bool is_data =
       datagram.header_bytes == wire::kDataBytes && datagram.header[3] == static_cast<std::uint8_t>(wire::Type::data);

@@ -2,6 +2,7 @@
 // Sees bytes, not packets; draws nothing and costs one branch while every rate is zero.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -13,6 +14,8 @@ namespace weft::datapath {
 struct FaultRates {
   std::uint64_t seed = 1;
   double loss = 0, reorder = 0, duplicate = 0, corrupt = 0;  // probability per datagram
+  std::bitset<256> ports;                                    // on which they apply; none: on all
+  bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };
 

@@ -240,6 +240,8 @@ ConnectionCounters ConnectionCore::counters() const {
       total.acks_sent += rx.acks_sent;
       total.acks_received += tx.acks_received;
       total.spurious_resends += tx.spurious_resends;
+      total.window_bytes += flow->tx.window().window_bytes();
+      total.inflight_bytes += flow->tx.inflight_bytes();
       const core::PathSet& paths = flow->peer->paths();
       if (total.paths.size() < paths.count()) total.paths.resize(paths.count());
       for (std::size_t i = 0; i < paths.count(); ++i) {

@@ -24,7 +24,9 @@ namespace weft::engine {
   X(segments_duplicate, "segments received that were held already")          \
   X(acks_sent, "acknowledgments sent")                                       \
   X(acks_received, "acknowledgments received")                               \
-  X(spurious_resends, "segments sent again although the first copy arrived")
+  X(spurious_resends, "segments sent again although the first copy arrived") \
+  X(window_bytes, "window in force, of all flows together")                  \
+  X(inflight_bytes, "sent, and neither acknowledged nor judged lost")
 
 #define WEFT_ENGINE_COUNTER_TABLE(X)                                   \
   X(datagrams_sent, "datagrams handed to the kernel or the NIC")       \

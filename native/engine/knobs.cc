@@ -192,7 +192,26 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
   return refuse_unknown(prefixed ? name : variable_of(name), error);
 }
 
+bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error) {
+  out->reset();
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    std::size_t path = 0;
+    const auto [stop, code] = std::from_chars(word.data(), word.data() + word.size(), path);
+    if (code != std::errc() || stop != word.data() + word.size() || path >= out->size()) {
+      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) + "' is no path; it takes numbers 0..255, as 0,3";
+      return false;
+    }
+    out->set(path);
+  }
+  return true;
+}
+
 Status check_knobs(const Knobs& knobs, std::string* error) {
+  std::bitset<256> paths;
+  if (!read_paths(knobs.fault_paths, &paths, error)) return Status::invalid_argument;
   if (knobs.rto_ns_min > knobs.rto_ns_max) {
     *error = "WEFT_RTO_NS_MIN=" + text_of(knobs.rto_ns_min) + " is above WEFT_RTO_NS_MAX=" + text_of(knobs.rto_ns_max);
     return Status::invalid_argument;

@@ -2,6 +2,7 @@
 // Never opens a socket or a file, and applies nothing itself: the engine reads the struct.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -85,6 +86,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Injected duplication per datagram")                                                                              \
   REAL(fault_corrupt, "probability", 0.0, 0.0, 0.9, "0.001,0.02",                                                     \
     "Injected bit errors per datagram")                                                                               \
+  TEXT(fault_paths, "", "0,1",                                                                                        \
+    "Paths on which faults are injected, as in 0,3: those of the receiving end's ports; empty: all")                  \
   INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
     "Speed reported to NCCL for each device; 0: the device's own, 100000 where the kernel does not say")              \
   TEXT(secret_file, "", "",                                                                                           \
@@ -126,6 +129,9 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
 
 // Reads every WEFT_* variable of the environment; refuses names that do not exist and values that do not fit.
 Status load_knobs(Knobs* knobs, std::string* error);
+
+// The paths that a list names, as in "0,3". False, with `error` set, when it is none.
+bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error);
 
 // Relations between knobs that no single row can state; load_knobs ends with it.
 Status check_knobs(const Knobs& knobs, std::string* error);

@@ -1,4 +1,5 @@
-// The ring's indices only grow; a reader that sees an index sees the bytes before it.
+// Two indices that only grow make a ring: a reader that sees one sees the bytes before it.
+// Whatever fails here ends the recording and nothing else.
 #include "native/engine/recorder.h"
 
 #include <fcntl.h>
@@ -116,7 +117,6 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
   return thread_.joinable();
 }
 
-// Whatever goes wrong ends the recording and nothing else.
 bool Recorder::drain() {
   batch_.clear();
   for (const auto& tap : taps_) tap->take(&batch_);

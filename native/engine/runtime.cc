@@ -170,6 +170,8 @@ EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
   config.udp.faults.reorder = knobs_.fault_reorder;
   config.udp.faults.duplicate = knobs_.fault_duplicate;
   config.udp.faults.corrupt = knobs_.fault_corrupt;
+  std::string unused;  // check_knobs has seen it
+  static_cast<void>(read_paths(knobs_.fault_paths, &config.udp.faults.ports, &unused));
   core::StackConfig& stack = config.stack;
   stack.seed = random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);

@@ -1,0 +1,128 @@
+"""Decides that slow control sees what flows do, writes parameters at its pace, and harms nothing.
+
+Never judges what a step decides.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.api.support import PATIENCE_S, content, pair
+from transport import Connection, ControlLoop, Telemetry
+from transport.errors import InvalidArgumentError
+
+SIZE = 400_000
+
+
+def traffic(here: Connection, there: Connection, until: threading.Event | None = None) -> int:
+    """Messages one way, at least 4, until told to stop; returns how many."""
+    count = 0
+    while count < 4 or (until is not None and not until.is_set()):
+        want = content(SIZE, count)
+        into = np.zeros(SIZE, np.uint8)
+        handle = there.irecv_into(into)
+        here.send(want)
+        handle.wait(PATIENCE_S)
+        assert into.tobytes() == want
+        count += 1
+    return count
+
+
+def test_step__sees_totals_and_what_changed_since() -> None:
+    seen: list[Telemetry] = []
+    with pair(paths=4) as (here, there):
+        loop = ControlLoop(here, lambda telemetry: seen.append(telemetry))
+        loop.once()
+        traffic(here, there)
+        loop.once()
+        loop.once()
+        assert loop.steps == 3
+    first, second, third = (one.connections[0] for one in seen)
+    assert seen[0].interval_ns == 0
+    assert seen[1].interval_ns > 0
+    assert first.bytes_sent.shape == (4,)
+    assert second.bytes_sent_delta.sum() >= 4 * SIZE
+    assert (second.bytes_sent - second.bytes_sent_delta == first.bytes_sent).all()
+    assert third.bytes_sent_delta.sum() == 0
+    assert (second.rtt_ns > 0).all()
+    assert second.window_bytes > 0
+    assert third.inflight_bytes == 0
+    assert seen[0].policies["window"].name == "swift"
+
+
+def test_updates__reach_live_flows_and_nothing_is_lost() -> None:
+    wanted = iter(range(100_000, 10**9, 1_000))
+
+    def step(telemetry: Telemetry) -> dict[str, dict[str, int]]:
+        return {"window": {"window_bytes": next(wanted)}}
+
+    with pair(window_policy="fixed") as (here, there):
+        endpoint = here._endpoint
+        done = threading.Event()
+        timer = threading.Timer(0.5, done.set)
+        timer.start()
+        with ControlLoop(endpoint, step, pace_s=0.002) as loop:
+            assert traffic(here, there, done) > 4
+        timer.join()
+        assert loop.steps > 20
+        in_force = here.policies["window"].params["window_bytes"]
+        assert in_force == 100_000 + (loop.steps - 1) * 1_000
+        here.check()
+
+
+def test_step__that_raises_ends_the_loop_and_not_the_traffic() -> None:
+    told: list[BaseException] = []
+
+    def step(telemetry: Telemetry) -> None:
+        raise ZeroDivisionError("of mine")
+
+    with pair() as (here, there):
+        with (
+            pytest.raises(ZeroDivisionError, match="of mine"),
+            ControlLoop(here, step, pace_s=0.001, on_error=told.append) as loop,
+        ):
+            traffic(here, there)
+        assert [type(one) for one in told] == [ZeroDivisionError]
+        assert loop.steps == 1
+        traffic(here, there)
+
+
+def test_step__a_parameter_that_does_not_exist_is_an_error() -> None:
+    with pair() as (here, _):
+        loop = ControlLoop(here, lambda telemetry: {"window": {"speed": 1}}, pace_s=0.001)
+        loop.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while loop.error is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with pytest.raises(InvalidArgumentError, match="no parameter 'speed'"):
+            loop.stop()
+
+
+def test_loop__ends_quietly_with_what_it_looks_after() -> None:
+    with pair() as (here, there):
+        loop = ControlLoop(here, lambda telemetry: None, pace_s=0.001).start()
+        traffic(here, there)
+        here.close()
+        deadline = time.monotonic() + PATIENCE_S
+        while loop._thread is not None and loop._thread.is_alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        loop.stop()
+        assert loop.error is None
+
+
+def test_loop__refuses_a_pace_that_would_starve_the_engines() -> None:
+    with pair() as (here, _), pytest.raises(ValueError, match="pace_s"):
+        ControlLoop(here, lambda telemetry: None, pace_s=0.0)
+
+
+def test_fault_paths__only_those_named_lose() -> None:
+    with pair(fault_loss=0.1, fault_paths="0,2", paths=4) as (here, there):
+        traffic(here, there)
+        lost = [path.segments_lost for path in here.counters().paths]
+        assert lost[0] + lost[2] > 0
+        assert lost[1] + lost[3] <= 2  # a late acknowledgment may be taken for a loss
