@@ -41,6 +41,12 @@ inline void log(int level, unsigned long, const char*, int, const char* format, 
     if (!(condition)) ::host::fail(__LINE__, #condition); \
   } while (false)
 
+// What NCCL would pass of the communicator's trafficClass; -1 is undefined.
+inline int traffic_class() {
+  const char* given = std::getenv("HOST_TRAFFIC_CLASS");
+  return given == nullptr ? -1 : std::atoi(given);
+}
+
 struct Facts {
   std::string name;
   std::uint64_t guid = 0;
@@ -86,7 +92,7 @@ class NetOf final : public Net {
   Result init(void** context) override {
     *context = nullptr;
     if constexpr (version >= 11) {
-      weft::nccl::CommConfig config{-1};
+      weft::nccl::CommConfig config{traffic_class()};
       return abi_->init(context, 42, &config, log, nullptr);
     } else if constexpr (version == 10) {
       return abi_->init(log, nullptr);
@@ -131,7 +137,7 @@ class NetOf final : public Net {
   Result connect(void* context, int device, void* handle, void** comm) override {
     auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
     Result result = Result::success;
-    weft::nccl::CommConfig config{-1};
+    weft::nccl::CommConfig config{traffic_class()};
     static_cast<void>(config);
     if constexpr (version >= 11) {
       result = abi_->connect(context, device, handle, comm, &device_comm);

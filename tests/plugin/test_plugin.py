@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from transport.recording import read
+
 from .conftest import Play
 
 VERSIONS = (8, 9, 10, 11, 12)
@@ -92,6 +94,48 @@ def test_plugin__without_a_device_it_declines(play: Play, plugin: Path) -> None:
 def test_plugin__says_once_what_it_uses(play: Play, plugin: Path) -> None:
     done = play(plugin, 12, 1, "contexts")
     assert done.stderr.count("log 3 NET/weft: ") == 1
+
+
+CLASSES = "3 window=fixed:window_bytes=200000 path=oblivious; 7 loss=fixed"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_plugin__a_traffic_class_chooses_its_policies(
+    play: Play, plugin: Path, version: int, tmp_path: Path
+) -> None:
+    """Seen in what the engines recorded: of version 10 the connecting end alone has a class."""
+
+    def decided(traffic_class: str) -> dict[str, set[str]]:
+        variables = {
+            "WEFT_TRAFFIC_CLASSES": CLASSES,
+            "WEFT_RECORD_FILE": str(tmp_path / f"class{traffic_class}-%p"),
+            "HOST_TRAFFIC_CLASS": traffic_class,
+        }
+        play(plugin, version, 2, "transfer", **variables)
+        names: dict[str, set[str]] = {"window": set(), "path": set(), "loss": set()}
+        for file in tmp_path.glob(f"class{traffic_class}-*"):
+            for family, found in read(file).policies().items():
+                names[family] |= set(found)
+        return names
+
+    usual = {"window": {"swift"}, "path": {"power_of_two"}, "loss": {"rack"}}
+    assert decided("-1") == usual
+    assert decided("5") == usual
+    chosen = decided("3")
+    if version < 10:
+        assert chosen == usual
+    else:
+        assert chosen["loss"] == {"rack"}
+        assert chosen["window"] >= {"fixed"}
+        assert chosen["path"] >= {"oblivious"}
+    if version > 10:
+        assert chosen == usual | {"window": {"fixed"}, "path": {"oblivious"}}
+        assert decided("7") == usual | {"loss": {"fixed"}}
+
+
+def test_plugin__a_traffic_class_that_names_no_policy_is_refused(play: Play, plugin: Path) -> None:
+    done = play(plugin, 12, 2, "refused", WEFT_TRAFFIC_CLASSES="3 window=teleport")
+    assert "class 3: no window policy 'teleport'" in done.stderr
 
 
 def exported(library: Path) -> set[str]:

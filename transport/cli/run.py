@@ -10,11 +10,13 @@ import click
 
 from transport import Endpoint, knobs, native
 from transport.errors import WeftError
+from transport.policy_choice import resolve_settings
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     """The command's environment: the user's variables, and the plugin by path and by name."""
-    chosen = dict(current)
+    # The plugin runs without Python: what it cannot compile is compiled here and named by its path.
+    chosen = dict(current) | resolve_settings(current, {})
     chosen["NCCL_NET_PLUGIN"] = str(native.PLUGIN_PATH)
     # With the name given NCCL refuses to start where it would fall back in silence.
     chosen["NCCL_NET"] = "weft"
@@ -35,6 +37,8 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
 def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     """Run CMD with NCCL pointed at the weft plugin.
 
+    A policy may be a .py file (WEFT_WINDOW_POLICY=mine.py): it is compiled first.
+
     Example: weft run -- torchrun --nproc-per-node 8 train.py
     """
     if not native.PLUGIN_PATH.exists():
@@ -43,6 +47,7 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         )
     knobs.in_force()
     try:
+        variables = environment(dict(os.environ), net_debug=net_debug)
         # Knobs may be well-formed and name an interface, a policy or a file that is not there.
         Endpoint().close()
     except WeftError as error:
@@ -51,6 +56,6 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     if program is None:
         raise click.UsageError(f"{cmd[0]}: no such command")
     try:
-        os.execve(program, list(cmd), environment(dict(os.environ), net_debug=net_debug))
+        os.execve(program, list(cmd), variables)
     except OSError as error:
         raise click.UsageError(f"{cmd[0]}: {error.strerror}") from None
