@@ -17,10 +17,13 @@ ENTRY_POINT_GROUP = "weft.policies"
 SHIPPED: tuple[str, ...] = (
     "congestion.window.fixed",
     "congestion.window.aimd",
+    "congestion.window.bbr",
     "congestion.window.cubic",
+    "congestion.window.dcqcn",
     "congestion.window.dctcp",
     "congestion.window.nscc",
     "congestion.window.swift",
+    "congestion.window.timely",
     "congestion.credit.fixed",
     "congestion.credit.grant",
     "congestion.paths.fixed",

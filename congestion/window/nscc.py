@@ -76,120 +76,128 @@ def measure(flow: Any, params: Any, event: Any) -> None:
     flow.most_bytes = params.window_multiple * product_bytes
 
 
-def answer(flow: Any, event: Any, result: Any) -> None:
+def answer(flow: Any, event: Any, result: Any, window_bytes: float) -> None:
     least = 2.0 * max(float(event.segment_bytes), 1.0)
     most = max(min(flow.most_bytes, float(event.window_bytes_max)), least)
-    flow.window_bytes = min(max(flow.window_bytes, least), most)
+    flow.window_bytes = min(max(window_bytes, least), most)
     result.window_bytes = flow.window_bytes
     result.pacing_bytes_per_s = 0.0
 
 
-def adapted(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Once in two round trips: after a collapse the window falls to what came through."""
+def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
+    """Once in two round trips: whether so little came through that the window falls to it."""
     if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
         return False
-    collapsed = (
-        flow.adapt_ns != 0
-        and event.app_limited == 0
-        and (flow.troubled != 0 or delay_ns > params.adapt_targets * flow.base_ns)
-        and flow.achieved_bytes < params.adapt_share * flow.most_bytes
-    )
-    if collapsed:
-        flow.window_bytes = flow.achieved_bytes
-        flow.ignore_bytes = float(event.inflight_bytes)
-        flow.increase = 0.0
-    flow.achieved_bytes = 0.0
+    watched = flow.adapt_ns != 0 and event.app_limited == 0
+    troubled = flow.troubled != 0 or delay_ns > params.adapt_targets * flow.base_ns
+    little = flow.achieved_bytes < params.adapt_share * flow.most_bytes
     flow.troubled = 0
     flow.adapt_ns = event.now_ns
-    return collapsed
+    if watched and troubled and little:
+        return True
+    flow.achieved_bytes = 0.0
+    return False
 
 
-def decrease(flow: Any, params: Any, event: Any) -> None:
+def decreased(flow: Any, params: Any, event: Any) -> Any:
     """Marks and delay: by what the smoothed delay exceeds the target, once per round trip."""
     waited = event.now_ns - flow.cut_ns > max(float(event.srtt_ns), flow.base_ns)
-    if waited and flow.delay_ns > flow.base_ns:
-        excess = params.decrease_gain * (flow.delay_ns - flow.base_ns) / flow.delay_ns
-        flow.window_bytes *= 1.0 - min(excess, params.decrease_max)
-        flow.cut_ns = event.now_ns
+    if not waited or flow.delay_ns <= flow.base_ns:
+        return flow.window_bytes
+    flow.cut_ns = event.now_ns
+    excess = params.decrease_gain * (flow.delay_ns - flow.base_ns) / flow.delay_ns
+    return flow.window_bytes * (1.0 - min(excess, params.decrease_max))
 
 
-def weigh(flow: Any, params: Any, event: Any, delay_ns: float) -> None:
+def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
     """The four quadrants; of an acknowledgment, what was marked takes no part in an increase."""
+    window_bytes = flow.window_bytes
     acked_bytes = float(event.acked_bytes)
-    clear_bytes = acked_bytes
+    grown_bytes = acked_bytes
     sample_ns = delay_ns
-    flow.clear_bytes += acked_bytes
+    clear_bytes = flow.clear_bytes + acked_bytes
     if event.ecn_segments > 0:
-        clear_bytes *= 1.0 - min(event.ecn_segments / max(event.acked_segments, 1), 1.0)
+        grown_bytes *= 1.0 - min(event.ecn_segments / max(event.acked_segments, 1), 1.0)
     elif delay_ns >= flow.base_ns:
         sample_ns = params.unmarked_share * flow.base_ns
     if event.ecn_segments > 0 or delay_ns >= params.fast_delay_ns:
-        flow.clear_bytes = 0.0
+        clear_bytes = 0.0
+    flow.clear_bytes = clear_bytes
     smoothing = min(params.smoothing_per_byte * acked_bytes, 1.0)
     flow.delay_ns += smoothing * (sample_ns - flow.delay_ns)
     if event.ecn_segments > 0 and delay_ns >= flow.base_ns:
-        decrease(flow, params, event)
+        window_bytes = decreased(flow, params, event)
     if event.app_limited != 0:
-        return
+        return window_bytes
     gain_bytes = min(float(event.segment_bytes), params.segment_bytes_max) * flow.scale
     if delay_ns >= flow.base_ns:
-        flow.increase += params.fair_segments * gain_bytes * clear_bytes
-    elif flow.clear_bytes > flow.window_bytes:
-        flow.window_bytes += min(params.fast_gain * flow.scale, 1.0) * clear_bytes
+        flow.increase += params.fair_segments * gain_bytes * grown_bytes
+    elif clear_bytes > window_bytes:
+        window_bytes += min(params.fast_gain * flow.scale, 1.0) * grown_bytes
     else:
         slowness = min(flow.base_ns / params.reference_ns, params.slowness_max)
         room = slowness * (1.0 - delay_ns / flow.base_ns)
-        flow.increase += params.proportional_segments * room * gain_bytes * clear_bytes
+        flow.increase += params.proportional_segments * room * gain_bytes * grown_bytes
     if event.now_ns - flow.steady_ns >= max(float(event.srtt_ns), flow.base_ns):
-        flow.window_bytes += params.steady_segments * gain_bytes
+        window_bytes += params.steady_segments * gain_bytes
         flow.steady_ns = event.now_ns
+    return window_bytes
 
 
-def adjust(flow: Any, params: Any, event: Any) -> None:
+def adjusted(flow: Any, params: Any, event: Any, window_bytes: float) -> Any:
     """What was collected is given every few segments, or round trips."""
-    flow.unadjusted_bytes += event.acked_bytes
-    due = flow.unadjusted_bytes >= params.adjust_segments * event.segment_bytes
+    unadjusted_bytes = flow.unadjusted_bytes + event.acked_bytes
+    due = unadjusted_bytes >= params.adjust_segments * event.segment_bytes
     if due or event.now_ns - flow.adjust_ns >= flow.base_ns:
-        flow.window_bytes += flow.increase / flow.window_bytes
+        window_bytes += flow.increase / window_bytes
+        unadjusted_bytes = 0.0
         flow.increase = 0.0
-        flow.unadjusted_bytes = 0.0
         flow.adjust_ns = event.now_ns
+    flow.unadjusted_bytes = unadjusted_bytes
+    return window_bytes
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     measure(flow, params, event)
-    flow.window_bytes = flow.most_bytes  # the first round trip is at full rate
+    window_bytes = flow.most_bytes  # the first round trip is at full rate
     if event.hint_window_bytes > 0.0:
-        flow.window_bytes = event.hint_window_bytes
-    answer(flow, event, result)
+        window_bytes = event.hint_window_bytes
+    answer(flow, event, result, window_bytes)
 
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     measure(flow, params, event)
+    window_bytes = flow.window_bytes
     delay_ns = max(float(event.rtt_ns - event.rtt_min_ns), 0.0)
     flow.achieved_bytes += event.acked_bytes
     ignored = flow.ignore_bytes > 0.0 and event.ecn_segments > 0
     flow.ignore_bytes = max(flow.ignore_bytes - event.acked_bytes, 0.0)
-    if not ignored and not adapted(flow, params, event, delay_ns):
-        weigh(flow, params, event, delay_ns)
-        adjust(flow, params, event)
-    answer(flow, event, result)
+    if not ignored:
+        if collapsed(flow, params, event, delay_ns):
+            window_bytes = flow.achieved_bytes
+            flow.achieved_bytes = 0.0
+            flow.ignore_bytes = float(event.inflight_bytes)
+            flow.increase = 0.0
+        else:
+            window_bytes = weighed(flow, params, event, delay_ns)
+            window_bytes = adjusted(flow, params, event, window_bytes)
+    answer(flow, event, result, window_bytes)
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.troubled = 1
     flow.ignore_bytes = max(flow.ignore_bytes - event.lost_bytes, 0.0)
-    flow.window_bytes -= event.lost_bytes
-    answer(flow, event, result)
+    answer(flow, event, result, flow.window_bytes - event.lost_bytes)
 
 
 def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.troubled = 1
     flow.timeouts += 1
+    window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
-        flow.window_bytes = 0.0  # answer lifts it to the least window
-    answer(flow, event, result)
+        window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, event, result, window_bytes)
 
 
 POLICY = window_policy(
@@ -207,7 +215,7 @@ POLICY = window_policy(
         cut_on=("ecn+rtt",),
         cut_factor=(0.5, 1.0),
         cuts_per_rtt=1,
-        fairness_min=0.8,
+        fairness_min=0.7,
         utilization_min=0.9,
     ),
 )

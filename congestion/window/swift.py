@@ -4,8 +4,11 @@ Never touches the path choice. Source: Kumar et al., "Swift: Delay is Simple and
 Congestion Control in the Datacenter", SIGCOMM 2020, section 3; flow scaling with the constants
 of its section 3.5.
 
-Three departures, for hosts whose RTT carries scheduling noise. The delay compared with the target
-is the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
+As in the paper there are two windows: one for the network, by queueing delay, and one for the
+receiving host, by how long that held the acknowledgment. The smaller is in force.
+
+Three departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
+the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
 few). It is taken over the path's own least RTT, so that paths of unequal length share one target.
 And losses below a tolerated share of the window are taken for corruption, not congestion.
 """
@@ -16,24 +19,30 @@ import math
 from typing import Any
 
 from congestion.api import record, window_policy
+from congestion.promises import Promises
 
 NO_SAMPLE_NS = 1 << 62
 
 Flow = record(
-    window_bytes=float,
+    window_bytes=float,  # the network's
+    host_window_bytes=float,
     scaling_alpha=float,
     scaling_beta=float,
-    round_end_ns=int,
+    round_lost_bytes=float,
+    round_start_ns=int,
     round_queue_ns=int,  # least queueing delay of the round in progress
     last_queue_ns=int,  # and of the one before
-    round_lost_bytes=int,
+    round_host_ns=int,  # the same of the receiver's delay
+    last_host_ns=int,
     last_cut_ns=int,
+    host_cut_ns=int,
     timeouts=int,  # without an acknowledgment between them
 )
 
 Params = record(
     target_queue_ns=50_000,  # at least this much queueing is allowed: wake-ups cost as much
     target_multiple=2.0,  # and at least this multiple of the least RTT
+    host_target_ns=100_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
     scaling_multiple=4.0,  # what flow scaling adds at most, in target queues
     scaling_segments_min=4.0,
     scaling_segments_max=256.0,
@@ -49,33 +58,69 @@ Params = record(
 )
 
 
-def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
-    least = float(params.window_segments_min * event.segment_bytes)
-    most = max(float(event.window_bytes_max), least)
-    flow.window_bytes = min(max(flow.window_bytes, least), most)
-    result.window_bytes = flow.window_bytes
-    result.pacing_bytes_per_s = 0.0
-    if event.srtt_ns > 0 and flow.window_bytes < params.pacing_segments_max * event.segment_bytes:
-        result.pacing_bytes_per_s = params.pacing_gain * flow.window_bytes * 1e9 / event.srtt_ns
+def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host: float) -> None:
+    segment_bytes = max(float(event.segment_bytes), 1.0)
+    most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
+    least = min(params.window_segments_min * segment_bytes, most)
+    window = min(max(window, least), most)
+    host = min(max(host, least), most)
+    in_force = min(window, host)
+    rate = 0.0
+    if event.srtt_ns > 0 and in_force < params.pacing_segments_max * segment_bytes:
+        rate = params.pacing_gain * in_force * 1e9 / event.srtt_ns
+    flow.window_bytes = window
+    flow.host_window_bytes = host
+    result.window_bytes = in_force
+    result.pacing_bytes_per_s = rate
 
 
-def cut(flow: Any, event: Any, factor: float) -> None:
-    """Shrink the window, at most once per round trip."""
-    if event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns):
-        flow.window_bytes *= factor
-        flow.last_cut_ns = event.now_ns
+def cut(flow: Any, event: Any, factor: float) -> Any:
+    """The window, shrunk at most once per round trip."""
+    if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
+        return flow.window_bytes
+    flow.last_cut_ns = event.now_ns
+    return flow.window_bytes * factor
 
 
 def observe(flow: Any, event: Any) -> Any:
     """The least queueing delay of this round trip and the last one."""
-    if event.now_ns >= flow.round_end_ns:
+    if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
         flow.last_queue_ns = flow.round_queue_ns
+        flow.last_host_ns = flow.round_host_ns
         flow.round_queue_ns = NO_SAMPLE_NS
-        flow.round_lost_bytes = 0
-        flow.round_end_ns = event.now_ns + max(event.srtt_ns, event.rtt_min_ns)
+        flow.round_host_ns = NO_SAMPLE_NS
+        flow.round_lost_bytes = 0.0
+        flow.round_start_ns = event.now_ns
     if event.rtt_ns > 0:
-        flow.round_queue_ns = min(flow.round_queue_ns, max(event.rtt_ns - event.rtt_min_ns, 0))
+        queue_ns = min(event.rtt_ns, NO_SAMPLE_NS) - max(event.rtt_min_ns, 0)
+        flow.round_queue_ns = min(flow.round_queue_ns, max(queue_ns, 0))
     return min(flow.round_queue_ns, flow.last_queue_ns)
+
+
+def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float) -> Any:
+    """The window by queueing delay, with a target that is higher for smaller windows."""
+    base_ns = max(params.target_multiple * event.rtt_min_ns, float(params.target_queue_ns))
+    segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), 1.0)
+    scaling = flow.scaling_alpha / math.sqrt(segments) - flow.scaling_beta
+    target_ns = base_ns * (1.0 + min(max(scaling, 0.0), params.scaling_multiple))
+    if queue_ns == NO_SAMPLE_NS or queue_ns <= target_ns:
+        return flow.window_bytes + grown / flow.window_bytes
+    excess = (queue_ns - target_ns) / (float(queue_ns) + max(event.rtt_min_ns, 0))
+    return cut(flow, event, 1.0 - min(params.decrease_gain * excess, params.decrease_max))
+
+
+def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
+    """The other window: the same rules on the receiver's delay."""
+    flow.round_host_ns = min(flow.round_host_ns, event.ack_delay_ns)
+    host_ns = min(flow.round_host_ns, flow.last_host_ns)
+    if host_ns <= params.host_target_ns:
+        return flow.host_window_bytes + grown / flow.host_window_bytes
+    if event.now_ns - flow.host_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
+        return flow.host_window_bytes
+    flow.host_cut_ns = event.now_ns
+    excess = (host_ns - params.host_target_ns) / host_ns
+    share = min(params.decrease_gain * excess, params.decrease_max)
+    return min(flow.host_window_bytes, flow.window_bytes) * (1.0 - share)
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -85,44 +130,44 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.scaling_beta = flow.scaling_alpha * high
     flow.round_queue_ns = NO_SAMPLE_NS
     flow.last_queue_ns = NO_SAMPLE_NS
-    flow.window_bytes = event.hint_window_bytes
-    if flow.window_bytes <= 0.0:
-        flow.window_bytes = event.window_bytes_max / params.start_divisor
-    answer(flow, params, event, result)
+    flow.round_host_ns = NO_SAMPLE_NS
+    flow.last_host_ns = NO_SAMPLE_NS
+    window_bytes = event.window_bytes_max / params.start_divisor
+    if event.hint_window_bytes > 0.0:
+        window_bytes = event.hint_window_bytes
+    host_bytes = float(event.window_bytes_max)  # until the host is seen to be late
+    answer(flow, params, event, result, window_bytes, host_bytes)
 
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     queue_ns = observe(flow, event)
-    base_ns = max(params.target_multiple * event.rtt_min_ns, float(params.target_queue_ns))
-    segments = max(flow.window_bytes / event.segment_bytes, 1.0)
-    scaling = flow.scaling_alpha / math.sqrt(segments) - flow.scaling_beta
-    target_ns = base_ns * (1.0 + min(max(scaling, 0.0), params.scaling_multiple))
-    if queue_ns == NO_SAMPLE_NS or queue_ns <= target_ns:
-        if event.ecn_segments == 0 and event.app_limited == 0:
-            flow.window_bytes += params.increase_segments * event.acked_bytes / segments
-    else:
-        excess = (queue_ns - target_ns) / (queue_ns + event.rtt_min_ns)
-        cut(flow, event, 1.0 - min(params.decrease_gain * excess, params.decrease_max))
-    answer(flow, params, event, result)
+    grown = 0.0  # bytes times bytes: an increase, once divided by a window
+    if event.ecn_segments == 0 and event.app_limited == 0:
+        grown = params.increase_segments * max(float(event.segment_bytes), 1.0) * event.acked_bytes
+    window_bytes = heed_network(flow, params, event, queue_ns, grown)
+    host_bytes = heed_host(flow, params, event, grown)
+    answer(flow, params, event, result, window_bytes, host_bytes)
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     observe(flow, event)
     flow.round_lost_bytes += event.lost_bytes
     tolerated = max(params.loss_tolerance * flow.window_bytes, 2.0 * event.segment_bytes)
+    window_bytes = flow.window_bytes
     if flow.round_lost_bytes > tolerated:
-        cut(flow, event, 1.0 - params.decrease_max)
-    answer(flow, params, event, result)
+        window_bytes = cut(flow, event, 1.0 - params.decrease_max)
+    answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
 
 def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
+    window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
-        flow.window_bytes = 0.0  # answer lifts it to the least window
+        window_bytes = 0.0  # answer lifts it to the least window
     elif flow.timeouts > 1:  # on_loss has weighed the bytes: one timeout says no more than they do
-        cut(flow, event, 1.0 - params.decrease_max)
-    answer(flow, params, event, result)
+        window_bytes = cut(flow, event, 1.0 - params.decrease_max)
+    answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
 
 POLICY = window_policy(
@@ -133,4 +178,15 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    promises=Promises(
+        source="Kumar et al., SIGCOMM 2020, section 3",
+        signals=("rtt", "host_delay", "loss", "timeout"),
+        state_bytes_max=104,
+        growth_segments=(3.5, 4.5),
+        cut_on=("rtt",),
+        cut_factor=(0.5, 0.99),
+        cuts_per_rtt=1,
+        fairness_min=0.8,
+        utilization_min=0.9,
+    ),
 )

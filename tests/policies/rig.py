@@ -63,7 +63,7 @@ class WindowRig(Rig):
         self.answer = self.call(hook, now_ns=int(now_us * US), **(self.network | fields))
         return float(self.answer["window_bytes"]) / self.segment
 
-    def ack(self, now_us: float, acked: float, marked: int = 0, **fields: float) -> float:
+    def ack(self, now_us: float, acked: float, marked: int = 0, **fields: Any) -> float:
         counts = {"acked_segments": max(int(acked), 1), "acked_bytes": int(acked * self.segment)}
         return self.tell("on_ack", now_us, ecn_segments=marked, **(counts | fields))
 

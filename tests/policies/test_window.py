@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from congestion.registry import find
 
 from .rig import SEGMENT, US, Rig, WindowRig
+
+EVERY = ["aimd", "bbr", "cubic", "dcqcn", "dctcp", "nscc", "swift", "timely"]
 
 # The network that Ultra Ethernet's constants were chosen for: 100 Gb/s, 12 us, segments of 4 KiB.
 REFERENCE = {
@@ -344,7 +347,7 @@ def test_nscc__an_idle_flow_does_not_collapse() -> None:
     assert rig.ack(1_025, 1, app_limited=1) * 4_096 > 190_000
 
 
-@pytest.mark.parametrize("name", ["aimd", "dctcp", "cubic", "nscc"])
+@pytest.mark.parametrize("name", EVERY)
 def test_windows__never_below_two_segments_nor_above_the_cap(name: str) -> None:
     rig = WindowRig(name, 100, {"window_bytes_max": 200 * SEGMENT})
     for step in range(100):
@@ -353,6 +356,175 @@ def test_windows__never_below_two_segments_nor_above_the_cap(name: str) -> None:
         assert rig.ack(200_000 + 100 * step, 200) <= 200
 
 
-@pytest.mark.parametrize("name", ["aimd", "dctcp", "cubic", "nscc"])
+@pytest.mark.parametrize("name", EVERY)
 def test_windows__a_hint_that_is_no_number_is_ignored(name: str) -> None:
     assert WindowRig(name, float("nan")).start == WindowRig(name).start
+
+
+def timely(queue_us: float) -> WindowRig:
+    """10 Gb/s and 20 us, from half the link's rate; the last sample waited as long as given."""
+    network = {"link_bytes_per_s": 1_250_000_000, "rtt_min_ns": 20 * US, "srtt_ns": 20 * US}
+    rig = WindowRig("timely", 0, network)
+    rig.flow["queue_ns"] = queue_us * US
+    return rig
+
+
+def rate_after(rig: WindowRig, rtt_us: float, now_us: float = 1_000, **fields: Any) -> float:
+    rig.ack(now_us, 10, rtt_ns=int(rtt_us * US), **fields)
+    return float(rig.answer["pacing_bytes_per_s"])
+
+
+def test_timely__below_the_lower_threshold_it_adds_a_thousandth_of_the_link() -> None:
+    assert rate_after(timely(0), 60) == pytest.approx(625e6 + 1.25e6)
+    assert rate_after(timely(0), 60, app_limited=1) == 625e6
+
+
+def test_timely__beyond_the_upper_threshold_it_cuts_by_the_excess_once_a_round_trip() -> None:
+    rig = timely(600)
+    want = 625e6 * (1 - 0.8 * (1 - 520 / 620))
+    assert rate_after(rig, 620, srtt_ns=620 * US) == pytest.approx(want)
+    assert rate_after(rig, 620, 1_100, srtt_ns=620 * US) == pytest.approx(want)
+
+
+@pytest.mark.parametrize(
+    ("before_us", "weight"),
+    [(100, 0.5), (90, 1.0), (110, 0.0), (98, 0.5 + 2 * 0.875 * 2 / 20)],
+)
+def test_timely__between_them_the_gradient_weighs_the_error(
+    before_us: float, weight: float
+) -> None:
+    error = (120 - 70) / 70
+    want = 625e6 * (1 - 0.008 * weight * error) + 1.25e6 * (1 - weight)
+    assert rate_after(timely(before_us), 120) == pytest.approx(want)
+
+
+def test_timely__updates_once_per_least_round_trip() -> None:
+    rig = timely(0)
+    first = rate_after(rig, 30)
+    assert rate_after(rig, 30, 1_019) == first
+    assert rate_after(rig, 30, 1_020) > first
+
+
+def dcqcn() -> WindowRig:
+    """40 Gb/s and a round trip far below the periods."""
+    return WindowRig("dcqcn", 0, {"link_bytes_per_s": 5_000_000_000, "srtt_ns": 5 * US})
+
+
+def test_dcqcn__starts_at_line_rate_and_the_first_mark_halves_it() -> None:
+    rig = dcqcn()
+    assert rig.answer["pacing_bytes_per_s"] == 5e9
+    assert rate_after(rig, 5, 50, marked=1) == pytest.approx(2.5e9)
+    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one in 50 us counts
+    assert rate_after(rig, 5, 100, marked=1) == pytest.approx(1.25e9)
+
+
+def test_dcqcn__recovers_by_halves_then_adds_a_thousandth() -> None:
+    rig = dcqcn()
+    rate_after(rig, 5, 0)
+    rig.flow["target_rate"], rig.flow["rate"], rig.flow["timer_ns"] = 2e9, 1e9, 0
+    rates = [rate_after(rig, 5, 55 * stage) for stage in range(1, 6)]
+    assert rates[:4] == pytest.approx([1.5e9, 1.75e9, 1.875e9, 1.9375e9])
+    assert rates[4] == pytest.approx((2.005e9 + 1.9375e9) / 2)
+
+
+def test_dcqcn__far_from_the_last_mark_it_adds_more_and_more() -> None:
+    rig = dcqcn()
+    rig.flow["target_rate"], rig.flow["rate"], rig.flow["timer_ns"] = 2e9, 2e9, 0
+    rig.flow["timer_stages"], rig.flow["byte_stages"] = 6, 7
+    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # 2 * a hundredth of 5e9
+
+
+def test_dcqcn__alpha_decays_by_a_256th_each_period_also_for_periods_without_events() -> None:
+    rig = dcqcn()
+    rate_after(rig, 5, 55)
+    assert rig.state("alpha") == pytest.approx(255 / 256)
+    rate_after(rig, 5, 55 * 11)
+    assert rig.state("alpha") == pytest.approx((255 / 256) ** 11)
+
+
+def test_dcqcn__the_byte_counter_is_a_stage_every_ten_megabytes() -> None:
+    rig = dcqcn()
+    rig.flow["target_rate"], rig.flow["rate"] = 2e9, 1e9
+    rig.ack(10, 10e6 / SEGMENT - 1)
+    assert rig.answer["pacing_bytes_per_s"] == 1e9
+    rig.ack(11, 2)
+    assert rig.answer["pacing_bytes_per_s"] == 1.5e9
+
+
+class Pipe:
+    """1 GB/s and 100 us behind bbr: each round trip delivers what the window and the link allow."""
+
+    def __init__(self) -> None:
+        self.rig = WindowRig("bbr")
+        self.now_us, self.delivered, self.window = 0.0, 0, self.rig.start * SEGMENT
+
+    def round_trip(self, rtt_us: float = 100, **fields: Any) -> float:
+        """The pacing rate over the link's."""
+        self.now_us += 100
+        self.delivered += int(min(self.window, 100_000))
+        more = {"delivered_bytes": self.delivered, "rtt_ns": int(rtt_us * US)} | fields
+        self.window = self.rig.ack(self.now_us, 10, **more) * SEGMENT
+        return float(self.rig.answer["pacing_bytes_per_s"]) / 1e9
+
+
+def test_bbr__starts_up_drains_and_cruises() -> None:
+    pipe = Pipe()
+    gains = [pipe.round_trip(inflight_bytes=200_000) for _ in range(6)]
+    assert gains[:3] == pytest.approx([2.885] * 3)  # the link is full at once: three more rounds
+    assert gains[3:] == pytest.approx([1 / 2.885] * 3)
+    cycle = [pipe.round_trip(inflight_bytes=90_000) for _ in range(16)]
+    assert sorted(cycle[:8]) == pytest.approx([0.75, *[1.0] * 6, 1.25])
+    assert cycle[8:] == pytest.approx(cycle[:8])
+    assert pipe.window == pytest.approx(2 * 100_000 + 60_000)
+
+
+def test_bbr__the_rate_is_the_highest_of_ten_round_trips() -> None:
+    pipe = Pipe()
+    for _ in range(12):
+        pipe.round_trip(inflight_bytes=90_000)
+    pipe.delivered += 50_000
+    pipe.round_trip()
+    assert pipe.rig.state("best_rate") == pytest.approx(1.5e9)
+    for _ in range(9):
+        pipe.round_trip()
+    assert pipe.rig.state("best_rate") == pytest.approx(1.5e9)
+    pipe.round_trip()
+    assert pipe.rig.state("best_rate") == pytest.approx(1e9)
+
+
+def test_bbr__too_little_to_send_is_no_low_rate() -> None:
+    pipe = Pipe()
+    pipe.round_trip()
+    for _ in range(30):
+        pipe.window = 10_000
+        pipe.round_trip(app_limited=1)
+    assert pipe.rig.state("best_rate") == pytest.approx(1e9)
+
+
+def test_bbr__looks_for_the_round_trip_when_it_has_not_seen_it_for_long() -> None:
+    pipe = Pipe()
+    for _ in range(12):
+        pipe.round_trip(inflight_bytes=90_000)
+    pipe.now_us += 5_000_000
+    pipe.round_trip(rtt_us=150)
+    assert pipe.rig.state("rtt_ns") == 100 * US  # this period has seen it
+    pipe.round_trip(rtt_us=150)
+    pipe.now_us += 5_000_000
+    pipe.round_trip(rtt_us=150)
+    assert pipe.window == pytest.approx(1e9 * 150e-6 / 2, rel=0.01)
+    for _ in range(101):
+        pipe.round_trip(rtt_us=90)
+    assert pipe.window == pytest.approx(2 * 90_000 + 60_000, rel=0.01)
+
+
+def test_swift__a_host_that_holds_acknowledgments_has_a_window_of_its_own() -> None:
+    rig = swift()
+    ack(rig, 10_000, 60, ack_delay_ns=30 * US)  # what receivers hold on purpose
+    before = ack(rig, 10_100, 60, ack_delay_ns=200 * US)
+    assert before > 200 * SEGMENT  # the round trip before had a short one
+    window = ack(rig, 10_200, 60, ack_delay_ns=200 * US)
+    assert window == pytest.approx(before * (1 - 0.8 * (200 - 100) / 200))
+    assert rig.flow["window_bytes"][0] > before
+    for step in range(100):
+        window = ack(rig, 10_400 + 100 * step, 60, acked=int(window / SEGMENT))
+    assert window > 250 * SEGMENT

@@ -1,0 +1,208 @@
+"""Decides rate and window from a model of the path: its highest delivery rate and least round trip.
+
+Never touches marks. Source: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue
+14(5), 2016; the bound on what is in flight that losses lower, and the gentler look for the least
+RTT, are those of draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4.
+
+Departures: a round trip is a smoothed one by the clock, as acknowledgments stand for many segments;
+the window has room for what the receiver holds back; repeated timeouts begin anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+STARTUP, DRAIN, CRUISE, PROBE_RTT = 0, 1, 2, 3
+CYCLE = 8
+
+Flow = record(
+    window_bytes=float,
+    rates=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),  # of the last round trips, B/s
+    best_rate=float,
+    bound_bytes=float,  # on what is in flight; 0: none yet
+    lost_bytes=float,  # in this round trip
+    calm_rounds=int,  # without too many losses
+    full_rate=float,  # what start-up last grew from
+    full_rounds=int,  # without growth
+    mode=int,
+    round=int,
+    round_ns=int,  # start of the one in progress
+    round_bytes=int,  # delivered_bytes then
+    rtt_ns=int,  # least of this period and the last
+    young_rtt_ns=int,  # least of this period
+    period_ns=int,  # start of it
+    mode_ns=int,  # when PROBE_RTT began
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    start_segments=32.0,  # one burst of acknowledgments
+    startup_gain=2.885,  # 2 / ln 2: the least that doubles the rate in a round trip
+    probe_gain=1.25,
+    drain_gain=0.75,
+    window_gain=2.0,  # of the product: acknowledgments may be late
+    held_ns=60_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
+    full_growth=1.25,  # start-up has found the rate when three round trips grow by less
+    full_rounds=3,
+    loss_tolerance=0.02,  # share of a round trip; more lowers the bound
+    loss_factor=0.7,
+    period_ns=5_000_000_000,  # half the time a least RTT is believed
+    probe_rtt_ns=10_000_000,  # the paper's 200 ms are for round trips of 100 ms
+    probe_rtt_gain=0.5,
+    timeout_limit=3,
+)
+
+
+def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
+    segment_bytes = max(float(event.segment_bytes), 1.0)
+    pacing_gain = 1.0
+    if flow.mode == STARTUP:
+        pacing_gain = params.startup_gain
+    elif flow.mode == DRAIN:
+        pacing_gain = 1.0 / params.startup_gain
+    elif flow.mode == CRUISE and flow.round % CYCLE == 0:
+        pacing_gain = params.probe_gain
+    elif flow.mode == CRUISE and flow.round % CYCLE == 1:
+        pacing_gain = params.drain_gain
+    if flow.best_rate > 0.0:
+        product_bytes = flow.best_rate * flow.rtt_ns * 1e-9
+        window_gain = max(params.window_gain, pacing_gain)
+        flow.window_bytes = window_gain * product_bytes + flow.best_rate * params.held_ns * 1e-9
+        if flow.bound_bytes > 0.0:
+            flow.window_bytes = min(flow.window_bytes, flow.bound_bytes)
+        if flow.mode == PROBE_RTT:
+            flow.window_bytes = params.probe_rtt_gain * product_bytes
+        flow.window_bytes = max(flow.window_bytes, 4.0 * segment_bytes)
+    most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
+    flow.window_bytes = min(max(flow.window_bytes, 2.0 * segment_bytes), most)
+    result.window_bytes = flow.window_bytes
+    result.pacing_bytes_per_s = pacing_gain * flow.best_rate
+
+
+def measure_rtt(flow: Any, params: Any, event: Any) -> None:
+    """The least of this period and the last; a period that saw nothing so short asks for a look."""
+    if event.rtt_ns <= 0:
+        return
+    if flow.young_rtt_ns == 0 or event.rtt_ns < flow.young_rtt_ns:
+        flow.young_rtt_ns = event.rtt_ns
+    if flow.rtt_ns == 0 or event.rtt_ns < flow.rtt_ns:
+        flow.rtt_ns = event.rtt_ns
+    if event.now_ns - flow.period_ns >= params.period_ns:
+        if flow.young_rtt_ns > flow.rtt_ns and flow.mode == CRUISE:
+            flow.mode = PROBE_RTT
+            flow.mode_ns = event.now_ns
+        flow.rtt_ns = flow.young_rtt_ns
+        flow.young_rtt_ns = 0
+        flow.period_ns = event.now_ns
+
+
+def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
+    """What a round trip delivered; one that sent too little counts only as a record."""
+    rate = (float(event.delivered_bytes) - flow.round_bytes) * 1e9 / elapsed_ns
+    held_back = event.app_limited != 0 or flow.mode == PROBE_RTT
+    if held_back and rate < flow.best_rate:
+        return
+    flow.rates[flow.round % len(flow.rates)] = max(rate, 0.0)
+    flow.round += 1
+    flow.best_rate = 0.0
+    for index in range(len(flow.rates)):
+        flow.best_rate = max(flow.best_rate, flow.rates[index])
+
+
+def heed_losses(flow: Any, params: Any, event: Any) -> None:
+    """The bound: cut by a round trip that lost too much, raised faster and faster by calm ones."""
+    flow.calm_rounds += 1
+    if flow.lost_bytes > params.loss_tolerance * (float(event.delivered_bytes) - flow.round_bytes):
+        flow.bound_bytes = params.loss_factor * flow.window_bytes
+        flow.calm_rounds = 0
+        flow.full_rounds = params.full_rounds  # start-up ends here too
+    elif flow.bound_bytes > 0.0:
+        flow.bound_bytes = min(flow.bound_bytes, 1e18) + flow.calm_rounds * float(
+            event.segment_bytes
+        )
+    flow.lost_bytes = 0.0
+
+
+def move_on(flow: Any, params: Any, event: Any) -> None:
+    """At the end of a round trip: start-up, drain, cruise, and now and then a look at the RTT."""
+    if flow.mode == STARTUP and event.app_limited == 0:
+        flow.full_rounds += 1
+        if flow.calm_rounds > 0 and flow.best_rate >= params.full_growth * flow.full_rate:
+            flow.full_rate = flow.best_rate
+            flow.full_rounds = 0
+        if flow.full_rounds >= params.full_rounds:
+            flow.mode = DRAIN
+    elif flow.mode == DRAIN and event.inflight_bytes <= flow.best_rate * flow.rtt_ns * 1e-9:
+        flow.mode = CRUISE
+        flow.round += 2 + int(event.rand * 6.0)  # any place in the cycle but those two
+    elif flow.mode == PROBE_RTT and event.now_ns - flow.mode_ns >= params.probe_rtt_ns:
+        flow.mode = CRUISE
+
+
+def begin(flow: Any, event: Any) -> None:
+    flow.mode = STARTUP
+    flow.bound_bytes = 0.0
+    flow.lost_bytes = 0.0
+    flow.full_rounds = 0
+    flow.full_rate = 0.0
+    flow.best_rate = 0.0
+    for index in range(len(flow.rates)):
+        flow.rates[index] = 0.0
+    flow.round_ns = event.now_ns
+    flow.round_bytes = event.delivered_bytes
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    begin(flow, event)
+    flow.period_ns = event.now_ns
+    flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
+    if event.hint_window_bytes > 0.0:
+        flow.window_bytes = event.hint_window_bytes
+    answer(flow, params, event, result)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    measure_rtt(flow, params, event)
+    elapsed_ns = event.now_ns - flow.round_ns
+    if elapsed_ns >= max(event.srtt_ns, event.rtt_min_ns, 1):
+        measure_rate(flow, event, elapsed_ns)
+        heed_losses(flow, params, event)
+        move_on(flow, params, event)
+        flow.round_ns = event.now_ns
+        flow.round_bytes = event.delivered_bytes
+    answer(flow, params, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.lost_bytes += event.lost_bytes
+    answer(flow, params, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts += 1
+    if flow.timeouts >= params.timeout_limit:
+        begin(flow, event)
+        flow.window_bytes = 0.0  # answer lifts it to the least window
+    answer(flow, params, event, result)
+
+
+POLICY = window_policy(
+    "bbr",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="Cardwell et al., ACM Queue 14(5), 2016",
+        signals=("rate", "rtt", "loss", "timeout", "chance"),
+        state_bytes_max=208,
+        fairness_min=0.6,
+        utilization_min=0.9,
+    ),
+)

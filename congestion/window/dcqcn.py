@@ -1,0 +1,158 @@
+"""Decides a rate from marks: cut by their smoothed frequency, raised by a timer and a byte counter.
+
+Never touches delay. Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
+SIGCOMM 2015, section 3.2 and figure 7; the timers are evaluated when events arrive.
+
+Departures: periods are a round trip at least, as those of hosts can exceed the paper's 50 us; the
+sender, not the receiver, limits how often marks count; a loss counts as a mark, as the network may
+drop; and a window bounds what is in flight to the rate times the longest wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+TICKS_MAX = 64  # of a timer at one event; after a longer pause the others are let go
+
+Flow = record(
+    rate=float,  # R_C, bytes per second
+    target_rate=float,  # R_T
+    alpha=float,
+    unstaged_bytes=float,  # acknowledged since the byte counter's last stage
+    timer_stages=int,
+    byte_stages=int,
+    timer_ns=int,  # alpha's and the rate's: both restart at a cut and have one period
+    cut_ns=int,
+    timeouts=int,  # without an acknowledgment between them
+)
+
+Params = record(
+    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
+    gain=0.00390625,  # g: 1/256
+    mark_period_ns=50_000,  # of congestion notifications
+    timer_period_ns=55_000,  # of alpha and of the rate's stages
+    stage_bytes=10e6,  # B
+    fast_stages=5,  # F
+    increase_share=0.001,  # R_AI, of the link: 40 Mb/s of 40 Gb/s
+    hyper_share=0.01,  # R_HAI: NICs take ten times as much
+    least_share=0.001,
+    wait_ns=500_000.0,  # in a queue, before the window stops the flow
+    timeout_limit=3,
+)
+
+
+def link(params: Any, event: Any) -> Any:
+    if event.link_bytes_per_s > 0:
+        return float(event.link_bytes_per_s)
+    return params.link_bytes_per_s
+
+
+def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
+    line = link(params, event)
+    flow.target_rate = min(max(flow.target_rate, params.least_share * line), line)
+    flow.rate = min(max(flow.rate, params.least_share * line), line)
+    least = 2.0 * max(float(event.segment_bytes), 1.0)
+    most = max(float(event.window_bytes_max), least)
+    bound = flow.rate * (max(event.rtt_min_ns, 0) + params.wait_ns) * 1e-9
+    result.window_bytes = min(max(bound, least), most)
+    result.pacing_bytes_per_s = flow.rate
+
+
+def cut(flow: Any, params: Any, event: Any) -> None:
+    """A congestion notification; the next counts a period later."""
+    if event.now_ns - flow.cut_ns < max(params.mark_period_ns, event.srtt_ns):
+        return
+    flow.target_rate = flow.rate
+    flow.rate *= 1.0 - flow.alpha / 2.0
+    flow.alpha += params.gain * (1.0 - flow.alpha)
+    flow.timer_stages = 0
+    flow.byte_stages = 0
+    flow.unstaged_bytes = 0.0
+    flow.cut_ns = event.now_ns
+    flow.timer_ns = event.now_ns
+
+
+def raise_rate(flow: Any, params: Any, event: Any) -> None:
+    """One stage: back to where it was, then beyond, then far beyond."""
+    low = min(flow.timer_stages, flow.byte_stages)
+    if low > params.fast_stages:
+        hyper = (low - params.fast_stages) * params.hyper_share
+        flow.target_rate += hyper * link(params, event)
+    elif max(flow.timer_stages, flow.byte_stages) >= params.fast_stages:
+        flow.target_rate += params.increase_share * link(params, event)
+    flow.target_rate = min(flow.target_rate, link(params, event))
+    flow.rate = (flow.target_rate + flow.rate) / 2.0
+
+
+def tick(flow: Any, params: Any, event: Any) -> None:
+    """What the timer and the byte counter would have done since the last event."""
+    period_ns = max(params.timer_period_ns, min(event.srtt_ns, 1_000_000_000), 1)
+    for _ in range(TICKS_MAX):
+        if event.now_ns - flow.timer_ns < period_ns:
+            break
+        flow.timer_ns += period_ns
+        flow.alpha *= 1.0 - params.gain
+        if event.app_limited == 0:
+            flow.timer_stages += 1
+            raise_rate(flow, params, event)
+    flow.timer_ns = max(flow.timer_ns, event.now_ns - period_ns)
+    flow.unstaged_bytes += event.acked_bytes
+    if flow.unstaged_bytes >= params.stage_bytes:
+        flow.unstaged_bytes = 0.0
+        flow.byte_stages += 1
+        raise_rate(flow, params, event)
+
+
+def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.alpha = 1.0
+    flow.timer_ns = event.now_ns
+    flow.rate = link(params, event)  # section 3.1: there is no slow start
+    if event.hint_window_bytes > 0.0:
+        flow.rate = event.hint_window_bytes * 1e9 / (max(event.rtt_min_ns, 0) + params.wait_ns)
+    flow.target_rate = flow.rate
+    answer(flow, params, event, result)
+
+
+def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts = 0
+    tick(flow, params, event)
+    if event.ecn_segments > 0:
+        cut(flow, params, event)
+    answer(flow, params, event, result)
+
+
+def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
+    cut(flow, params, event)
+    answer(flow, params, event, result)
+
+
+def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    flow.timeouts += 1
+    cut(flow, params, event)
+    if flow.timeouts >= params.timeout_limit:
+        flow.rate = 0.0  # answer lifts both to the least rate
+        flow.target_rate = 0.0
+    answer(flow, params, event, result)
+
+
+POLICY = window_policy(
+    "dcqcn",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="Zhu et al., SIGCOMM 2015, section 3.2",
+        signals=("ecn", "loss", "timeout"),
+        state_bytes_max=72,
+        cut_on=("ecn", "loss"),
+        cut_factor=(0.5, 0.999),
+        cuts_per_rtt=1,
+        utilization_min=0.8,
+    ),
+)
