@@ -1,4 +1,4 @@
-"""Decides what a policy call costs: swift's on_ack compiled from Python against the same in C.
+"""Decides what a policy call costs: a window policy's on_ack compiled from Python against C.
 
 Never touches the engine. Equal results are asserted before anything is timed; an empty call is
 subtracted; runs are interleaved, so that a slow moment of the machine hits all of them.
@@ -13,6 +13,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ import click
 import numpy as np
 
 from bench.common import document, emit, json_option
+from congestion.api import FAMILIES, Policy
 from congestion.registry import find
 from transport.compiler import compile_policy
 from transport.compiler.library import load
 
 REFERENCE = Path(__file__).parent / "reference"
-RING = 1_024  # events of 160 bytes: they fit the second-level cache
+POLICIES = ("swift", "nscc")  # each has its reference/<name>.c
+RING = 1_024  # events of 168 bytes: they fit the second-level cache
 LAP_NS = RING * 2_000
 BUDGET = 1.15
 SEGMENT_BYTES = 9_000
@@ -45,9 +48,10 @@ def build(compiler: str, source: str, out: Path) -> ctypes.CDLL:
 def stream(seed: int) -> np.ndarray[Any, Any]:
     """Acknowledgments of a flow whose queue fills and drains, every 2 us."""
     draw = random.Random(seed)
-    events = find("window", "swift").family.event.zeros(RING)
+    events = FAMILIES["window"].event.zeros(RING)
     for index in range(RING):
-        queue_ns = draw.randint(0, 60_000) if index // 128 % 2 else draw.randint(60_000, 400_000)
+        full = index // 128 % 2 == 0
+        queue_ns = draw.randint(60_000, 400_000) if full else draw.randint(0, 60_000)
         one = events[index]
         one["now_ns"] = 1_000_000_000 + index * 2_000
         one["segment_bytes"] = SEGMENT_BYTES
@@ -56,7 +60,9 @@ def stream(seed: int) -> np.ndarray[Any, Any]:
         one["srtt_ns"] = 100_000
         one["acked_segments"] = draw.randint(1, 8)
         one["acked_bytes"] = one["acked_segments"] * SEGMENT_BYTES
-        one["ecn_segments"] = int(draw.random() < 0.05)
+        one["ack_delay_ns"] = draw.randint(0, 30_000) if index // 512 else draw.randint(0, 300_000)
+        one["inflight_bytes"] = 1 << 20
+        one["ecn_segments"] = int(draw.random() < (0.3 if full else 0.05))
         one["app_limited"] = int(draw.random() < 0.05)
         one["window_bytes_max"] = 1 << 24
     return events
@@ -65,9 +71,11 @@ def stream(seed: int) -> np.ndarray[Any, Any]:
 class Contender:
     """One implementation: its hooks and fresh records for each run."""
 
-    def __init__(self, name: str, start: Any, ack: Any, driver: ctypes.CDLL) -> None:
-        self.name, self.start, self.ack, self.driver = name, start, ack, driver
-        self.policy = find("window", "swift")
+    def __init__(
+        self, name: str, policy: Policy, start: Any, ack: Any, driver: ctypes.CDLL
+    ) -> None:
+        self.name, self.policy, self.start, self.ack = name, policy, start, ack
+        self.driver = driver
         self.params = self.policy.params.filled()
         self.times_ns: list[float] = []
 
@@ -101,28 +109,29 @@ def address(function: Any) -> int:
     return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
-def contenders(folder: Path) -> tuple[Contender, Contender, list[Contender]]:
+def contenders(name: str, folder: Path) -> tuple[Contender, Contender, list[Contender]]:
     """The empty call, ours, and C by every compiler there is."""
-    compilers = [name for name in ("gcc", "clang") if shutil.which(name)]
+    compilers = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
     if not compilers:
         raise click.ClickException("neither gcc nor clang is installed")
+    policy = find("window", name)
     driver = build(compilers[0], "driver.c", folder / "driver.so")
-    library = load(compile_policy(find("window", "swift"), folder / "swift.so"))
+    library = load(compile_policy(policy, folder / f"{name}.so"))
     hooks = library.descriptor.hooks
-    ours = Contender("weft", hooks[0], hooks[1], driver)
-    empty = Contender("empty call", hooks[0], address(driver.empty_hook), driver)
+    ours = Contender("weft", policy, hooks[0], hooks[1], driver)
+    empty = Contender("empty call", policy, hooks[0], address(driver.empty_hook), driver)
     in_c = []
     for compiler in compilers:
-        built = build(compiler, "swift.c", folder / f"reference_{compiler}.so")
+        built = build(compiler, f"{name}.c", folder / f"{name}_{compiler}.so")
         start, ack = address(built.reference_start), address(built.reference_ack)
-        in_c.append(Contender(f"C, {compiler}", start, ack, driver))
+        in_c.append(Contender(f"C, {compiler}", policy, start, ack, driver))
     return empty, ours, in_c
 
 
-def measure(calls: int, rounds: int) -> dict[str, Any]:
-    """The medians, and the ratio to the best C."""
+def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each contender of one policy: its median, and its ratio to the best C."""
     with tempfile.TemporaryDirectory() as folder:
-        empty, ours, in_c = contenders(Path(folder))
+        empty, ours, in_c = contenders(name, Path(folder))
         want = ours.digest(calls)
         for reference in in_c:
             assert reference.digest(calls) == want, f"{reference.name} computes something else"
@@ -132,15 +141,30 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
                 contender.measure(calls)
         net_ns = {one.name: one.median_ns - empty.median_ns for one in (*in_c, ours)}
     best_ns = min(net_ns[reference.name] for reference in in_c)
-    rows = [{"contender": name, "ns_per_call": round(ns, 3)} for name, ns in net_ns.items()]
+    return [
+        {
+            "policy": name,
+            "contender": contender,
+            "ns_per_call": round(ns, 3),
+            "ratio_to_best_c": round(ns / best_ns, 4),
+            "empty_call_ns": round(empty.median_ns, 3),
+            "digest": f"{int(want[0]):016x}",
+        }
+        for contender, ns in net_ns.items()
+    ]
+
+
+def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> dict[str, Any]:
+    """All policies asked for, one after the other, in the common frame."""
+    rows = [row for name in names for row in compare(name, calls, rounds)]
+    ratios = {row["policy"]: row["ratio_to_best_c"] for row in rows if row["contender"] == "weft"}
     return document(
         "policy",
         rows,
         calls=calls,
         rounds=rounds,
-        digest=f"{int(want[0]):016x}",
-        empty_call_ns=round(empty.median_ns, 3),
-        ratio_to_best_c=round(net_ns["weft"] / best_ns, 4),
+        digest="-".join(row["digest"] for row in rows if row["contender"] == "weft"),
+        ratios=ratios,
         budget=BUDGET,
     )
 
@@ -148,15 +172,23 @@ def measure(calls: int, rounds: int) -> dict[str, Any]:
 @click.command("policy")
 @click.option("--calls", default=1_000_000, show_default=True, help="Events per run.")
 @click.option("--rounds", default=9, show_default=True, help="Interleaved runs of each.")
+@click.option(
+    "--policy",
+    "names",
+    multiple=True,
+    type=click.Choice(POLICIES),
+    help="The window policy to time; may be given several times. All by default.",
+)
 @json_option
-def command(calls: int, rounds: int, json_path: str | None) -> None:
+def command(calls: int, rounds: int, names: tuple[str, ...], json_path: str | None) -> None:
     """What a policy call costs against the same in C."""
-    found = measure(calls, rounds)
-    note = (
-        f"ratio to the best C {found['ratio_to_best_c']:.3f} (budget {BUDGET}), empty call "
-        f"{found['empty_call_ns']:.2f} ns subtracted, results equal: {found['digest']}"
-    )
-    emit(found, json_path, ("contender", "ns_per_call"), [note])
+    found = measure(calls, rounds, names or POLICIES)
+    notes = [
+        f"{name}: ratio to the best C {ratio:.3f} (budget {BUDGET}), empty call subtracted, "
+        f"results equal"
+        for name, ratio in found["ratios"].items()
+    ]
+    emit(found, json_path, ("policy", "contender", "ns_per_call", "ratio_to_best_c"), notes)
 
 
 if __name__ == "__main__":

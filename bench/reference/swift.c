@@ -15,14 +15,16 @@ struct result {
 };
 
 struct flow {
-  double window_bytes, scaling_alpha, scaling_beta;
-  int64_t round_end_ns, round_queue_ns, last_queue_ns, round_lost_bytes, last_cut_ns, timeouts;
+  double window_bytes, host_window_bytes, scaling_alpha, scaling_beta, round_lost_bytes;
+  int64_t round_start_ns, round_queue_ns, last_queue_ns, round_host_ns, last_host_ns, last_cut_ns, host_cut_ns, timeouts;
 };
 
 struct params {
   int64_t target_queue_ns;
-  double target_multiple, scaling_multiple, scaling_segments_min, scaling_segments_max, increase_segments,
-      decrease_gain, decrease_max, loss_tolerance;
+  double target_multiple;
+  int64_t host_target_ns;
+  double scaling_multiple, scaling_segments_min, scaling_segments_max, increase_segments, decrease_gain, decrease_max,
+      loss_tolerance;
   int64_t timeout_limit, window_segments_min;
   double start_divisor, pacing_gain;
   int64_t pacing_segments_max;
@@ -36,13 +38,15 @@ static inline double min_f(double a, double b) { return a < b ? a : b; }
 static inline double max_f(double a, double b) { return a > b ? a : b; }
 
 static inline void answer(struct flow* f, const struct params* p, const struct event* e, struct result* r) {
-  double least = (double)(p->window_segments_min * e->segment_bytes);
-  double most = max_f((double)e->window_bytes_max, least);
+  double segment_bytes = max_f((double)e->segment_bytes, 1.0);
+  double most = max_f((double)e->window_bytes_max, 2.0 * segment_bytes);
+  double least = min_f((double)p->window_segments_min * segment_bytes, most);
   f->window_bytes = min_f(max_f(f->window_bytes, least), most);
-  r->window_bytes = f->window_bytes;
+  f->host_window_bytes = min_f(max_f(f->host_window_bytes, least), most);
+  r->window_bytes = min_f(f->window_bytes, f->host_window_bytes);
   r->pacing_bytes_per_s = 0.0;
-  if (e->srtt_ns > 0 && f->window_bytes < (double)(p->pacing_segments_max * e->segment_bytes))
-    r->pacing_bytes_per_s = p->pacing_gain * f->window_bytes * 1e9 / (double)e->srtt_ns;
+  if (e->srtt_ns > 0 && r->window_bytes < (double)p->pacing_segments_max * segment_bytes)
+    r->pacing_bytes_per_s = p->pacing_gain * r->window_bytes * 1e9 / (double)e->srtt_ns;
 }
 
 int32_t reference_start(void* flow, void* shared, int64_t count, const void* params, const void* event, void* result) {
@@ -54,10 +58,10 @@ int32_t reference_start(void* flow, void* shared, int64_t count, const void* par
   double high = 1.0 / sqrt(p->scaling_segments_max);
   f->scaling_alpha = p->scaling_multiple / (low - high);
   f->scaling_beta = f->scaling_alpha * high;
-  f->round_queue_ns = no_sample_ns;
-  f->last_queue_ns = no_sample_ns;
-  f->window_bytes = e->hint_window_bytes;
-  if (f->window_bytes <= 0.0) f->window_bytes = (double)e->window_bytes_max / p->start_divisor;
+  f->round_queue_ns = f->last_queue_ns = f->round_host_ns = f->last_host_ns = no_sample_ns;
+  f->window_bytes = (double)e->window_bytes_max / p->start_divisor;
+  if (e->hint_window_bytes > 0.0) f->window_bytes = e->hint_window_bytes;
+  f->host_window_bytes = (double)e->window_bytes_max;
   answer(f, p, e, result);
   return 0;
 }
@@ -67,23 +71,40 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
   const struct params* p = params;
   const struct event* e = event;
   (void)shared, (void)count;
+  int64_t span_ns = max_i(e->srtt_ns, e->rtt_min_ns);
   f->timeouts = 0;
-  if (e->now_ns >= f->round_end_ns) {
+  if (e->now_ns - f->round_start_ns >= span_ns) {
     f->last_queue_ns = f->round_queue_ns;
-    f->round_queue_ns = no_sample_ns;
-    f->round_lost_bytes = 0;
-    f->round_end_ns = e->now_ns + max_i(e->srtt_ns, e->rtt_min_ns);
+    f->last_host_ns = f->round_host_ns;
+    f->round_queue_ns = f->round_host_ns = no_sample_ns;
+    f->round_lost_bytes = 0.0;
+    f->round_start_ns = e->now_ns;
   }
   if (e->rtt_ns > 0) f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
   int64_t queue_ns = min_i(f->round_queue_ns, f->last_queue_ns);
+  double segment_bytes = max_f((double)e->segment_bytes, 1.0);
   double base_ns = max_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_queue_ns);
-  double segments = max_f(f->window_bytes / (double)e->segment_bytes, 1.0);
+  double segments = max_f(f->window_bytes / segment_bytes, 1.0);
   double scaling = f->scaling_alpha / sqrt(segments) - f->scaling_beta;
   double target_ns = base_ns * (1.0 + min_f(max_f(scaling, 0.0), p->scaling_multiple));
+  double grown = 0.0;
+  if (e->ecn_segments == 0 && e->app_limited == 0)
+    grown = p->increase_segments * segment_bytes * (double)e->acked_bytes;
+
+  f->round_host_ns = min_i(f->round_host_ns, e->ack_delay_ns);
+  int64_t host_ns = min_i(f->round_host_ns, f->last_host_ns);
+  if (host_ns <= p->host_target_ns) {
+    f->host_window_bytes += grown / f->host_window_bytes;
+  } else if (e->now_ns - f->host_cut_ns >= span_ns) {
+    double excess = (double)(host_ns - p->host_target_ns) / (double)host_ns;
+    double share = min_f(p->decrease_gain * excess, p->decrease_max);
+    f->host_window_bytes = min_f(f->host_window_bytes, f->window_bytes) * (1.0 - share);
+    f->host_cut_ns = e->now_ns;
+  }
+
   if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
-    if (e->ecn_segments == 0 && e->app_limited == 0)
-      f->window_bytes += p->increase_segments * (double)e->acked_bytes / segments;
-  } else if (e->now_ns - f->last_cut_ns >= max_i(e->srtt_ns, e->rtt_min_ns)) {
+    f->window_bytes += grown / f->window_bytes;
+  } else if (e->now_ns - f->last_cut_ns >= span_ns) {
     double excess = ((double)queue_ns - target_ns) / (double)(queue_ns + e->rtt_min_ns);
     f->window_bytes *= 1.0 - min_f(p->decrease_gain * excess, p->decrease_max);
     f->last_cut_ns = e->now_ns;
