@@ -116,11 +116,11 @@ def _library(policy: Policy | str) -> str:
     try:
         path = str(cached_policy(policy))
     except PolicyError as error:
-        raise InvalidArgumentError(str(error)) from error
+        raise InvalidArgumentError(str(error)) from None
     except ImportError as error:
         raise InvalidArgumentError(
             f"compiling a policy needs numba: pip install 'weft[policies]' ({error})"
-        ) from error
+        ) from None
     if any(sign in path for sign in " :="):
         raise InvalidArgumentError(f"{path}: a path with ' ', ':' or '='; set XDG_CACHE_HOME")
     return path

@@ -1,0 +1,102 @@
+"""Decides the window so that the queue stays short: a target rate that falls as delay grows.
+
+Never touches paths. Source: Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control
+for the Internet", NSDI 2018, section 2, in its default mode (no mode switching).
+"""
+
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+FAR_NS = 1 << 62
+
+Flow = record(
+    window_segments=float,
+    velocity=float,  # 2.1, step 4: doubles while the direction stays the same
+    standing_ns=int,  # least RTT of the round under way, and of the one before
+    last_standing_ns=int,
+    round_end_ns=int,
+    round_start_segments=float,
+    same_direction_rounds=int,
+    direction=int,
+    slow_start=int,
+)
+Params = record(delta=0.5, start_segments=10.0, window_segments_min=2.0)
+
+
+def answer(flow, params, event, result):
+    most = max(event.window_bytes_max / event.segment_bytes, params.window_segments_min)
+    flow.window_segments = min(max(flow.window_segments, params.window_segments_min), most)
+    result.window_bytes = flow.window_segments * event.segment_bytes
+    result.pacing_bytes_per_s = 0.0
+    if event.srtt_ns > 0:  # 2.1: paced at twice the window a round trip
+        result.pacing_bytes_per_s = 2e9 * result.window_bytes / event.srtt_ns
+
+
+def on_start(flow, params, event, result):
+    flow.window_segments = max(event.hint_window_bytes / event.segment_bytes, params.start_segments)
+    flow.velocity = 1.0
+    flow.standing_ns = FAR_NS
+    flow.last_standing_ns = FAR_NS
+    flow.slow_start = 1
+    answer(flow, params, event, result)
+
+
+def end_round(flow, event):
+    """Once a round trip: the velocity, and a new round."""
+    direction = 1 if flow.window_segments > flow.round_start_segments else -1
+    flow.same_direction_rounds = (
+        flow.same_direction_rounds + 1 if direction == flow.direction else 0
+    )
+    flow.velocity = min(flow.velocity * 2.0, 1e6) if flow.same_direction_rounds >= 3 else 1.0
+    flow.direction = direction
+    flow.round_start_segments = flow.window_segments
+    flow.round_end_ns = event.now_ns + event.srtt_ns
+    flow.last_standing_ns = flow.standing_ns
+    flow.standing_ns = FAR_NS
+
+
+def on_ack(flow, params, event, result):
+    if event.now_ns >= flow.round_end_ns:
+        end_round(flow, event)
+    if event.rtt_ns > 0:
+        flow.standing_ns = min(flow.standing_ns, event.rtt_ns)
+    queue_ns = max(min(flow.standing_ns, flow.last_standing_ns) - event.rtt_min_ns, 1)
+    round_trip_ns = event.rtt_min_ns + queue_ns
+    target_segments = round_trip_ns / (params.delta * queue_ns)  # 2.1, step 2, times the RTT
+    acked = event.acked_bytes / event.segment_bytes
+    if flow.window_segments <= target_segments:
+        step = flow.velocity * acked / (params.delta * flow.window_segments)
+        flow.window_segments += max(acked, step) if flow.slow_start != 0 else step
+    else:
+        flow.slow_start = 0
+        flow.window_segments -= min(
+            flow.velocity * acked / (params.delta * flow.window_segments),
+            flow.window_segments / 2.0,
+        )
+    answer(flow, params, event, result)
+
+
+def on_loss(flow, params, event, result):
+    answer(flow, params, event, result)  # 2.1: delay is the signal
+
+
+def on_timeout(flow, params, event, result):
+    flow.window_segments = params.window_segments_min
+    flow.slow_start = 1
+    answer(flow, params, event, result)
+
+
+POLICY = window_policy(
+    "copa",
+    flow=Flow,
+    params=Params,
+    on_start=on_start,
+    on_ack=on_ack,
+    on_loss=on_loss,
+    on_timeout=on_timeout,
+    promises=Promises(
+        source="Arun and Balakrishnan, NSDI 2018, section 2",
+        signals=("rtt", "timeout"),
+        state_bytes_max=80,
+    ),
+)

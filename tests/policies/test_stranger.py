@@ -1,0 +1,120 @@
+"""Decides that a policy from another package has every right that a shipped one has.
+
+The package is real: pip installs it from examples/write_a_policy into a folder of the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "write_a_policy"
+
+LIVE = """
+from transport import Endpoint
+with (
+    Endpoint(interfaces="lo", engines=1, window_policy="copa:delta=0.25") as endpoint,
+    endpoint.listen() as listener,
+    endpoint.connect(listener.handle) as here,
+    listener.accept(30) as there,
+):
+    state = here.policies["window"]
+    assert (state.name, state.params["delta"]) == ("copa", 0.25), state
+    for size in (10, 3_000_000, 70_000):
+        into = bytearray(size)
+        handle = there.irecv_into(into)
+        here.send(bytes(range(10)) * (size // 10))
+        assert handle.wait(30) == size
+        assert into == bytes(range(10)) * (size // 10)
+    assert endpoint.counters().events_policy_failed == 0
+print("live")
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds the package."""
+    folder = tmp_path_factory.mktemp("stranger")
+    shutil.copytree(EXAMPLE, folder / "source")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {"PYTHONPATH": f"{folder / 'site'}:{ROOT}", "XDG_CACHE_HOME": str(folder / "cache")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    return clean | found
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def weft(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(environment, "-c", "from transport.cli import main; main()", *arguments)
+
+
+def test_stranger__is_listed_like_a_built_in(installed: dict[str, str]) -> None:
+    done = weft(installed, "policy", "list", "--json", "-")
+    entries = {(entry["family"], entry["name"]): entry for entry in json.loads(done.stdout)}
+    copa = entries["window", "copa"]
+    assert set(copa) == set(entries["window", "swift"])
+    assert "weft-copa" in copa["origin"]
+
+
+def test_stranger__is_checked_and_compiled_by_name(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    done = weft(installed, "policy", "check", "--quick", "copa")
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = tmp_path / "copa.so"
+    done = weft(installed, "policy", "compile", "copa", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_stranger__runs_on_live_flows(installed: dict[str, str]) -> None:
+    done = run(installed, "-c", LIVE)
+    assert (done.returncode, done.stdout) == (0, "live\n"), done.stderr
+
+
+def test_stranger__reaches_the_plugin_as_a_library(installed: dict[str, str]) -> None:
+    """What `weft run` starts need not have Python: it finds a compiled library in its knob."""
+    done = weft(installed | {"WEFT_WINDOW_POLICY": "copa:delta=0.3"}, "run", "--", "env")
+    assert done.returncode == 0, done.stderr
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("WEFT_WINDOW_POLICY=")]
+    path, _, params = line.removeprefix("WEFT_WINDOW_POLICY=").rpartition(":")
+    assert params == "delta=0.3"
+    assert Path(path).read_bytes()[:4] == b"\x7fELF"
+
+
+def test_stranger__a_name_that_is_taken_names_both_places(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    meta = tmp_path / "other-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[weft.policies]\ncopa = other_copa:POLICY\n")
+    shutil.copy(EXAMPLE / "weft_copa.py", tmp_path / "other_copa.py")
+    both = installed | {"PYTHONPATH": f"{tmp_path}:{installed['PYTHONPATH']}"}
+    done = weft(both, "policy", "list")
+    assert done.returncode == 1
+    assert "two window policies are named 'copa'" in done.stderr
+    assert "other_copa (other)" in done.stderr
+    assert "weft_copa (weft-copa)" in done.stderr
