@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import path_policy, record
+from congestion.promises import Promises
 
 Flow = record(last_path=int)
 Params = record(burst_bytes=65_536)
@@ -37,4 +38,13 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
     result.burst_bytes = params.burst_bytes
 
 
-POLICY = path_policy("fixed", flow=Flow, params=Params, pick=pick, on_feedback=on_feedback)
+POLICY = path_policy(
+    "fixed",
+    flow=Flow,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="round robin", state_bytes_max=32, spreads=True, dead_path_picks=64, heals_picks=64
+    ),
+)

@@ -13,13 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import ECN, GOOD, NACK, TIMEOUT, path_policy, record
+from congestion.promises import Promises
 
 Flow = record(mean_ns=float)
 
 Path = record(
     score_ns=float,  # smoothed RTT with penalties, 0: not measured
     fed_ns=int,
-    rest_until_ns=int,
+    rest_from_ns=int,
+    rest_ns=int,  # 0: it does not rest
     untold_picks=int,  # picks since the last feedback, while not measured
     timeouts=int,  # without a delivery between them
 )
@@ -44,7 +46,7 @@ def bar(paths: Any, event: Any, index: int) -> int:
         return 3
     if event.is_resend != 0 and index == event.avoid_path:
         return 2
-    if event.now_ns < paths[index].rest_until_ns:
+    if event.now_ns - paths[index].rest_from_ns < paths[index].rest_ns:
         return 1
     return 0
 
@@ -97,12 +99,13 @@ def learn(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> No
     path.score_ns += params.smoothing * (sample_ns - path.score_ns)
     if flow.mean_ns == 0.0:
         flow.mean_ns = sample_ns
-    flow.mean_ns += params.smoothing * (sample_ns - flow.mean_ns) / event.n_paths
+    flow.mean_ns += params.smoothing * (sample_ns - flow.mean_ns) / max(event.n_paths, 1)
     path.fed_ns = event.now_ns
 
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
-    path = paths[event.path]
+    index = min(max(event.path, 0), len(paths) - 1)
+    path = paths[index]
     sample_ns = float(event.rtt_ns)
     if sample_ns <= 0.0:
         sample_ns = max(float(path.rtt_ns), flow.mean_ns)
@@ -112,22 +115,35 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
             if doubling < min(path.timeouts, params.rest_doublings_max):
                 rest_ns *= 2
         path.timeouts += 1
-        path.rest_until_ns = event.now_ns + rest_ns
+        path.rest_from_ns = event.now_ns
+        path.rest_ns = rest_ns
         path.score_ns = 0.0
         path.untold_picks = 0
     elif event.kind == NACK:
         learn(flow, path, params, event, params.nack_multiple * sample_ns)
     elif event.kind == ECN or event.kind == GOOD:
         path.timeouts = 0
-        path.rest_until_ns = 0
+        path.rest_ns = 0
         path.untold_picks = 0
         if event.kind == ECN:
             sample_ns *= params.ecn_multiple
         learn(flow, path, params, event, sample_ns)
-    result.path = event.path
+    result.path = index
     result.burst_bytes = params.burst_bytes
 
 
 POLICY = path_policy(
-    "power_of_two", flow=Flow, path=Path, params=Params, pick=pick, on_feedback=on_feedback
+    "power_of_two",
+    flow=Flow,
+    path=Path,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="Mitzenmacher, IEEE TPDS 2001",
+        signals=("rtt", "ecn", "timeout", "chance"),
+        state_bytes_max=80,
+        spreads=True,
+        dead_path_picks=64,
+    ),
 )

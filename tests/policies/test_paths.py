@@ -5,15 +5,20 @@ Never touches the compiler: runs them interpreted. The numbers are those of the 
 
 from __future__ import annotations
 
+import heapq
+import random
+
 import pytest
 
 from congestion.api import ECN, GOOD, NACK, TIMEOUT
-from congestion.registry import find
+from congestion.registry import find, policies
 
-from .rig import MS, US, Rig
+from .rig import MS, SEGMENT, US, Rig
 
-EVERY = ["fixed", "oblivious", "power_of_two", "single", "round_robin", "bitmap", "reps"]
-SPREADING = [name for name in EVERY if name != "single"]
+EVERY = [name for family, name in policies() if family == "path"]
+# These give a flow one path at a time.
+STICKY = ["single", "plb", "flowlet"]
+SPREADING = [name for name in EVERY if name not in STICKY]
 
 
 def picks(rig: Rig, count: int, **fields: float) -> list[int]:
@@ -191,3 +196,103 @@ def test_reps__a_dead_entry_is_passed_over() -> None:
         feed(rig, path, GOOD)
     rig.shared["usable"][3] = 0
     assert picks(rig, 1) == [6]
+
+
+def test_mixed__recycles_first_then_goes_round_past_penalties() -> None:
+    rig = peer("mixed")
+    for path in (3, 6):
+        feed(rig, path, GOOD)
+    feed(rig, 1, ECN)
+    assert picks(rig, 2) == [3, 6]
+    assert picks(rig, 6) == [2, 3, 4, 5, 6, 7]  # the round begins at 1, which has a penalty
+    feed(rig, 3, GOOD)
+    feed(rig, 3, TIMEOUT)  # out of the queue, and passed over
+    assert 3 not in picks(rig, 7 * 14)
+
+
+def test_plb__three_congested_round_trips_in_a_row_move_the_flow() -> None:
+    rig = peer("plb", 64)
+    home = picks(rig, 1, flow=5)[0]
+    assert set(picks(rig, 50, flow=5)) == {home}
+
+    def round_trips(kinds: list[int], start_ns: int) -> None:
+        for step, kind in enumerate(kinds):
+            now_ns = start_ns + 100 * US * step
+            fields = {"bytes": SEGMENT, "flow": 5, "n_paths": 64, "rtt_ns": 100 * US}
+            rig.call("on_feedback", now_ns=now_ns, kind=kind, path=home, **fields)
+
+    round_trips([ECN, ECN, GOOD, ECN, ECN], 10**9)
+    assert rig.call("pick", flow=5, rand=0.99)["path"] == home
+    round_trips([ECN], 2 * 10**9)
+    assert rig.call("pick", flow=5, rand=0.99)["path"] == 63
+
+
+def test_plb__half_of_a_round_trip_marked_is_not_yet_congested() -> None:
+    rig = peer("plb", 64)
+    home = picks(rig, 1, flow=5)[0]
+    for step in range(40):
+        fields = {"bytes": SEGMENT, "flow": 5, "path": home, "rtt_ns": 100 * US}
+        kind = ECN if step % 2 else GOOD
+        rig.call("on_feedback", now_ns=10**9 + 50 * US * step, kind=kind, **fields)
+    assert rig.call("pick", flow=5, rand=0.99)["path"] == home
+
+
+@pytest.mark.parametrize("name", ["plb", "flowlet"])
+def test_sticky__a_timeout_and_a_dead_path_move_the_flow_a_resend_does_not(name: str) -> None:
+    rig = peer(name, 64)
+    now = {"now_ns": 10**9, "flow": 5}
+    home = rig.call("pick", **now, rand=0.5)["path"]
+    away = rig.call("pick", **now, rand=0.99, is_resend=1, avoid_path=home)["path"]
+    assert away == 63
+    assert rig.call("pick", **now, rand=0.99)["path"] == home
+    rig.call("on_feedback", **now, kind=TIMEOUT, path=home)
+    assert rig.call("pick", **now, rand=0.99)["path"] == 63
+    rig.shared["usable"][63] = 0
+    assert rig.call("pick", **now, rand=0.0)["path"] == 0
+    rig.shared["usable"][63] = 1
+    assert rig.call("pick", **now, rand=0.99)["path"] == 0
+
+
+def test_flowlet__a_pause_of_100_us_begins_another() -> None:
+    rig = peer("flowlet", 64)
+    assert rig.call("pick", now_ns=10**9, flow=5, rand=0.0)["path"] == 0
+    for step in range(1, 9):
+        now_ns = 10**9 + step * 99 * US
+        assert rig.call("pick", now_ns=now_ns, flow=5, rand=0.99)["path"] == 0
+    assert rig.call("pick", now_ns=now_ns + 100 * US, flow=5, rand=0.99)["path"] == 63
+
+
+def test_weighted__in_proportion_and_never_a_zero_unless_nothing_else() -> None:
+    rig = peer("weighted", 4)
+    rig.params["weight"][0][:4] = [1, 2, 0, 5]
+    chosen = picks(rig, 8_000)
+    assert [chosen.count(path) / 8_000 for path in range(4)] == pytest.approx(
+        [1 / 8, 2 / 8, 0, 5 / 8], abs=0.01
+    )
+    rig.shared["usable"] = [0, 0, 1, 0]
+    assert set(picks(rig, 10)) == {2}
+    rig.shared["usable"] = 1
+    rig.params["weight"][0][:4] = 0
+    assert set(picks(rig, 100)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", ["bitmap", "mixed", "power_of_two", "reps"])
+def test_paths__one_that_swallows_everything_loses_its_share_and_gets_it_back(name: str) -> None:
+    """Timeouts alone must do, a millisecond after each burst; then a probe comes back."""
+    rig, draw, dead = peer(name), random.Random(3), 2
+    counts, replies = [0, 0], [(10**9, 0)]
+    for step in range(6_000):
+        now_ns = 10**9 + step * 10 * US
+        if step == 3_000:
+            feed(rig, dead, GOOD, 100, now_ns)
+        draws = {"rand": draw.random(), "rand2": draw.random()}
+        path = rig.call("pick", now_ns=now_ns, n_paths=8, **draws)["path"]
+        counts[step // 3_000] += path == dead and step % 3_000 >= 1_000
+        swallowed = path == dead and step < 3_000
+        heapq.heappush(replies, (now_ns + (MS if swallowed else 100 * US), path - 8 * swallowed))
+        while replies[0][0] <= now_ns:
+            came = heapq.heappop(replies)[1]
+            feed(rig, came % 8, TIMEOUT if came < 0 else GOOD, 0 if came < 0 else 100, now_ns)
+    assert counts[0] < 2_000 / 8 / 10
+    # What recycles keeps to what works, and comes back where marks take something out of turn.
+    assert counts[1] > (0 if name in {"reps", "mixed"} else 2_000 / 8 / 2)

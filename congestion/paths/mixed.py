@@ -1,0 +1,80 @@
+"""Decides paths by recycling while there is something to recycle, and in rounds otherwise.
+
+Never touches RTT. Source: the mixed load balancer of Ultra Ethernet's simulator (uet-htsim): a
+queue of paths that came back unmarked, as in the first REPS, before a bitmap of penalties.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import GOOD, TIMEOUT, path_policy, record
+from congestion.paths.bitmap import visited, weigh
+from congestion.paths.oblivious import barred
+from congestion.promises import Promises
+
+Flow = record(
+    queue=(0,) * 16,  # paths that came back unmarked, plus one; 0: none
+    head=int,  # where the next is written
+    waiting=int,  # entries before head
+    turn=int,  # these three as in round_robin
+    mask=int,
+    width=int,
+)
+
+Path = record(penalty=int, silent=int)  # as in bitmap
+
+Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # as in bitmap
+
+
+def recycled(flow: Any, paths: Any, event: Any) -> Any:
+    """The oldest path that waits, taken out; -1 when there is none that may be used."""
+    for _ in range(len(flow.queue)):
+        if flow.waiting <= 0:
+            break
+        index = flow.queue[(flow.head - flow.waiting) % len(flow.queue)] - 1
+        flow.waiting -= 1
+        there = 0 <= index < len(paths)
+        if there and paths[index].silent == 0 and barred(paths, event, index) == 0:
+            return index
+    return -1
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    chosen = recycled(flow, paths, event)
+    if chosen < 0:
+        chosen = visited(flow, paths, params, event)
+    result.path = chosen
+    result.burst_bytes = params.burst_bytes
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    index = min(max(event.path, 0), len(paths) - 1)
+    weigh(paths[index], params, event)
+    if event.kind == GOOD:
+        flow.queue[flow.head] = index + 1
+        flow.head = (flow.head + 1) % len(flow.queue)
+        flow.waiting = min(flow.waiting + 1, len(flow.queue))
+    elif event.kind == TIMEOUT:
+        for place in range(len(flow.queue)):
+            if flow.queue[place] == index + 1:
+                flow.queue[place] = 0
+    result.path = index
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy(
+    "mixed",
+    flow=Flow,
+    path=Path,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="uet-htsim, mixed",
+        signals=("ecn", "timeout", "chance"),
+        state_bytes_max=208,
+        dead_path_picks=64,
+        heals_picks=512,
+    ),
+)

@@ -1,0 +1,91 @@
+"""Decides one path for each flow, and another by chance when it has been congested for rounds.
+
+Never touches the order within a flow without a reason. Source: Qureshi et al., "PLB: Congestion
+Signals are Simple and Effective for Network Load Balancing", SIGCOMM 2022, section 3.
+
+Flows share 32 places by their hash. An acknowledgment with a mark counts as marked whole. PLB waits
+for a pause to spare its TCP the reordering (three congested rounds then, twelve without a pause);
+here reordering across paths costs nothing, so that three rounds are enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import ECN, NACK, TIMEOUT, path_policy, record
+from congestion.paths.oblivious import barred, drawn
+from congestion.promises import Promises
+
+PLACES = 32
+
+Flow = record(
+    path=(0,) * PLACES,  # plus one; 0: to be drawn
+    rounds=(0,) * PLACES,  # congested ones in a row
+    round_ns=(0,) * PLACES,  # start of the one in progress
+    acked_bytes=(0.0,) * PLACES,  # in it
+    marked_bytes=(0.0,) * PLACES,
+)
+
+Params = record(
+    burst_bytes=65_536,
+    marked_share=0.5,  # of a round trip that makes it a congested one
+    rounds_max=3,
+)
+
+
+def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    place = event.flow % PLACES
+    chosen = flow.path[place] - 1
+    lost = chosen < 0 or chosen >= len(paths)
+    if lost or barred(paths, event, chosen) != 0:
+        moved = drawn(paths, event)
+        if lost or paths[chosen].usable == 0:  # what was lost there takes another path just once
+            flow.path[place] = moved + 1
+            flow.rounds[place] = 0
+        chosen = moved
+    result.path = chosen
+    result.burst_bytes = params.burst_bytes
+
+
+def count(flow: Any, params: Any, event: Any, place: int, span_ns: int) -> None:
+    """A round trip's marks; enough of such round trips in a row and the flow moves."""
+    flow.acked_bytes[place] += event.bytes
+    if event.kind == ECN or event.kind == NACK:
+        flow.marked_bytes[place] += event.bytes
+    if event.now_ns - flow.round_ns[place] < span_ns:
+        return
+    if flow.marked_bytes[place] > params.marked_share * flow.acked_bytes[place]:
+        flow.rounds[place] += 1
+    else:
+        flow.rounds[place] = 0
+    if flow.rounds[place] >= params.rounds_max:
+        flow.path[place] = 0
+    flow.acked_bytes[place] = 0.0
+    flow.marked_bytes[place] = 0.0
+    flow.round_ns[place] = event.now_ns
+
+
+def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    index = min(max(event.path, 0), len(paths) - 1)
+    place = event.flow % PLACES
+    if event.flow >= 0 and flow.path[place] == index + 1:
+        if event.kind == TIMEOUT:
+            flow.path[place] = 0
+        else:
+            count(flow, params, event, place, max(event.rtt_ns, paths[index].rtt_ns))
+    result.path = index
+    result.burst_bytes = params.burst_bytes
+
+
+POLICY = path_policy(
+    "plb",
+    flow=Flow,
+    params=Params,
+    pick=pick,
+    on_feedback=on_feedback,
+    promises=Promises(
+        source="Qureshi et al., SIGCOMM 2022, section 3",
+        signals=("ecn", "timeout", "chance"),
+        state_bytes_max=1_304,
+    ),
+)
