@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
+#include "native/engine/policy_choice.h"
 
 namespace py = pybind11;
 
@@ -24,7 +25,23 @@ using sim::u64;
 struct BoundPlan : sim::ArenaPlan {
   Libraries libraries;
   std::vector<std::shared_ptr<std::vector<i64>>> params;
+  std::vector<engine::PolicyRef> chosen;
 };
+
+// By text, as the knobs have it: "swift:increase_segments=8". Returns the policy's name.
+std::string choose_text(BoundPlan& plan, const std::string& family, const std::string& text,
+                        const std::vector<std::string>& directories) {
+  using P = sim::ArenaPlan;
+  const policy::Family which = family_of(family);
+  engine::PolicyRef made;
+  std::string error;
+  if (!engine::choose_policy(which, text, directories, &made, &error)) throw py::value_error(error);
+  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) =
+      made == nullptr ? core::PolicyChoice{} : made->choice();
+  if (made == nullptr) return "none";
+  plan.chosen.push_back(made);
+  return made->library->descriptor().name;
+}
 
 void choose(BoundPlan& plan, const std::string& family, const std::string& name,
             const std::vector<std::string>& directories, const std::string& params) {
@@ -118,8 +135,11 @@ void bind_plan(py::module_& module) {
       .def_readwrite("limit_ns", &BoundPlan::limit_ns)
       .def_readwrite("measure_from_ns", &BoundPlan::measure_from_ns)
       .def_readwrite("trace_ns", &BoundPlan::trace_ns)
+      .def_readwrite("recording_bytes_max", &BoundPlan::recording_bytes_max)
       .def("choose", &choose, "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
+      .def("choose_text", &choose_text, "The same by text with parameters, as in a knob; returns the policy's name.",
+           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
       .def(
           "record",
           [](BoundPlan& self, const std::string& family, u64 decisions_max) {
@@ -171,7 +191,10 @@ void bind_report(py::module_& module) {
                                return py::bytes(reinterpret_cast<const char*>(self.decisions.data()),
                                                 self.decisions.size());
                              })
-      .def_readonly("decision_bytes", &sim::ArenaReport::decision_bytes);
+      .def_readonly("decision_bytes", &sim::ArenaReport::decision_bytes)
+      .def_property_readonly("recording", [](const sim::ArenaReport& self) {
+        return py::bytes(reinterpret_cast<const char*>(self.recording.data()), self.recording.size());
+      });
   module.def(
       "run_arena",
       [](const BoundPlan& plan) {

@@ -68,9 +68,15 @@ class DecisionEncoder {
 // A recording in memory: for simulations, whose time does not pass while it grows.
 class DecisionBuffer final : public DecisionTap {
  public:
-  DecisionBuffer(std::vector<std::byte>* out, u32 owner_tag) : encoder_(owner_tag), out_(out) {}
+  // Several may share `out`, which grows to `bytes_max`; what comes then is left out.
+  DecisionBuffer(std::vector<std::byte>* out, std::size_t bytes_max, u32 owner_tag)
+      : encoder_(owner_tag), out_(out), bytes_max_(bytes_max) {}
   void on_decision(const Decision& decision) noexcept override {
     const std::span<const std::byte> entries = encoder_.encode(decision);
+    if (out_->size() + entries.size() > bytes_max_) {
+      encoder_.drop();
+      return;
+    }
     try {
       out_->insert(out_->end(), entries.begin(), entries.end());
     } catch (const std::bad_alloc&) {
@@ -81,6 +87,7 @@ class DecisionBuffer final : public DecisionTap {
  private:
   DecisionEncoder encoder_;
   std::vector<std::byte>* out_;
+  std::size_t bytes_max_;
 };
 
 }  // namespace weft::core

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/recording.h"
 #include "native/core/stack.h"
 #include "native/core/timer_heap.h"
 #include "native/sim/decision_log.h"
@@ -55,6 +56,7 @@ struct ArenaPlan {
   core::PolicyChoice window, path, loss, credit;
   policy::Family record_family = policy::Family::window;
   u64 record_decisions_max = 0;  // 0: none are kept
+  u64 recording_bytes_max = 0;   // of a whole recording (native/core/recording.h); 0: none. One of the two
 };
 
 struct FlowReport {
@@ -96,6 +98,7 @@ struct ArenaReport {
   Trace trace;
   std::vector<u8> decisions;  // rows of a DecisionLog
   u64 decision_bytes = 0;     // of one row
+  std::vector<std::byte> recording;
 };
 
 struct Message;
@@ -131,6 +134,7 @@ class Arena {
   void make_hosts();
   void make_flow(u32 index);
   void listen();
+  void record();
   Pair& pair_of(u32 from, u32 to);
   core::StackConfig stack_config(u32 host) const;
   // arena.cc
@@ -163,6 +167,7 @@ class Arena {
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::vector<u32> touched_;
   std::unique_ptr<DecisionLog> decisions_;
+  std::vector<std::unique_ptr<core::DecisionBuffer>> recorders_;  // one a host, into report_.recording
   std::unique_ptr<core::TxBurst> burst_;
   u32 links_at_ = 0, starts_at_ = 0, stops_at_ = 0, changes_at_ = 0, sampler_ = 0, measurer_ = 0;
   u32 receiver_ports_ = 0, forward_ = 0, back_ = 0;  // where these kinds begin in links_

@@ -55,6 +55,7 @@ Arena::Arena(const ArenaPlan& plan) : plan_(plan), burst_(std::make_unique<core:
   make_hosts();
   make_links();
   if (plan_.record_decisions_max != 0) listen();
+  if (plan_.recording_bytes_max != 0) record();
   const auto hosts = static_cast<u32>(hosts_.size());
   const auto flows = static_cast<u32>(plan_.flows.size());
   links_at_ = hosts;
@@ -85,6 +86,16 @@ void Arena::listen() {
   for (u32 host = 0; host < hosts_.size(); ++host) {
     hosts_[host]->tap.attach(decisions_.get(), host);
     hosts_[host]->stack.shared().tap = &hosts_[host]->tap;
+  }
+}
+
+void Arena::record() {
+  const auto* magic = reinterpret_cast<const std::byte*>(core::kRecordingMagic);
+  report_.recording.assign(magic, magic + sizeof core::kRecordingMagic);
+  for (u32 host = 0; host < hosts_.size(); ++host) {
+    recorders_.push_back(
+        std::make_unique<core::DecisionBuffer>(&report_.recording, plan_.recording_bytes_max, host << 24));
+    hosts_[host]->stack.shared().tap = recorders_.back().get();
   }
 }
 

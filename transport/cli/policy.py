@@ -11,6 +11,7 @@ import click
 from congestion.registry import Entry, RegistryError, policies
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import command as replay
+from transport.cli.try_policy import command as try_policy
 
 
 @click.group("policy")
@@ -168,5 +169,6 @@ def compile_file(file: Path, out: Path | None, cpu: str) -> None:
 
 
 policy_group.add_command(replay)
+policy_group.add_command(try_policy)
 
 command = policy_group

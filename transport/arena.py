@@ -1,0 +1,182 @@
+"""Policies tried in a small simulated network: real stacks, shared bottlenecks, a virtual clock.
+
+Decides nothing about a policy: it lays the network out and gives back what came of it. The same
+seed gives the same run. No GPU, no socket, no right is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from congestion.api import FAMILIES
+from transport import native
+from transport.errors import InvalidArgumentError
+from transport.policy_choice import PolicyName, policy_text
+
+RECORDING_BYTES_MAX = 1 << 30
+RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
+DELAY_NS = 25_000  # one way: 50 us and the wire there and back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What flows meet. Every path has the same figures; `loss` and `jitter_ns` are per datagram.
+
+    queue_bytes: where a path drops. mark_bytes: from where on it marks ECN, all at twice that; 0:
+    never. loss_burst: (from_ns, until_ns, loss) instead of `loss` on every path.
+    """
+
+    paths: int = 1
+    bytes_per_s: int = RATE_BYTES_PER_S
+    delay_ns: int = DELAY_NS
+    queue_bytes: int = 400_000
+    mark_bytes: int = 50_000
+    loss: float = 0.0
+    jitter_ns: int = 0
+    loss_burst: tuple[int, int, float] | None = None
+    dead_path: tuple[int, int, int] | None = None  # path, from_ns, until_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Flows between hosts of their own: `flows` of them, each `stagger_ns` after the last."""
+
+    flows: int = 2
+    stagger_ns: int = 0
+    message_bytes: int = 1 << 20
+    ahead: int = 4  # messages posted at a time
+    duration_ns: int = 50_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run. Arrays of a trace: a row a sample, a column a flow (or path)."""
+
+    report: native.ArenaReport
+    network: Network
+    traffic: Traffic
+    names: dict[str, str] = field(default_factory=dict)  # of the policies, by family
+
+    @property
+    def goodput_share(self) -> float:
+        """Payload that arrived, of what the paths can carry together in that time."""
+        delivered = sum(flow.delivered_bytes for flow in self.report.flows)
+        whole = self.network.bytes_per_s * self.network.paths * self.report.ended_ns / 1e9
+        return delivered / max(whole, 1.0)
+
+    @cached_property
+    def at_ms(self) -> np.ndarray[Any, Any]:
+        """Times of the samples."""
+        return np.array(self.report.trace.at_ns, np.float64) / 1e6
+
+    def trace(self, name: str) -> np.ndarray[Any, Any]:
+        """window_bytes, inflight_bytes, pacing_bytes_per_s or delivered_bytes by flow; queue_bytes
+        by path. Float64, shape (samples, flows or paths)."""
+        values = np.array(getattr(self.report.trace, name), np.float64)
+        return values.reshape(self.at_ms.size, -1) if values.size else values.reshape(0, 0)
+
+    def resent(self) -> int:
+        """Segments sent again, all flows."""
+        return sum(flow.sent.segments_resent for flow in self.report.flows)
+
+    def lost(self) -> int:
+        """Datagrams that paths dropped, lost or swallowed."""
+        return sum(
+            path.forward.lost + path.forward.dropped + path.forward.swallowed
+            for path in self.report.paths
+        )
+
+
+def run(
+    policies: Mapping[str, PolicyName] | None = None,
+    network: Network = Network(),
+    traffic: Traffic = Traffic(),
+    *,
+    params: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 1,
+    samples: int = 500,
+    record: bool = False,
+) -> Outcome:
+    """Runs the policies (by family; others are weft's defaults) and reports.
+
+    `samples`: of the trace, 0 for none. `record`: every decision, as report.recording.
+    InvalidArgumentError for a policy or a figure that makes no sense.
+    """
+    plan = native.ArenaPlan()
+    plan.seed = seed
+    plan.paths = _paths(network)
+    plan.changes = _changes(network)
+    plan.flows = [
+        native.FlowPlan(
+            from_host=2 * index,
+            to_host=2 * index + 1,
+            start_ns=index * traffic.stagger_ns,
+            message_bytes=traffic.message_bytes,
+            ahead=traffic.ahead,
+        )
+        for index in range(traffic.flows)
+    ]
+    plan.limit_ns = traffic.duration_ns
+    plan.link_bytes_per_s = network.bytes_per_s * network.paths
+    plan.trace_ns = max(traffic.duration_ns // samples, 1) if samples else 0
+    plan.recording_bytes_max = RECORDING_BYTES_MAX if record else 0
+    chosen: dict[str, PolicyName] = {"window": "swift", "path": "power_of_two", "loss": "rack"}
+    chosen |= policies or {}
+    names = {}
+    for family, policy in chosen.items():
+        names[family] = _choose(plan, family, policy, (params or {}).get(family, {}))
+    try:
+        report = native.run_arena(plan)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+    return Outcome(report, network, traffic, names)
+
+
+def _choose(
+    plan: native.ArenaPlan, family: str, policy: PolicyName, params: Mapping[str, Any]
+) -> str:
+    if family not in FAMILIES:
+        raise InvalidArgumentError(
+            f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+        )
+    text = policy_text(family, policy, params)
+    if family == "credit" and text == "none":
+        return "none"
+    try:
+        return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
+def _paths(network: Network) -> list[native.LinkConfig]:
+    return [
+        native.LinkConfig(
+            bytes_per_s=network.bytes_per_s,
+            delay_ns=network.delay_ns,
+            queue_bytes_max=network.queue_bytes,
+            mark_from_bytes=network.mark_bytes,
+            mark_full_bytes=2 * network.mark_bytes,
+            loss=network.loss,
+            jitter_ns=network.jitter_ns,
+        )
+        for _ in range(network.paths)
+    ]
+
+
+def _changes(network: Network) -> list[native.PathChange]:
+    changes = []
+    if network.loss_burst is not None:
+        from_ns, until_ns, loss = network.loss_burst
+        for path in range(network.paths):
+            changes.append(native.PathChange(at_ns=from_ns, path=path, loss=loss))
+            changes.append(native.PathChange(at_ns=until_ns, path=path, loss=network.loss))
+    if network.dead_path is not None:
+        path, from_ns, until_ns = network.dead_path
+        changes.append(native.PathChange(at_ns=from_ns, path=path, up=0))
+        changes.append(native.PathChange(at_ns=until_ns, path=path, up=1))
+    return changes

@@ -1,0 +1,234 @@
+"""`weft policy try`: decides how a policy's run in the simulated network is asked for and shown.
+
+Never judges it: `weft policy check` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from congestion.api import FAMILIES
+from congestion.registry import policies as registered
+from transport.arena import Network, Outcome, Traffic, run
+from transport.cli.output import json_option, print_table, write_json
+from transport.cli.replay import sparkline
+from transport.errors import InvalidArgumentError
+
+
+def family_of(policy: str) -> str:
+    """Of a registered name or a file; the name may carry parameters."""
+    name = policy.partition(":")[0]
+    if name.endswith(".py") or "/" in name:
+        from transport.compiler import PolicyError
+        from transport.compiler.source import load
+
+        try:
+            return load(name).family.name
+        except PolicyError as error:
+            raise click.UsageError(str(error)) from None
+    families = [family for family, known in registered() if known == name]
+    if len(families) == 1:
+        return families[0]
+    if families:
+        choices = " or ".join(f"{family}={name}" for family in families)
+        raise click.UsageError(f"{name} is the name of several policies: write {choices}")
+    raise click.UsageError(f"no policy {name!r}: weft policy list shows what there is")
+
+
+def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
+    """ "dctcp", "mine.py" and "path=reps:freeze_ns=1000" by family."""
+    chosen: dict[str, str] = {}
+    for word in words:
+        family, equals, policy = word.partition("=")
+        if not equals or family not in FAMILIES:
+            family, policy = family_of(word), word
+        if family in chosen:
+            raise click.UsageError(f"two {family} policies: {chosen[family]} and {policy}")
+        chosen[family] = policy
+    return chosen
+
+
+def rows_of(outcome: Outcome) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for index, flow in enumerate(outcome.report.flows):
+        rows.append(
+            (
+                str(index),
+                f"{flow.goodput_bytes_per_s / 1e9:.3f}",
+                str(flow.messages),
+                f"{flow.message_ns_p50 / 1e6:.2f}",
+                f"{flow.message_ns_p99 / 1e6:.2f}",
+                str(flow.sent.segments_resent),
+                str(flow.sent.spurious_resends),
+                sparkline(outcome.trace("window_bytes")[:, index], 40),
+            )
+        )
+    return rows
+
+
+HEADINGS = ("flow", "GB/s", "messages", "p50 ms", "p99 ms", "resent", "needless", "window")
+
+
+def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str, Any]:
+    report = outcome.report
+    return {
+        "policies": outcome.names | policies,
+        "network": outcome.network.__dict__,
+        "traffic": outcome.traffic.__dict__,
+        "seed": seed,
+        "fingerprint": f"{report.fingerprint:016x}",
+        "violation": report.violation,
+        "goodput_share": outcome.goodput_share,
+        "jain": report.jain,
+        "message_ns_p99": report.message_ns_p99,
+        "lost_datagrams": outcome.lost(),
+        "policies_failed": report.policies_failed,
+        "rows": [
+            {
+                "flow": index,
+                "goodput_bytes_per_s": flow.goodput_bytes_per_s,
+                "messages": flow.messages,
+                "message_ns_p50": flow.message_ns_p50,
+                "message_ns_p99": flow.message_ns_p99,
+                "retransmitted_segments": flow.sent.segments_resent,
+                "needless_segments": flow.sent.spurious_resends,
+            }
+            for index, flow in enumerate(report.flows)
+        ],
+        "path_bytes": [path.forward.bytes_delivered for path in report.paths],
+        "queue_bytes_p99": [path.queue_bytes_p99 for path in report.paths],
+    }
+
+
+def draw(outcome: Outcome, title: str, out: Path) -> None:
+    """Windows, goodput and queues over time."""
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise click.UsageError("--plot needs matplotlib: pip install 'weft[plots]'") from None
+    figure, axes = pyplot.subplots(3, 1, figsize=(9, 8), sharex=True)
+    at_ms = outcome.at_ms
+    windows, delivered = outcome.trace("window_bytes"), outcome.trace("delivered_bytes")
+    for flow in range(windows.shape[1]):
+        axes[0].plot(at_ms, windows[:, flow] / 1e3, linewidth=1, label=f"flow {flow}")
+        rate = (
+            np.gradient(delivered[:, flow], at_ms) * 1e3 if at_ms.size > 1 else delivered[:, flow]
+        )
+        axes[1].plot(at_ms, rate / 1e9, linewidth=1)
+    queues = outcome.trace("queue_bytes")
+    for path in range(queues.shape[1]):
+        axes[2].plot(at_ms, queues[:, path] / 1e3, linewidth=1)
+    for axis, what in zip(axes, ("window (kB)", "goodput (GB/s)", "queue (kB)"), strict=True):
+        axis.set_ylabel(what)
+    axes[0].legend(loc="best", fontsize="small")
+    axes[2].set_xlabel("ms")
+    figure.suptitle(title)
+    figure.tight_layout()
+    try:
+        figure.savefig(out)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"cannot write {out}: {error}") from None
+    pyplot.close(figure)
+
+
+@click.command("try")
+@click.argument("policies", nargs=-1, required=True)
+@click.option("--flows", default=2, show_default=True, type=click.IntRange(1, 64))
+@click.option("--stagger-ms", default=5.0, show_default=True, help="Between the flows' starts.")
+@click.option("--paths", default=1, show_default=True, type=click.IntRange(1, 256))
+@click.option("--gbytes-per-s", default=1.25, show_default=True, help="Of each path.")
+@click.option("--delay-us", default=25.0, show_default=True, help="One way, of each path.")
+@click.option("--queue-kb", default=400, show_default=True, help="Of each path.")
+@click.option("--mark-kb", default=50, show_default=True, help="Where ECN marks begin; 0: none.")
+@click.option("--loss", default=0.0, show_default=True, type=click.FloatRange(0, 0.9))
+@click.option("--duration-ms", default=50.0, show_default=True, help="Of virtual time.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into a file.")
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every decision into a file, for weft policy replay.",
+)
+@json_option
+def command(
+    policies: tuple[str, ...],
+    flows: int,
+    stagger_ms: float,
+    paths: int,
+    gbytes_per_s: float,
+    delay_us: float,
+    queue_kb: int,
+    mark_kb: int,
+    loss: float,
+    duration_ms: float,
+    seed: int,
+    plot: Path | None,
+    record: Path | None,
+    json_path: str | None,
+) -> None:
+    """Run POLICIES in a small simulated network and show what comes of it.
+
+    A policy is a registered name or a .py file, with parameters as in a knob; families that are
+    not named use weft's defaults. The same seed gives the same run.
+
+    Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
+    """
+    chosen = chosen_policies(policies)
+    network = Network(
+        paths=paths,
+        bytes_per_s=int(gbytes_per_s * 1e9),
+        delay_ns=int(delay_us * 1e3),
+        queue_bytes=queue_kb * 1000,
+        mark_bytes=mark_kb * 1000,
+        loss=loss,
+    )
+    traffic = Traffic(
+        flows=flows, stagger_ns=int(stagger_ms * 1e6), duration_ns=int(duration_ms * 1e6)
+    )
+    try:
+        outcome = run(chosen, network, traffic, seed=seed, record=record is not None)
+    except InvalidArgumentError as error:
+        raise click.UsageError(str(error)) from None
+    if record is not None:
+        keep(outcome, record)
+    if plot is not None:
+        draw(outcome, " ".join(policies), plot)
+    if json_path is not None:
+        write_json(document(outcome, chosen, seed), json_path)
+    else:
+        show(outcome)
+    if outcome.report.violation:
+        raise click.ClickException(f"an invariant broke: {outcome.report.violation}")
+
+
+def keep(outcome: Outcome, out: Path) -> None:
+    try:
+        out.write_bytes(outcome.report.recording)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {out}: {error.strerror}") from None
+
+
+def show(outcome: Outcome) -> None:
+    print_table(HEADINGS, rows_of(outcome))
+    report = outcome.report
+    shares = [path.forward.bytes_delivered for path in report.paths]
+    whole = max(sum(shares), 1)
+    click.echo(
+        f"{outcome.goodput_share:.1%} of the paths' rate, Jain {report.jain:.3f}, "
+        f"{outcome.lost()} datagrams lost, queue p99 "
+        f"{max(path.queue_bytes_p99 for path in report.paths) / 1e3:.0f} kB"
+        + (
+            f", path shares {' '.join(f'{one / whole:.0%}' for one in shares)}"
+            if shares[1:]
+            else ""
+        )
+    )
+    if report.policies_failed:
+        click.echo(f"{report.policies_failed} times a policy failed and fixed took over", err=True)
