@@ -5,13 +5,15 @@ Never judges what a step decides.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from tests.api.support import PATIENCE_S, content, pair
+from tests.api.support import PATIENCE_S, ROOT, content, pair
 from transport import Connection, ControlLoop, Telemetry
 from transport.errors import InvalidArgumentError
 
@@ -126,3 +128,13 @@ def test_fault_paths__only_those_named_lose() -> None:
         lost = [path.segments_lost for path in here.counters().paths]
         assert lost[0] + lost[2] > 0
         assert lost[1] + lost[3] <= 2  # a late acknowledgment may be taken for a loss
+
+
+def test_example__weights_are_learned() -> None:
+    """The example checks itself: the lossy paths end with less than half of a fair share."""
+    command = [sys.executable, "-m", "examples.learn_weights"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "learned" in done.stdout
