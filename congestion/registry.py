@@ -38,7 +38,10 @@ SHIPPED: tuple[str, ...] = (
     "congestion.paths.single",
     "congestion.paths.weighted",
     "congestion.loss.fixed",
+    "congestion.loss.go_back_n",
     "congestion.loss.rack",
+    "congestion.loss.selective",
+    "congestion.loss.sleek",
 )
 
 

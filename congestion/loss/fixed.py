@@ -8,18 +8,34 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import loss_policy
+from congestion.promises import Promises
+
+FAR_NS = 1 << 62  # keeps sums of times within an int64
+
+
+def overdue_ns(event: Any) -> Any:
+    """What was sent before has waited for a whole timeout; -1: nothing can have."""
+    late_ns = max(event.now_ns, 0) - min(max(event.rto_ns, 1), FAR_NS) + 1
+    return max(min(late_ns, event.now_ns), -1)
 
 
 def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
     result.lost_sent_before_ns = -1
     result.next_check_ns = -1
+    result.probe = 0
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = max(event.now_ns - event.rto_ns + 1, -1)
+    result.lost_sent_before_ns = overdue_ns(event)
     result.next_check_ns = -1
+    result.probe = 0
 
 
-POLICY = loss_policy("fixed", on_ack=on_ack, on_timer=on_timer)
+POLICY = loss_policy(
+    "fixed",
+    on_ack=on_ack,
+    on_timer=on_timer,
+    promises=Promises(source="RFC 6298, section 5", signals=("timeout",), state_bytes_max=0),
+)

@@ -1,0 +1,47 @@
+"""Decides loss as simple hardware does: after a hole, all in flight on that path is sent again.
+
+Never touches reordering: it is taken for loss. Source: InfiniBand Architecture Specification,
+volume 1, section 9.7.5, where a gap is answered by a NAK and a replay from there on.
+
+It is what selective recovery is measured against: one lost segment costs a path's whole flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import loss_policy
+from congestion.loss.fixed import FAR_NS, overdue_ns
+from congestion.promises import Promises
+
+
+def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = -1
+    result.next_check_ns = -1
+    result.probe = 0
+    oldest_ns = event.oldest_inflight_sent_ns
+    if 0 <= oldest_ns < event.newest_acked_sent_ns:
+        replay_ns = min(max(event.newest_inflight_sent_ns, event.newest_acked_sent_ns), FAR_NS) + 1
+        result.lost_sent_before_ns = max(min(replay_ns, event.now_ns), -1)
+
+
+def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = overdue_ns(event)
+    result.next_check_ns = -1
+    result.probe = 0
+
+
+POLICY = loss_policy(
+    "go_back_n",
+    on_ack=on_ack,
+    on_timer=on_timer,
+    promises=Promises(
+        source="InfiniBand Architecture Specification, volume 1, section 9.7.5",
+        signals=("loss", "timeout"),
+        state_bytes_max=0,
+        reorder_segments=0,
+        repairs_rtts=1.5,
+    ),
+)

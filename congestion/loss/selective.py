@@ -1,0 +1,75 @@
+"""Decides loss by distance: a hole is lost when enough that was sent after it has been delivered.
+
+Never touches timing but for the timeout. Source: RFC 6675, section 4 (DupThresh), counted on each
+path by itself: across paths that a burst may take, reordering is the rule and says nothing.
+
+One acknowledgment of many segments does not say in which order they came: those of the first that
+shows a hole all count. A needless resend doubles the distance (RFC 4653 has the like).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import loss_policy, record
+from congestion.loss.fixed import overdue_ns
+from congestion.promises import Promises
+
+Flow = record(patience_segments=int)  # the distance in force, 0: that of the parameters
+
+Path = record(
+    edge_ns=int,  # holes older than this have been overtaken by what is counted
+    overtook_segments=float,
+)
+
+Params = record(
+    threshold_segments=3,  # DupThresh
+    threshold_segments_max=512,
+)
+
+
+def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    path = paths[min(max(event.path, 0), len(paths) - 1)]
+    flow.patience_segments = max(flow.patience_segments, params.threshold_segments)
+    if event.spurious_segments > 0:
+        doubled = 2 * min(flow.patience_segments, params.threshold_segments_max)
+        flow.patience_segments = min(doubled, params.threshold_segments_max)
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = -1
+    result.next_check_ns = -1
+    result.probe = 0
+    if not 0 <= event.oldest_inflight_sent_ns < event.newest_acked_sent_ns:  # no hole
+        path.overtook_segments = 0.0
+        return
+    if path.overtook_segments == 0.0 or path.edge_ns <= event.oldest_inflight_sent_ns:
+        path.overtook_segments = 0.0
+        path.edge_ns = event.newest_acked_sent_ns
+    path.overtook_segments += max(event.acked_segments, 0)
+    if path.overtook_segments >= flow.patience_segments:
+        result.lost_sent_before_ns = max(min(path.edge_ns, event.now_ns), -1)
+        path.overtook_segments = 0.0
+
+
+def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    paths[min(max(event.path, 0), len(paths) - 1)].overtook_segments = 0.0
+    result.lost_below_seq = -1
+    result.lost_sent_before_ns = overdue_ns(event)
+    result.next_check_ns = -1
+    result.probe = 0
+
+
+POLICY = loss_policy(
+    "selective",
+    flow=Flow,
+    path=Path,
+    params=Params,
+    on_ack=on_ack,
+    on_timer=on_timer,
+    promises=Promises(
+        source="RFC 6675, section 4, per path",
+        signals=("loss", "timeout"),
+        state_bytes_max=24,
+        reorder_segments=2,
+        repairs_rtts=2.0,
+    ),
+)
