@@ -88,7 +88,7 @@ def main() -> int:
     for heading in ("weights", "GB/s", "sent again", *(f"{i}" for i in range(PATHS))):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, half in (("even", even), ("learned", learned)):
-        shares = [f"{share:.1%}" for share in half["shares"]]
+        shares = [f"{share:.0%}" for share in half["shares"]]
         table.add_row(name, f"{half['gbytes_per_s']:.2f}", str(half["resent"]), *shares)
     Console().print(table)
     print(f"shares of the bytes by path; {loop.steps} steps of control")
