@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import credit_policy, record
+from congestion.promises import Promises
+
+FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Port = record(
     held_back=float,  # share of the window withheld because of marks, 0 to held_back_max
+    marked_segments=float,  # since changed_ns
     changed_ns=int,
 )
 
@@ -29,13 +33,15 @@ Params = record(
 
 def adapt(port: Any, params: Any, event: Any) -> None:
     """Once per interval: hold more back when marks came in, release slowly when none did."""
+    port.marked_segments += max(event.ecn_segments, 0)
     if event.now_ns - port.changed_ns < params.interval_ns:
         return
     port.changed_ns = event.now_ns
-    if event.ecn_segments > 0:
+    if port.marked_segments > 0.0:
         port.held_back = min(port.held_back + params.held_back_step, params.held_back_max)
     else:
         port.held_back = max(port.held_back - params.held_back_release, 0.0)
+    port.marked_segments = 0.0
 
 
 def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> None:
@@ -44,14 +50,26 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     if event.link_bytes_per_s > 0:
         window_bytes = event.link_bytes_per_s * 1e-9 * params.link_ns
     share_bytes = window_bytes * (1.0 - port.held_back) / max(event.active_flows, 1)
-    share_bytes = max(share_bytes, float(params.flow_segments_min * event.segment_bytes))
-    granted_bytes = min(event.demand_bytes, event.received_bytes + int(share_bytes))
+    least_bytes = params.flow_segments_min * float(max(event.segment_bytes, 1))
+    share_bytes = min(max(share_bytes, least_bytes), 1e18)
+    received_bytes = min(max(event.received_bytes, 0), FAR)
+    granted_bytes = min(event.demand_bytes, received_bytes + int(share_bytes))
     result.granted_bytes = max(granted_bytes, event.granted_bytes)
     result.next_tick_ns = -1
     if result.granted_bytes < event.demand_bytes:
-        result.next_tick_ns = event.now_ns + params.interval_ns
+        result.next_tick_ns = min(max(event.now_ns, 0), FAR) + params.interval_ns
 
 
 POLICY = credit_policy(
-    "grant", port=Port, params=Params, on_start=on_demand, on_demand=on_demand, on_tick=on_demand
+    "grant",
+    port=Port,
+    params=Params,
+    on_start=on_demand,
+    on_demand=on_demand,
+    on_tick=on_demand,
+    promises=Promises(
+        source="Olteanu et al., NSDI 2022, sections 3.2 and 3.5",
+        signals=("credit", "ecn"),
+        state_bytes_max=24,
+    ),
 )

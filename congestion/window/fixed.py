@@ -8,15 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import record, window_policy
+from congestion.promises import Promises
 
 Params = record(window_bytes=4 << 20)
 
 
 def hold(flow: Any, params: Any, event: Any, result: Any) -> None:
-    result.window_bytes = float(min(params.window_bytes, event.window_bytes_max))
+    most = max(float(event.window_bytes_max), 2.0 * max(float(event.segment_bytes), 1.0))
+    result.window_bytes = min(float(params.window_bytes), most)
     result.pacing_bytes_per_s = 0.0
 
 
 POLICY = window_policy(
-    "fixed", params=Params, on_start=hold, on_ack=hold, on_loss=hold, on_timeout=hold
+    "fixed",
+    params=Params,
+    on_start=hold,
+    on_ack=hold,
+    on_loss=hold,
+    on_timeout=hold,
+    promises=Promises(source="sliding window", state_bytes_max=0, growth_segments=(0.0, 0.0)),
 )

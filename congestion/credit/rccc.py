@@ -1,0 +1,145 @@
+"""Decides credit by a pacer just below the link's rate: waiting flows in turn, then idle ones.
+
+Never touches the sender's window. Source: Ultra Ethernet Specification 1.0, section 3.6 (RCCC:
+receiver-credit congestion control), as modelled in its simulator, uet-htsim.
+
+Flows that wait are served in turn on the clock of the port record (as in eqds). While that runs
+idle, flows that want nothing are pulled slowly ahead of their demand, up to one product of link and
+round trip, so that their next message need not ask first. With an oversubscribed core the share of
+marks lowers the rate of the whole port, and its absence restores it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congestion.api import credit_policy, record
+from congestion.credit.eqds import FAR, PULLS_MAX, bytes_in, reserve
+from congestion.promises import Promises
+
+Flow = record(
+    begun=int,
+    waiting=int,  # 1: a place is reserved
+    turn_ns=int,  # when it is due
+    seen_bytes=int,  # of received_bytes, counted into the port
+)
+
+Port = record(
+    clock_ns=int,  # the next free place
+    rate_share=float,  # of the link, in force; 0: not begun
+    congestion=float,  # g: smoothed share of marks
+    marked_segments=float,  # since adapt_ns
+    received_segments=float,
+    calm_rounds=int,  # without a mark
+    adapt_ns=int,
+    wait_ns=int,  # until the next adaptation
+)
+
+Params = record(
+    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
+    link_share=0.99,  # the pacer's, so that no queue builds before the port
+    pull_segments=4,
+    speculative_ns=100_000,  # of the link: a first product, and what idle flows are pulled ahead
+    ahead_ns=500_000,  # of the link, that a flow may be granted and not have sent
+    late_ns=50_000,  # by which the pacer catches up after a late tick
+    slow_ns=100_000,  # between looks at an idle flow
+    oversubscription=1.0,  # of the core; at 1 marks do not change the rate
+    adapt_ns=150_000,  # one and a half round trips, half to one and a half times, by chance
+    congestion_limit=0.3,
+    decrease_gain=0.5,
+    increase=0.01,  # of the link, doubled by each calm round
+    doublings_max=5,
+)
+
+
+def adapt(flow: Any, port: Any, params: Any, event: Any) -> None:
+    """The port's rate, by the marks on all its flows."""
+    segment_bytes = max(float(event.segment_bytes), 1.0)
+    port.received_segments += (
+        max(float(event.received_bytes) - flow.seen_bytes, 0.0) / segment_bytes
+    )
+    port.marked_segments += max(event.ecn_segments, 0)
+    flow.seen_bytes = event.received_bytes
+    if port.rate_share <= 0.0:
+        port.rate_share = 1.0
+        port.adapt_ns = event.now_ns
+        port.wait_ns = params.adapt_ns
+    if params.oversubscription <= 1.0 or event.now_ns - port.adapt_ns < port.wait_ns:
+        return
+    share = min(port.marked_segments / max(port.received_segments, 1.0), 1.0)
+    port.congestion += 0.5 * (share - port.congestion)
+    if port.congestion > params.congestion_limit:
+        excess = port.congestion - params.congestion_limit
+        port.rate_share *= 1.0 - params.decrease_gain * excess
+        port.calm_rounds = 0
+    elif port.marked_segments == 0.0:
+        step = params.increase
+        for doubling in range(8):
+            if doubling < min(port.calm_rounds, params.doublings_max):
+                step *= 2.0
+        port.rate_share += step
+        port.calm_rounds += 1
+    else:
+        port.calm_rounds = 0
+    floor = max(0.9 / params.oversubscription, 0.01)
+    port.rate_share = min(max(port.rate_share, floor), 1.0)
+    port.marked_segments = 0.0
+    port.received_segments = 0.0
+    port.adapt_ns = event.now_ns
+    port.wait_ns = int(params.adapt_ns * (0.5 + event.rand))
+
+
+def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> None:
+    adapt(flow, port, params, event)
+    now_ns = min(max(event.now_ns, 0), FAR)
+    received_bytes = min(max(event.received_bytes, 0), FAR)
+    granted_bytes = min(max(event.granted_bytes, 0), FAR)
+    product_bytes = bytes_in(params, event, params.speculative_ns)
+    if flow.begun == 0:
+        flow.begun = 1
+        granted_bytes = max(granted_bytes, received_bytes + product_bytes)
+    pull_bytes = params.pull_segments * min(max(event.segment_bytes, 1), FAR)
+    ahead_bytes = received_bytes + bytes_in(params, event, params.ahead_ns)
+    limit_bytes = min(event.demand_bytes, ahead_bytes)
+    for _ in range(PULLS_MAX):
+        if granted_bytes >= limit_bytes:
+            flow.waiting = 0
+            break
+        if flow.waiting == 0:
+            reserve(flow, port, params, event, now_ns, port.rate_share)
+        if now_ns < flow.turn_ns:
+            break
+        flow.waiting = 0
+        granted_bytes = min(granted_bytes + pull_bytes, limit_bytes)
+    result.next_tick_ns = -1
+    if granted_bytes < limit_bytes:
+        result.next_tick_ns = max(flow.turn_ns, now_ns)
+    elif granted_bytes < received_bytes + product_bytes:
+        if port.clock_ns <= now_ns - params.late_ns:  # nobody waits: a slow pull
+            reserve(flow, port, params, event, now_ns, port.rate_share)
+            flow.waiting = 0
+            granted_bytes = min(granted_bytes + pull_bytes, received_bytes + product_bytes)
+        result.next_tick_ns = now_ns + params.slow_ns
+    result.granted_bytes = max(granted_bytes, event.granted_bytes)
+
+
+def on_start(flow: Any, port: Any, params: Any, event: Any, result: Any) -> None:
+    flow.seen_bytes = event.received_bytes
+    result.granted_bytes = event.granted_bytes
+    result.next_tick_ns = -1
+
+
+POLICY = credit_policy(
+    "rccc",
+    flow=Flow,
+    port=Port,
+    params=Params,
+    on_start=on_start,
+    on_demand=on_demand,
+    on_tick=on_demand,
+    promises=Promises(
+        source="Ultra Ethernet Specification 1.0, section 3.6 (RCCC)",
+        signals=("credit", "ecn", "chance"),
+        state_bytes_max=96,
+    ),
+)
