@@ -113,8 +113,11 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
 }
 
 void FlowReceiver::on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept {
-  if (credit_ == nullptr || path >= path_count_) return;
-  static_cast<void>(credit_->on_demand(now_ns, demand_bytes, static_cast<u64>(counters_.bytes_received)));
+  if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_) return;
+  // Who still asks after the limit was lifted has not heard of it.
+  if (credit_ != nullptr) {
+    static_cast<void>(credit_->on_demand(now_ns, demand_bytes, static_cast<u64>(counters_.bytes_received)));
+  }
   last_path_ = path;
   acks_.on_due(path);
 }

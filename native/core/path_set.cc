@@ -84,6 +84,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   const bool valid = answered && result.path >= 0 && result.path < count;
   std::size_t wanted = valid ? static_cast<std::size_t>(result.path) : static_cast<std::size_t>(event.rand * 256.0);
   wanted %= paths_.size();
+  if (!valid || !eligible(wanted) || result.burst_bytes < 0) ++shared_->counters.results_corrected;
   const bool avoided = request.avoid_path == static_cast<int>(wanted) && (usable_count_ > 1 || usable_count_ == 0);
   Pick pick;
   pick.path = valid && !avoided && eligible(wanted) && room(wanted, request.segment_bytes)

@@ -20,6 +20,7 @@ struct StackCounters {
   i64 bad_crc = 0;  // header or payload
   i64 stray = 0;    // no such flow or peer, or another token
   i64 policies_failed = 0;
+  i64 results_corrected = 0;  // answers of policies that were out of range: clamped, or replaced by the core's own
 };
 
 struct Shared {

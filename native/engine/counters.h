@@ -45,6 +45,7 @@ namespace weft::engine {
   X(wakeups, "times an engine woke from sleep")                        \
   X(loops, "rounds of the engines' loops")                             \
   X(events_policy_failed, "policies replaced by fixed after an error") \
+  X(results_corrected, "answers of policies out of range: corrected")  \
   X(strangers_refused, "control connections refused or timed out in the handshake")
 
 #define WEFT_COUNTER_FIELD(name, sentence) std::int64_t name = 0;

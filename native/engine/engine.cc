@@ -357,6 +357,7 @@ EngineCounters Engine::counters() const {
   counters.wakeups = wakeups_;
   counters.loops = loops_;
   counters.events_policy_failed = stack.policies_failed;
+  counters.results_corrected = stack.results_corrected;
   return counters;
 }
 

@@ -282,6 +282,16 @@ void Rig::close_if_due() {
   }
 }
 
+void Rig::swap_if_due() {
+  for (; next_swap_ < schedule_.swaps.size() && schedule_.swaps[next_swap_].at_ns <= now_ns_; ++next_swap_) {
+    const PolicySwap& swap = schedule_.swaps[next_swap_];
+    if (dead(swap.end)) continue;
+    if (!sides_[swap.end]->stack.set_default(now_ns_, swap.family, swap.choice, false)) {
+      violate("swap", "a policy could not be replaced");
+    }
+  }
+}
+
 bool Rig::step() {
   const i64 next = next_ns();
   if (next == core::kNever) return false;
@@ -307,6 +317,7 @@ bool Rig::step() {
     drain_events(end);
     pump(end);
   }
+  swap_if_due();
   close_if_due();
   check_step();
   return true;
@@ -335,6 +346,7 @@ i64 Rig::next_ns() const noexcept {
       next = std::min(next, std::max(side.receives[side.next_receive]->receive_ns, now_ns_ + 50'000));
     }
   }
+  if (!closed_ && next_swap_ < schedule_.swaps.size()) next = std::min(next, schedule_.swaps[next_swap_].at_ns);
   if (!closed_ && schedule_.close_at_ns >= now_ns_) next = std::min(next, schedule_.close_at_ns);
   if (schedule_.dies_at_ns >= now_ns_) next = std::min(next, schedule_.dies_at_ns);
   return next;

@@ -11,6 +11,14 @@
 
 namespace weft::sim {
 
+// Another policy on an end's live flows.
+struct PolicySwap {
+  i64 at_ns = 0;
+  int end = 0;
+  policy::Family family = policy::Family::window;
+  core::PolicyChoice choice;
+};
+
 struct Schedule {
   u64 seed = 1;
   u16 paths = 4;
@@ -29,12 +37,13 @@ struct Schedule {
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
   i64 window_bytes_max = 1 << 20;
-  i64 peer_silence_ns = 2'000'000'000;
+  i64 peer_silence_ns = 5'000'000'000;  // 25 timeouts: at 30 % loss silence by chance is out of the question
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
+  std::vector<PolicySwap> swaps;  // in order of time
 };
 
 struct RunReport {
@@ -83,6 +92,7 @@ class Rig {
   void on_peer_closed(int end, u64 held);
   void fail_outstanding(int end, Status status);
   void close_if_due();
+  void swap_if_due();
   i64 next_ns() const noexcept;
   std::vector<std::unique_ptr<Transfer>>& transfers_of(int end);
   bool dead(int end) const noexcept { return end == 1 && schedule_.dies_at_ns >= 0 && now_ns_ >= schedule_.dies_at_ns; }
@@ -102,6 +112,7 @@ class Rig {
   i64 now_ns_ = 1'000'000;
   i64 outstanding_ = 0;
   i64 unposted_ = 0;
+  std::size_t next_swap_ = 0;
   bool closed_ = false;
   i64 closed_ns_ = 0;
   RunReport report_;
@@ -129,6 +140,7 @@ enum FaultKind : u32 {
   kStray = 256,
   kEarlyClose = 512,
   kTooLong = 1024,
+  kSwap = 2048,
 };
 u32 fault_kinds(const Schedule& schedule) noexcept;
 u64 schedule_hash(const Schedule& schedule) noexcept;

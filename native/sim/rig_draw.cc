@@ -34,6 +34,24 @@ void draw_faults(Schedule* schedule, core::Random& random) {
   }
 }
 
+void draw_swaps(Schedule* schedule, const PolicyMenu& menu, core::Random& random) {
+  i64 at_ns = 1'000'000;
+  for (u64 left = 1 + random.next() % 8; left != 0; --left) {
+    PolicySwap swap;
+    swap.at_ns = at_ns += static_cast<i64>(random.next() % 1'000'000);
+    swap.end = static_cast<int>(random.next() % 2);
+    swap.family = static_cast<policy::Family>(1 + random.next() % 4);
+    const std::vector<core::PolicyChoice>& choices = swap.family == policy::Family::window ? menu.window
+                                                     : swap.family == policy::Family::path ? menu.path
+                                                     : swap.family == policy::Family::loss ? menu.loss
+                                                                                           : menu.credit;
+    swap.choice = draw_policy(choices, random);
+    const bool none = swap.family == policy::Family::credit && random.next() % 2 == 0;
+    if (none) swap.choice = {};
+    schedule->swaps.push_back(swap);
+  }
+}
+
 }  // namespace
 
 u64 draw_bytes(const Schedule& schedule, core::Random& random) noexcept {
@@ -72,6 +90,7 @@ Schedule draw_schedule(u64 seed, const PolicyMenu& menu) {
   if (coin(0.08)) schedule.dies_at_ns = 1'000'000 + static_cast<i64>(random.next() % 3'000'000);
   if (coin(0.08)) schedule.close_at_ns = 1'000'000 + static_cast<i64>(random.next() % 3'000'000);
   if (coin(0.08)) schedule.send_too_long = true;
+  if (coin(0.2)) draw_swaps(&schedule, menu, random);
   return schedule;
 }
 
@@ -88,6 +107,7 @@ u32 fault_kinds(const Schedule& schedule) noexcept {
   if (schedule.faults.stray > 0) kinds |= kStray;
   if (schedule.close_at_ns >= 0) kinds |= kEarlyClose;
   if (schedule.send_too_long) kinds |= kTooLong;
+  if (!schedule.swaps.empty()) kinds |= kSwap;
   return kinds;
 }
 
@@ -113,6 +133,10 @@ u64 schedule_hash(const Schedule& schedule) noexcept {
     mix(outage.path);
     mix(static_cast<u64>(outage.from_ns));
     mix(static_cast<u64>(outage.until_ns));
+  }
+  for (const PolicySwap& swap : schedule.swaps) {
+    mix(static_cast<u64>(swap.at_ns));
+    mix(static_cast<u64>(swap.end) << 8 | static_cast<u64>(swap.family));
   }
   return hash;
 }

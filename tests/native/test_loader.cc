@@ -72,7 +72,7 @@ TEST(loader__an_unknown_name_lists_what_exists) {
   std::string error;
   CHECK(find(Family::path, "teleport", {policies()}, &error) == nullptr);
   CHECK(has(error, "no path policy 'teleport'"));
-  CHECK(has(error, "fixed, oblivious, power_of_two"));
+  CHECK(has(error, "fixed, flowlet, mixed, oblivious, plb, power_of_two"));
 }
 
 TEST(loader__a_policy_of_another_family_is_refused) {

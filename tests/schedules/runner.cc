@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "native/policy/loader.h"
@@ -16,15 +18,16 @@
 namespace weft::sim {
 namespace {
 
-constexpr std::array<const char*, 11> kKinds = {"loss",  "reorder",     "duplicate", "corrupt",
+constexpr std::array<const char*, 12> kKinds = {"loss",  "reorder",     "duplicate", "corrupt",
                                                 "delay", "dead_path",   "dead_peer", "replay",
-                                                "stray", "early_close", "too_long"};
+                                                "stray", "early_close", "too_long",  "swap"};
 
 struct Menu {
   PolicyMenu choices;
   std::vector<std::shared_ptr<const policy::Library>> libraries;
 
-  bool add(std::vector<core::PolicyChoice>* to, policy::Family family, const char* name, const std::string& directory) {
+  bool add(std::vector<core::PolicyChoice>* to, policy::Family family, const std::string& name,
+           const std::string& directory) {
     std::string error;
     libraries.push_back(policy::find(family, name, {directory}, &error));
     if (libraries.back() == nullptr) {
@@ -87,15 +90,31 @@ void print(u64 schedules, const Totals& totals) {
   std::printf("]}\n");
 }
 
+// Every policy that ships: whatever they decide, the core's promises hold.
 bool fill(Menu* menu, const std::string& directory) {
   PolicyMenu& to = menu->choices;
-  using policy::Family;
+  const std::pair<policy::Family, std::vector<core::PolicyChoice>*> lists[] = {
+      {policy::Family::window, &to.window},
+      {policy::Family::path, &to.path},
+      {policy::Family::loss, &to.loss},
+      {policy::Family::credit, &to.credit},
+  };
+  std::set<std::string> stems;  // sorted: a seed is the same run on every machine
+  std::error_code failed;
+  for (const auto& file : std::filesystem::directory_iterator(directory, failed)) {
+    if (file.path().extension() == ".so") stems.insert(file.path().stem().string());
+  }
   bool ok = true;
-  for (const char* name : {"swift", "fixed"}) ok = ok && menu->add(&to.window, Family::window, name, directory);
-  for (const char* name : {"power_of_two", "oblivious", "fixed"})
-    ok = ok && menu->add(&to.path, Family::path, name, directory);
-  for (const char* name : {"rack", "fixed"}) ok = ok && menu->add(&to.loss, Family::loss, name, directory);
-  for (const char* name : {"grant", "fixed"}) ok = ok && menu->add(&to.credit, Family::credit, name, directory);
+  for (const auto& [family, list] : lists) {
+    const std::string prefix = std::string(policy::family_name(family)) + "_";
+    for (const std::string& stem : stems) {
+      if (stem.starts_with(prefix)) ok = ok && menu->add(list, family, stem.substr(prefix.size()), directory);
+    }
+    if (list->empty()) {
+      std::fprintf(stderr, "weft_schedules: no %s policies in %s\n", policy::family_name(family), directory.c_str());
+      return false;
+    }
+  }
   return ok;
 }
 
