@@ -24,7 +24,7 @@ struct params {
   int64_t rtt_ns_min;
   double reference_bytes, reference_ns, slowness_max, segment_bytes_max, proportional_segments, fair_segments,
       steady_segments, fast_gain, fast_delay_ns, decrease_gain, decrease_max, base_smoothing, smoothing_per_byte,
-      unmarked_share, window_multiple, adapt_share, adapt_targets, adjust_segments;
+      unmarked_share, window_multiple, hold_ns, adapt_share, adapt_targets, adjust_segments;
   int64_t timeout_limit;
 };
 
@@ -37,9 +37,8 @@ static inline void measure(struct flow* f, const struct params* p, const struct 
   if (f->base_ns == 0.0 || e->rtt_min_ns <= 0) f->base_ns = least_ns;
   f->base_ns += p->base_smoothing * (least_ns - f->base_ns);
   double link = e->link_bytes_per_s > 0 ? (double)e->link_bytes_per_s : p->link_bytes_per_s;
-  double product_bytes = link * f->base_ns * 1e-9;
-  f->scale = product_bytes / p->reference_bytes;
-  f->most_bytes = p->window_multiple * product_bytes;
+  f->scale = link * f->base_ns * 1e-9 / p->reference_bytes;
+  f->most_bytes = p->window_multiple * link * (f->base_ns + p->hold_ns) * 1e-9;
 }
 
 static inline void answer(struct flow* f, const struct event* e, struct result* r) {

@@ -11,6 +11,7 @@ from typing import Any
 from congestion.api import GOOD, TIMEOUT, path_policy, record
 from congestion.paths.bitmap import visited, weigh
 from congestion.paths.oblivious import barred
+from congestion.paths.reps import UNANSWERED_MAX, answered
 from congestion.promises import Promises
 
 Flow = record(
@@ -22,7 +23,7 @@ Flow = record(
     width=int,
 )
 
-Path = record(penalty=int, silent=int)  # as in bitmap
+Path = record(penalty=int, silent=int, unanswered=int)  # as in bitmap, and as in reps
 
 Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # as in bitmap
 
@@ -44,6 +45,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     chosen = recycled(flow, paths, event)
     if chosen < 0:
         chosen = visited(flow, paths, params, event)
+    paths[chosen].unanswered = min(paths[chosen].unanswered + 1, UNANSWERED_MAX)
     result.path = chosen
     result.burst_bytes = params.burst_bytes
 
@@ -51,14 +53,18 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     index = min(max(event.path, 0), len(paths) - 1)
     weigh(paths[index], params, event)
-    if event.kind == GOOD:
-        flow.queue[flow.head] = index + 1
-        flow.head = (flow.head + 1) % len(flow.queue)
-        flow.waiting = min(flow.waiting + 1, len(flow.queue))
-    elif event.kind == TIMEOUT:
+    if event.kind == TIMEOUT:
+        paths[index].unanswered = 0
         for place in range(len(flow.queue)):
             if flow.queue[place] == index + 1:
                 flow.queue[place] = 0
+    else:
+        bursts = answered(paths[index], params, event)
+        for turn in range(len(flow.queue)):
+            if event.kind == GOOD and turn < bursts:
+                flow.queue[flow.head] = index + 1
+                flow.head = (flow.head + 1) % len(flow.queue)
+                flow.waiting = min(flow.waiting + 1, len(flow.queue))
     result.path = index
     result.burst_bytes = params.burst_bytes
 

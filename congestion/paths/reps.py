@@ -3,9 +3,10 @@
 Never touches RTT. Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
 Balancing and Failure Mitigation", arXiv 2407.21625, section 3.
 
-What the paper keeps in 193 bits is a ring of eight paths that is shared by the peer's flows. Two
-additions, as paths here are few and known by name: one that timed out leaves the ring, and one that
-may not be used is passed over.
+What the paper keeps in 193 bits is a ring of eight paths, here shared by the peer's flows. In the
+paper a packet has one acknowledgment; here a burst may have many, or share one with others: a path
+is recycled as often as it took a burst, and no more. Two additions, as paths here are few and known
+by name: one that timed out leaves the ring, and one that may not be used is passed over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from congestion.api import GOOD, TIMEOUT, path_policy, record
 from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
+UNANSWERED_MAX = 1_024  # losses leave bursts unanswered
+
 Flow = record(
     ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that came back unmarked, plus one; 0: none
     head=int,  # where the next is written
@@ -25,6 +28,8 @@ Flow = record(
     frozen=int,  # 1: cycle over the ring, used or not, and learn no other way
     frozen_ns=int,
 )
+
+Path = record(unanswered=int)  # bursts that it took, less those it was recycled for
 
 Params = record(
     burst_bytes=65_536,
@@ -62,6 +67,15 @@ def forget(flow: Any, path: int) -> None:
             flow.ring[place] = 0
 
 
+def answered(path: Any, params: Any, event: Any) -> Any:
+    """For how many bursts this feedback stands; a probe's for one."""
+    if event.bytes <= 0:
+        return 1
+    bursts = min(max(event.bytes // max(params.burst_bytes, 1), 1), path.unanswered)
+    path.unanswered -= bursts
+    return bursts
+
+
 def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     if flow.frozen != 0 and event.now_ns - flow.frozen_ns >= params.freeze_ns:
         flow.frozen = 0
@@ -77,21 +91,26 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         chosen = recycled(flow, paths, event)
     if chosen < 0:
         chosen = drawn(paths, event)
+    paths[chosen].unanswered = min(paths[chosen].unanswered + 1, UNANSWERED_MAX)
     result.path = chosen
     result.burst_bytes = params.burst_bytes
 
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     index = min(max(event.path, 0), len(paths) - 1)
-    if event.kind == GOOD:
-        flow.ring[flow.head] = index + 1
-        flow.head = (flow.head + 1) % len(flow.ring)
-        flow.fresh = min(flow.fresh + 1, len(flow.ring))
-    elif event.kind == TIMEOUT:
+    if event.kind == TIMEOUT:
+        paths[index].unanswered = 0
         forget(flow, index)
         if flow.frozen == 0 and flow.explore == 0:
             flow.frozen = 1
             flow.frozen_ns = event.now_ns
+    else:
+        bursts = answered(paths[index], params, event)
+        for turn in range(len(flow.ring)):
+            if event.kind == GOOD and turn < bursts:
+                flow.ring[flow.head] = index + 1
+                flow.head = (flow.head + 1) % len(flow.ring)
+                flow.fresh = min(flow.fresh + 1, len(flow.ring))
     result.path = index
     result.burst_bytes = params.burst_bytes
 
@@ -99,6 +118,7 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
 POLICY = path_policy(
     "reps",
     flow=Flow,
+    path=Path,
     params=Params,
     pick=pick,
     on_feedback=on_feedback,

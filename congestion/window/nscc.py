@@ -54,7 +54,8 @@ Params = record(
     base_smoothing=0.125,
     smoothing_per_byte=7.63e-7,  # 0.0125 for an acknowledgment of 16 KiB
     unmarked_share=0.25,  # of a round trip: what delay without marks counts as
-    window_multiple=1.5,  # of link times round trip
+    window_multiple=1.5,  # of link times round trip, with what receivers hold:
+    hold_ns=30_000.0,  # acknowledgments, on purpose
     adapt_share=0.125,  # of the largest window: to achieve less is a collapse
     adapt_targets=4.0,  # delay that suggests one
     adjust_segments=8.0,
@@ -71,9 +72,8 @@ def measure(flow: Any, params: Any, event: Any) -> None:
     link = params.link_bytes_per_s
     if event.link_bytes_per_s > 0:
         link = float(event.link_bytes_per_s)
-    product_bytes = link * flow.base_ns * 1e-9
-    flow.scale = product_bytes / params.reference_bytes
-    flow.most_bytes = params.window_multiple * product_bytes
+    flow.scale = link * flow.base_ns * 1e-9 / params.reference_bytes
+    flow.most_bytes = params.window_multiple * link * (flow.base_ns + params.hold_ns) * 1e-9
 
 
 def answer(flow: Any, event: Any, result: Any, window_bytes: float) -> None:

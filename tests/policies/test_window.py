@@ -270,7 +270,7 @@ def test_cubic__idle_time_is_not_on_the_curve() -> None:
 
 
 def nscc(window_bytes: float, **params: float) -> WindowRig:
-    return WindowRig("nscc", window_bytes / 4_096, REFERENCE, rtt_ns_min=0, **params)
+    return WindowRig("nscc", window_bytes / 4_096, REFERENCE, rtt_ns_min=0, hold_ns=0, **params)
 
 
 def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
@@ -281,7 +281,7 @@ def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
 
 
 def test_nscc__starts_with_one_and_a_half_products() -> None:
-    rig = WindowRig("nscc", 0, REFERENCE, rtt_ns_min=0)
+    rig = WindowRig("nscc", 0, REFERENCE, rtt_ns_min=0, hold_ns=0)
     assert rig.start * 4_096 == 225_000  # 100 Gb/s times 12 us is 150 KB
 
 
