@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from congestion.api import ECN, GOOD, NACK, TIMEOUT, path_policy, record
+from congestion.api import NACK, TIMEOUT, path_policy, record
 from congestion.paths.oblivious import barred
+from congestion.paths.reps import verdict
 from congestion.paths.round_robin import STEPS, advanced
 from congestion.promises import Promises
 
@@ -19,6 +20,8 @@ Flow = record(turn=int, mask=int, width=int)  # as in round_robin
 Path = record(
     penalty=int,  # visits that still pass it over
     silent=int,  # 1: timed out, and nothing came back since
+    heard_bytes=float,  # these two as in reps: a burst's worth of bytes is judged as one
+    marked=int,
 )
 
 Params = record(
@@ -50,18 +53,22 @@ def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
     return best
 
 
-def weigh(path: Any, params: Any, event: Any) -> None:
+def weigh(path: Any, params: Any, event: Any) -> Any:
+    """Penalties, and how many bursts came through unmarked."""
     if event.kind == TIMEOUT:
         path.silent = 1
         path.penalty = params.penalty_max
-    elif event.kind == NACK:
+        return 0
+    if event.kind == NACK:
         path.penalty = min(path.penalty + params.nack_penalty, params.penalty_max)
-    elif event.kind == ECN or event.kind == GOOD:
-        if path.silent != 0:
-            path.silent = 0
-            path.penalty = 0
-        if event.kind == ECN:
-            path.penalty = min(path.penalty + params.ecn_penalty, params.penalty_max)
+        return 0
+    if path.silent != 0:
+        path.silent = 0
+        path.penalty = 0
+    bursts = verdict(path, params, event)
+    if bursts < 0:
+        path.penalty = min(path.penalty - bursts * params.ecn_penalty, params.penalty_max)
+    return bursts
 
 
 def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -86,7 +93,7 @@ POLICY = path_policy(
     promises=Promises(
         source="uet-htsim, bitmap; OCP MRC 1.0, path states",
         signals=("ecn", "timeout", "chance"),
-        state_bytes_max=64,
+        state_bytes_max=80,
         spreads=True,
         dead_path_picks=64,
         heals_picks=512,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from congestion.api import GOOD, TIMEOUT, path_policy, record
+from congestion.api import TIMEOUT, path_policy, record
 from congestion.paths.bitmap import visited, weigh
 from congestion.paths.oblivious import barred
-from congestion.paths.reps import UNANSWERED_MAX, answered
 from congestion.promises import Promises
 
 Flow = record(
@@ -23,7 +22,7 @@ Flow = record(
     width=int,
 )
 
-Path = record(penalty=int, silent=int, unanswered=int)  # as in bitmap, and as in reps
+Path = record(penalty=int, silent=int, heard_bytes=float, marked=int)  # as in bitmap
 
 Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # as in bitmap
 
@@ -45,26 +44,20 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     chosen = recycled(flow, paths, event)
     if chosen < 0:
         chosen = visited(flow, paths, params, event)
-    paths[chosen].unanswered = min(paths[chosen].unanswered + 1, UNANSWERED_MAX)
     result.path = chosen
     result.burst_bytes = params.burst_bytes
 
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     index = min(max(event.path, 0), len(paths) - 1)
-    weigh(paths[index], params, event)
-    if event.kind == TIMEOUT:
-        paths[index].unanswered = 0
-        for place in range(len(flow.queue)):
-            if flow.queue[place] == index + 1:
-                flow.queue[place] = 0
-    else:
-        bursts = answered(paths[index], params, event)
-        for turn in range(len(flow.queue)):
-            if event.kind == GOOD and turn < bursts:
-                flow.queue[flow.head] = index + 1
-                flow.head = (flow.head + 1) % len(flow.queue)
-                flow.waiting = min(flow.waiting + 1, len(flow.queue))
+    bursts = weigh(paths[index], params, event)
+    for turn in range(len(flow.queue)):
+        if turn < bursts:
+            flow.queue[flow.head] = index + 1
+            flow.head = (flow.head + 1) % len(flow.queue)
+            flow.waiting = min(flow.waiting + 1, len(flow.queue))
+        if event.kind == TIMEOUT and flow.queue[turn] == index + 1:
+            flow.queue[turn] = 0
     result.path = index
     result.burst_bytes = params.burst_bytes
 
@@ -79,7 +72,7 @@ POLICY = path_policy(
     promises=Promises(
         source="uet-htsim, mixed",
         signals=("ecn", "timeout", "chance"),
-        state_bytes_max=208,
+        state_bytes_max=224,
         dead_path_picks=64,
         heals_picks=512,
     ),

@@ -3,21 +3,19 @@
 Never touches RTT. Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
 Balancing and Failure Mitigation", arXiv 2407.21625, section 3.
 
-What the paper keeps in 193 bits is a ring of eight paths, here shared by the peer's flows. In the
-paper a packet has one acknowledgment; here a burst may have many, or share one with others: a path
-is recycled as often as it took a burst, and no more. Two additions, as paths here are few and known
-by name: one that timed out leaves the ring, and one that may not be used is passed over.
+What the paper keeps in 193 bits is a ring of eight paths, here shared by the peer's flows. There a
+packet has one acknowledgment; here a burst may have many, or share one, so that a burst's worth of
+bytes is judged as one, marked if any of it was. Two additions, as paths here are few and
+known by name: one that timed out leaves the ring, and one that may not be used is passed over.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from congestion.api import GOOD, TIMEOUT, path_policy, record
+from congestion.api import ECN, GOOD, TIMEOUT, path_policy, record
 from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
-
-UNANSWERED_MAX = 1_024  # losses leave bursts unanswered
 
 Flow = record(
     ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that came back unmarked, plus one; 0: none
@@ -29,7 +27,10 @@ Flow = record(
     frozen_ns=int,
 )
 
-Path = record(unanswered=int)  # bursts that it took, less those it was recycled for
+Path = record(
+    heard_bytes=float,  # acknowledged since the last verdict
+    marked=int,  # 1: some of them with a mark
+)
 
 Params = record(
     burst_bytes=65_536,
@@ -67,12 +68,18 @@ def forget(flow: Any, path: int) -> None:
             flow.ring[place] = 0
 
 
-def answered(path: Any, params: Any, event: Any) -> Any:
-    """For how many bursts this feedback stands; a probe's for one."""
-    if event.bytes <= 0:
-        return 1
-    bursts = min(max(event.bytes // max(params.burst_bytes, 1), 1), path.unanswered)
-    path.unanswered -= bursts
+def verdict(path: Any, params: Any, event: Any) -> Any:
+    """How many bursts came through unmarked, less than 0 with a mark; 0: it is too soon."""
+    path.heard_bytes += max(event.bytes, 0)
+    if event.kind == ECN:
+        path.marked = 1
+    if path.heard_bytes < params.burst_bytes and path.inflight_bytes > 0:
+        return 0
+    bursts = int(min(max(path.heard_bytes / max(params.burst_bytes, 1), 1.0), 16.0))
+    if path.marked != 0:
+        bursts = -bursts
+    path.heard_bytes = 0.0
+    path.marked = 0
     return bursts
 
 
@@ -91,7 +98,6 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         chosen = recycled(flow, paths, event)
     if chosen < 0:
         chosen = drawn(paths, event)
-    paths[chosen].unanswered = min(paths[chosen].unanswered + 1, UNANSWERED_MAX)
     result.path = chosen
     result.burst_bytes = params.burst_bytes
 
@@ -99,15 +105,14 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     index = min(max(event.path, 0), len(paths) - 1)
     if event.kind == TIMEOUT:
-        paths[index].unanswered = 0
         forget(flow, index)
         if flow.frozen == 0 and flow.explore == 0:
             flow.frozen = 1
             flow.frozen_ns = event.now_ns
-    else:
-        bursts = answered(paths[index], params, event)
+    elif event.kind == ECN or event.kind == GOOD:
+        bursts = verdict(paths[index], params, event)
         for turn in range(len(flow.ring)):
-            if event.kind == GOOD and turn < bursts:
+            if turn < bursts:
                 flow.ring[flow.head] = index + 1
                 flow.head = (flow.head + 1) % len(flow.ring)
                 flow.fresh = min(flow.fresh + 1, len(flow.ring))
@@ -125,7 +130,7 @@ POLICY = path_policy(
     promises=Promises(
         source="Bonato et al., arXiv 2407.21625, section 3",
         signals=("ecn", "timeout", "chance"),
-        state_bytes_max=144,
+        state_bytes_max=152,
         dead_path_picks=64,
     ),
 )

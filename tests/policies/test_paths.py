@@ -190,6 +190,41 @@ def test_reps__a_timeout_freezes_the_ring_for_ten_milliseconds_then_sixteen_expl
     assert picks(rig, 1, now_ns=start_ns + 11 * MS) == [7]
 
 
+def acknowledge(rig: Rig, kinds: list[int], each_bytes: int, inflight: int = 1 << 20) -> None:
+    rig.shared["inflight_bytes"] = inflight
+    for kind in kinds:
+        rig.call("on_feedback", kind=kind, path=3, bytes=each_bytes, n_paths=len(rig.shared))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "each_bytes", "entries"),
+    [
+        ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB, in many acknowledgments
+        ([GOOD], 262_144, 4),  # four in one
+        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a mark counts for its whole burst
+        ([GOOD] * 3, 8_192, 0),  # too soon
+    ],
+)
+def test_reps__a_path_is_recycled_once_for_each_burst(
+    kinds: list[int], each_bytes: int, entries: int
+) -> None:
+    rig = peer("reps", 64)
+    acknowledge(rig, kinds, each_bytes)
+    assert rig.state("fresh") == entries
+
+
+def test_reps__the_last_of_a_path_is_judged_though_short_of_a_burst() -> None:
+    rig = peer("reps", 64)
+    acknowledge(rig, [GOOD], 8_192, inflight=0)
+    assert rig.state("fresh") == 1
+
+
+def test_bitmap__a_marked_burst_costs_one_visit_however_often_it_is_acknowledged() -> None:
+    rig = peer("bitmap")
+    acknowledge(rig, [ECN] * 8, 8_192)
+    assert rig.shared["penalty"][3] == 1
+
+
 def test_reps__a_dead_entry_is_passed_over() -> None:
     rig = peer("reps")
     for path in (3, 6):
