@@ -15,6 +15,19 @@ from congestion.loss.fixed import FAR_NS, overdue_ns
 from congestion.promises import Promises
 
 
+def flight_ns(event: Any) -> Any:
+    """All that is in flight on this path was sent before."""
+    newest_ns = max(event.newest_inflight_sent_ns, event.newest_acked_sent_ns)
+    return max(min(min(newest_ns, FAR_NS) + 1, event.now_ns), -1)
+
+
+def timed_out_ns(event: Any) -> Any:
+    """Nothing, or the whole flight once its oldest segment has waited for a timeout (RFC 6298)."""
+    if 0 <= event.oldest_inflight_sent_ns < overdue_ns(event):
+        return flight_ns(event)
+    return -1
+
+
 def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
     result.lost_sent_before_ns = -1
@@ -22,13 +35,12 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.probe = 0
     oldest_ns = event.oldest_inflight_sent_ns
     if 0 <= oldest_ns < event.newest_acked_sent_ns:
-        replay_ns = min(max(event.newest_inflight_sent_ns, event.newest_acked_sent_ns), FAR_NS) + 1
-        result.lost_sent_before_ns = max(min(replay_ns, event.now_ns), -1)
+        result.lost_sent_before_ns = flight_ns(event)
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = overdue_ns(event)
+    result.lost_sent_before_ns = timed_out_ns(event)
     result.next_check_ns = -1
     result.probe = 0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import loss_policy, record
-from congestion.loss.fixed import overdue_ns
+from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(patience_segments=int)  # the distance in force, 0: that of the parameters
@@ -53,7 +53,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     paths[min(max(event.path, 0), len(paths) - 1)].overtook_segments = 0.0
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = overdue_ns(event)
+    result.lost_sent_before_ns = timed_out_ns(event)
     result.next_check_ns = -1
     result.probe = 0
 

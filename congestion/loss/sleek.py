@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from congestion.api import loss_policy, record
-from congestion.loss.fixed import FAR_NS, overdue_ns
+from congestion.loss.fixed import FAR_NS
+from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(
@@ -100,9 +101,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     path = paths[min(max(event.path, 0), len(paths) - 1)]
     judge(flow, path, params, event, result)
-    late_ns = overdue_ns(event)
-    if 0 <= event.oldest_inflight_sent_ns < late_ns:
-        result.lost_sent_before_ns = max(result.lost_sent_before_ns, late_ns)
+    result.lost_sent_before_ns = max(result.lost_sent_before_ns, timed_out_ns(event))
 
 
 POLICY = loss_policy(

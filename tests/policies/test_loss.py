@@ -56,6 +56,14 @@ def test_loss__order_is_no_loss(name: str) -> None:
         assert answer["lost_below_seq"] == -1
 
 
+@pytest.mark.parametrize("name", ["go_back_n", "selective", "sleek"])
+def test_loss__a_timeout_of_the_oldest_gives_up_the_flight(name: str) -> None:
+    """Else the rest of a dead path's flight would wait for one doubled timeout after the other."""
+    flight: dict[str, Any] = {"oldest_inflight": 9_000, "newest_inflight": 9_990}
+    answer = tell(loss(name), 10_000, "on_timer", **flight)
+    assert answer["lost_sent_before_ns"] == 9_990 * US + 1
+
+
 def test_go_back_n__a_hole_costs_the_whole_flight_of_its_path() -> None:
     rig = loss("go_back_n")
     answer = tell(rig, 10_000, newest_acked=9_900, oldest_inflight=9_899, newest_inflight=9_990)
