@@ -77,7 +77,13 @@ Arena::Arena(const ArenaPlan& plan) : plan_(plan), burst_(std::make_unique<core:
   for (u32 host = 0; host < hosts; ++host) agenda_.set(kBeginNs, host);
 }
 
-Arena::~Arena() = default;
+// Headers in flight belong to a pool that frees only what was given back.
+Arena::~Arena() {
+  Packet packet;
+  for (Link& link : links_) {
+    while (link.discard(&packet)) headers_.give(packet);
+  }
+}
 
 void Arena::listen() {
   const std::size_t event_bytes = policy::fixed(plan_.record_family).event_bytes;

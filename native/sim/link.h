@@ -43,6 +43,18 @@ class Link {
   // The next datagram that has come to its end; false when none has.
   bool poll(i64 now_ns, Packet* out);
 
+  // Whatever is still in it, in no order: for who takes the network down.
+  bool discard(Packet* out) noexcept {
+    if (!late_.empty()) {
+      *out = late_.back().packet;
+      late_.pop_back();
+      return true;
+    }
+    if (head_ == tail_) return false;
+    *out = at(head_++).packet;
+    return true;
+  }
+
   // What waits is served at the new rate from now on.
   void set_rate(i64 now_ns, i64 bytes_per_s);
   void set_loss(double loss) noexcept { config_.loss = loss; }
