@@ -49,7 +49,7 @@ _MEANING = {
     "oldest_inflight_sent_ns": "on this path, -1: none",
     "newest_inflight_sent_ns": "on this path, -1: none",
     "inflight_segments": "on this path",
-    "spurious_segments": "resent ones whose first copy was delivered, since the last event",
+    "spurious_segments": "of the flow: judged lost though delivered, said by this acknowledgment",
     "lost_below_seq": "-1: none",
     "lost_sent_before_ns": "-1: none; what this flow sent on this path strictly before is lost",
     "next_check_ns": "absolute; < 0: rto_ns after the oldest in flight",
@@ -58,7 +58,7 @@ _MEANING = {
     "link_bytes_per_s": "0: unknown",
     "sacked_segments": "of this flow, delivered above cumulative_seq",
     "probed_sent_ns": "when the newest probe that came back on this path had left, -1: none",
-    "probe": "1: send a probe on this path now; its return reports by on_ack with probed_sent_ns",
+    "probe": "1: probe this path now; its return calls on_ack with probed_sent_ns",
     "granted_bytes": "cumulative, never falls",
     "next_tick_ns": "absolute; < 0: none",
 }

@@ -37,7 +37,8 @@ Params = record(
 
 def reorder_ns(path: Any, params: Any, event: Any) -> Any:
     window_ns = max(path.reorder_quarters, 1) * event.rtt_min_ns // 4
-    return max(min(window_ns, event.srtt_ns), params.reorder_floor_ns)
+    # Section 6.2 caps it by the smoothed RTT, which here leaves out how long receivers hold.
+    return max(min(window_ns, event.srtt_ns + params.hold_ns), params.reorder_floor_ns)
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
@@ -82,7 +83,10 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         path.probed_ns = event.probed_sent_ns
         path.probe_back_ns = event.now_ns
     if event.spurious_segments > 0:
-        path.reorder_quarters = min(path.reorder_quarters + 1, params.reorder_quarters_max)
+        doubled = 2 * max(
+            path.reorder_quarters, 1
+        )  # a step a round trip would take too many of them
+        path.reorder_quarters = min(doubled, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
     elif event.now_ns - path.spurious_ns > params.forget_rtts * event.srtt_ns:
         path.reorder_quarters = 1

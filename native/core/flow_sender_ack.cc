@@ -205,7 +205,8 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   const bool cut_short = ack.bitmap_words == wire::kAckWordsMax;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
-    on_report(now_ns, ack.report(i), covered_end, i == 0 ? acked.spurious : 0);
+    // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.
+    on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
   return true;
 }

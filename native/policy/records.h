@@ -137,7 +137,7 @@ struct LossEvent {
   std::int64_t cumulative_seq;
   std::int64_t acked_segments;
   std::int64_t inflight_segments;  // on this path
-  std::int64_t spurious_segments;  // resent ones whose first copy was delivered, since the last event
+  std::int64_t spurious_segments;  // of the flow: judged lost though delivered, said by this acknowledgment
   std::int64_t sacked_segments;    // of this flow, delivered above cumulative_seq
   std::int64_t window_bytes;       // in force
   std::int64_t probed_sent_ns;     // when the newest probe that came back on this path had left, -1: none
@@ -171,7 +171,7 @@ struct LossResult {
   std::int64_t lost_below_seq;       // -1: none
   std::int64_t lost_sent_before_ns;  // -1: none; what this flow sent on this path strictly before is lost
   std::int64_t next_check_ns;        // absolute; < 0: rto_ns after the oldest in flight
-  std::int64_t probe;  // 1: send a probe on this path now; its return reports by on_ack with probed_sent_ns
+  std::int64_t probe;                // 1: probe this path now; its return calls on_ack with probed_sent_ns
 };
 static_assert(sizeof(LossResult) == 32);
 static_assert(offsetof(LossResult, lost_below_seq) == 0);
