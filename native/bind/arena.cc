@@ -139,14 +139,7 @@ void bind_plan(py::module_& module) {
       .def("choose", &choose, "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
       .def("choose_text", &choose_text, "The same by text with parameters, as in a knob; returns the policy's name.",
-           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
-      .def(
-          "record",
-          [](BoundPlan& self, const std::string& family, u64 decisions_max) {
-            self.record_family = family_of(family);
-            self.record_decisions_max = decisions_max;
-          },
-          "Keeps what policies of the family are asked.", py::arg("family"), py::arg("decisions_max"));
+           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{});
 }
 
 void bind_report(py::module_& module) {
@@ -157,6 +150,7 @@ void bind_report(py::module_& module) {
       .def_readonly("finished_ns", &sim::FlowReport::finished_ns)
       .def_readonly("message_ns_p50", &sim::FlowReport::message_ns_p50)
       .def_readonly("message_ns_p99", &sim::FlowReport::message_ns_p99)
+      .def_readonly("copies_max", &sim::FlowReport::copies_max)
       .def_readonly("copies_beyond_window", &sim::FlowReport::copies_beyond_window)
       .def_readonly("sent", &sim::FlowReport::sent)
       .def_readonly("segments_duplicate", &sim::FlowReport::segments_duplicate);
@@ -164,13 +158,18 @@ void bind_report(py::module_& module) {
       .def_readonly("forward", &sim::PathTotals::forward)
       .def_readonly("back", &sim::PathTotals::back)
       .def_readonly("queue_bytes_p99", &sim::PathTotals::queue_bytes_p99);
+  py::class_<sim::PortTotals>(module, "PortTotals", "What one host's receiving port took in.")
+      .def_readonly("host", &sim::PortTotals::host)
+      .def_readonly("incoming", &sim::PortTotals::in)
+      .def_readonly("queue_bytes_p99", &sim::PortTotals::queue_bytes_p99);
   py::class_<sim::Trace>(module, "Trace", "Samples: a row a time, a column a flow (or path), row after row.")
       .def_readonly("at_ns", &sim::Trace::at_ns)
       .def_readonly("window_bytes", &sim::Trace::window_bytes)
       .def_readonly("inflight_bytes", &sim::Trace::inflight_bytes)
       .def_readonly("pacing_bytes_per_s", &sim::Trace::pacing_bytes_per_s)
       .def_readonly("delivered_bytes", &sim::Trace::delivered_bytes)
-      .def_readonly("queue_bytes", &sim::Trace::queue_bytes);
+      .def_readonly("queue_bytes", &sim::Trace::queue_bytes)
+      .def_readonly("path_bytes", &sim::Trace::path_bytes);
   py::class_<sim::ArenaReport>(module, "ArenaReport", "What a run came to; `violation` is empty when all held.")
       .def_readonly("violation", &sim::ArenaReport::violation)
       .def_readonly("violations", &sim::ArenaReport::violations)
@@ -185,13 +184,8 @@ void bind_report(py::module_& module) {
       .def_readonly("storage_bytes_max", &sim::ArenaReport::storage_bytes_max)
       .def_readonly("flows", &sim::ArenaReport::flows)
       .def_readonly("paths", &sim::ArenaReport::paths)
+      .def_readonly("ports", &sim::ArenaReport::ports)
       .def_readonly("trace", &sim::ArenaReport::trace)
-      .def_property_readonly("decisions",
-                             [](const sim::ArenaReport& self) {
-                               return py::bytes(reinterpret_cast<const char*>(self.decisions.data()),
-                                                self.decisions.size());
-                             })
-      .def_readonly("decision_bytes", &sim::ArenaReport::decision_bytes)
       .def_property_readonly("recording", [](const sim::ArenaReport& self) {
         return py::bytes(reinterpret_cast<const char*>(self.recording.data()), self.recording.size());
       });

@@ -12,8 +12,6 @@ namespace {
 // Nobody reads a payload byte: place_payload is off and no CRC covers one. The address only has to be no null.
 u8 nowhere[1];
 
-bool is_there(const LinkConfig& port) noexcept { return port.bytes_per_s > 0 || port.delay_ns > 0; }
-
 }  // namespace
 
 core::Stack& Arena::stack(u32 host) { return hosts_[host]->stack; }

@@ -10,7 +10,6 @@
 #include "native/core/recording.h"
 #include "native/core/stack.h"
 #include "native/core/timer_heap.h"
-#include "native/sim/decision_log.h"
 #include "native/sim/link.h"
 #include "native/sim/wire_ledger.h"
 
@@ -54,9 +53,7 @@ struct ArenaPlan {
   i64 measure_from_ns = 0;  // goodput and fairness count from then on
   i64 trace_ns = 0;         // between samples; 0: no trace
   core::PolicyChoice window, path, loss, credit;
-  policy::Family record_family = policy::Family::window;
-  u64 record_decisions_max = 0;  // 0: none are kept
-  u64 recording_bytes_max = 0;   // of a whole recording (native/core/recording.h); 0: none. One of the two
+  u64 recording_bytes_max = 0;  // of a whole recording (native/core/recording.h); 0: none
 };
 
 struct FlowReport {
@@ -65,6 +62,7 @@ struct FlowReport {
   i64 messages = 0;
   i64 finished_ns = -1;                        // when the last planned message was whole; -1: not
   i64 message_ns_p50 = 0, message_ns_p99 = 0;  // from posting the send to the last byte's arrival
+  i64 copies_max = 0;                          // of one segment
   i64 copies_beyond_window = 0;                // of segments_resent: those that left with a full window in flight
   core::FlowCounters sent;
   i64 segments_duplicate = 0;  // that arrived again
@@ -75,11 +73,17 @@ struct PathTotals {
   i64 queue_bytes_p99 = 0;  // as arriving datagrams saw it
 };
 
+struct PortTotals {
+  u32 host = 0;
+  LinkTotals in;
+  i64 queue_bytes_p99 = 0;
+};
+
 // One row a sample, one column a flow (or path).
 struct Trace {
   std::vector<i64> at_ns;
   std::vector<i64> window_bytes, inflight_bytes, pacing_bytes_per_s, delivered_bytes;  // by flow
-  std::vector<i64> queue_bytes;                                                        // by path
+  std::vector<i64> queue_bytes, path_bytes;                                            // by path; what it has delivered
 };
 
 struct ArenaReport {
@@ -95,9 +99,8 @@ struct ArenaReport {
   i64 storage_bytes_max = 0;
   std::vector<FlowReport> flows;
   std::vector<PathTotals> paths;
+  std::vector<PortTotals> ports;  // of hosts that receive; empty without a receiver_port
   Trace trace;
-  std::vector<u8> decisions;  // rows of a DecisionLog
-  u64 decision_bytes = 0;     // of one row
   std::vector<std::byte> recording;
 };
 
@@ -110,6 +113,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  static bool is_there(const LinkConfig& port) noexcept { return port.bytes_per_s > 0 || port.delay_ns > 0; }
   // What is wrong with a plan, in words; empty when it can be run.
   static std::string complaint(const ArenaPlan& plan);
 
@@ -133,7 +137,6 @@ class Arena {
   void make_links();
   void make_hosts();
   void make_flow(u32 index);
-  void listen();
   void record();
   Pair& pair_of(u32 from, u32 to);
   core::StackConfig stack_config(u32 host) const;
@@ -166,7 +169,6 @@ class Arena {
   std::vector<std::unique_ptr<Flow>> flows_;
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::vector<u32> touched_;
-  std::unique_ptr<DecisionLog> decisions_;
   std::vector<std::unique_ptr<core::DecisionBuffer>> recorders_;  // one a host, into report_.recording
   std::unique_ptr<core::TxBurst> burst_;
   u32 links_at_ = 0, starts_at_ = 0, stops_at_ = 0, changes_at_ = 0, sampler_ = 0, measurer_ = 0;

@@ -130,6 +130,7 @@ void Arena::sample() {
   }
   for (u32 path = 0; path < plan_.paths.size(); ++path) {
     trace.queue_bytes.push_back(links_[forward_ + path].queue_bytes(now_ns_));
+    trace.path_bytes.push_back(links_[forward_ + path].totals().bytes_delivered);
   }
 }
 
@@ -154,6 +155,7 @@ ArenaReport Arena::report() {
     one.segments_duplicate = receiver.rx.counters().segments_duplicate;
     one.messages = static_cast<i64>(flow->received);
     one.finished_ns = flow->finished_ns < 0 ? -1 : flow->finished_ns - kBeginNs;
+    one.copies_max = flow->ledger.copies_max();
     one.copies_beyond_window = flow->copies_beyond_window;
     const i64 from_ns = std::max(kBeginNs + flow->plan.start_ns, flow->measured_from_ns);
     const i64 stop_ns = flow->plan.stop_ns < 0 ? now_ns_ : kBeginNs + flow->plan.stop_ns;
@@ -169,10 +171,6 @@ ArenaReport Arena::report() {
     sum_of_squares += one.goodput_bytes_per_s * one.goodput_bytes_per_s;
     out.flows.push_back(one);
   }
-  if (decisions_ != nullptr) {
-    out.decisions = decisions_->rows();
-    out.decision_bytes = decisions_->row_bytes();
-  }
   out.goodput_bytes_per_s = sum;
   out.jain = sum_of_squares > 0 ? sum * sum / (static_cast<double>(flows_.size()) * sum_of_squares) : 0;
   out.message_ns_p50 = percentile(all_ns, 0.5);
@@ -180,6 +178,10 @@ ArenaReport Arena::report() {
   for (u32 path = 0; path < plan_.paths.size(); ++path) {
     const Link& forward = links_[forward_ + path];
     out.paths.push_back({forward.totals(), links_[back_ + path].totals(), forward.queue_seen().percentile(0.99)});
+  }
+  for (u32 host = 0; is_there(plan_.receiver_port) && host < hosts_.size(); ++host) {
+    const Link& port = links_[receiver_ports_ + host];
+    if (!hosts_[host]->sends) out.ports.push_back({host, port.totals(), port.queue_seen().percentile(0.99)});
   }
   return out;
 }

@@ -2,7 +2,6 @@
 // Runs nothing.
 #include <algorithm>
 
-#include "native/policy/loader.h"
 #include "native/sim/arena_state.h"
 
 namespace weft::sim {
@@ -54,7 +53,6 @@ std::string Arena::complaint(const ArenaPlan& plan) {
 Arena::Arena(const ArenaPlan& plan) : plan_(plan), burst_(std::make_unique<core::TxBurst>()) {
   make_hosts();
   make_links();
-  if (plan_.record_decisions_max != 0) listen();
   if (plan_.recording_bytes_max != 0) record();
   const auto hosts = static_cast<u32>(hosts_.size());
   const auto flows = static_cast<u32>(plan_.flows.size());
@@ -82,16 +80,6 @@ Arena::~Arena() {
   Packet packet;
   for (Link& link : links_) {
     while (link.discard(&packet)) headers_.give(packet);
-  }
-}
-
-void Arena::listen() {
-  const std::size_t event_bytes = policy::fixed(plan_.record_family).event_bytes;
-  decisions_ =
-      std::make_unique<DecisionLog>(plan_.record_family, event_bytes, plan_.paths.size(), plan_.record_decisions_max);
-  for (u32 host = 0; host < hosts_.size(); ++host) {
-    hosts_[host]->tap.attach(decisions_.get(), host);
-    hosts_[host]->stack.shared().tap = &hosts_[host]->tap;
   }
 }
 

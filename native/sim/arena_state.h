@@ -44,7 +44,6 @@ struct Arena::Pair {
 struct Arena::Host {
   explicit Host(const core::StackConfig& config) : stack(config) {}
   core::Stack stack;
-  HostTap tap;
   bool sends = false;
   bool touched = false;
   std::vector<u32> flows;  // of the arena, by index in the stack

@@ -10,13 +10,14 @@ namespace weft::sim {
 
 WireLedger::Sent WireLedger::on_sent(u64 seq, u64 payload_bytes) noexcept {
   if (seq == end_ && end_ - begin_ < core::kWindowSegments) {
-    at(seq) = {static_cast<u16>(payload_bytes), false};
+    at(seq) = {static_cast<u16>(payload_bytes), 0, false};
     unacked_bytes_ += static_cast<i64>(payload_bytes);
     ++end_;
     return Sent::first;
   }
   if (seq >= end_) return Sent::foreign;
   ++copies_;
+  copies_max_ = std::max(copies_max_, i64{++at(seq).copies});
   return seq < begin_ || at(seq).acked ? Sent::needless : Sent::copy;
 }
 

@@ -26,10 +26,12 @@ class WireLedger {
   i64 unacked_bytes() const noexcept { return unacked_bytes_; }
   u64 first_copies() const noexcept { return end_; }
   i64 copies() const noexcept { return copies_; }
+  i64 copies_max() const noexcept { return copies_max_; }  // of one segment
 
  private:
   struct Segment {
     u16 payload_bytes = 0;
+    u16 copies = 0;
     bool acked = true;
   };
   Segment& at(u64 seq) noexcept { return segments_[seq % core::kWindowSegments]; }
@@ -39,7 +41,7 @@ class WireLedger {
   u64 begin_ = 0;  // everything below is acknowledged
   u64 end_ = 0;    // 1 + the newest sent
   i64 unacked_bytes_ = 0;
-  i64 copies_ = 0;
+  i64 copies_ = 0, copies_max_ = 0;
 };
 
 }  // namespace weft::sim
