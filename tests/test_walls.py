@@ -30,6 +30,7 @@ PYTHON_ROOMS = {
     "transport": {"transport", "congestion", "numpy"},
     "transport/cli": {"transport", "congestion", "numpy", "click", "rich"},
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
+    "transport/conformance": {"transport", "congestion", "numpy"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "rich", "torch", "cupy"},
 }
@@ -67,6 +68,7 @@ PURE = {
     },
 }
 IMPURE = {
+    "transport/conformance": {"datetime", "random", "secrets", "socket", "asyncio", "threading"},
     "transport/sim": {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading"},
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("numba")
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from transport.cli.policy import policy_group
 
@@ -49,21 +49,51 @@ def test_policy_compile__a_refusal_names_file_line_reason_and_remedy(tmp_path: P
 def test_policy_new__what_it_writes_passes_its_check(tmp_path: Path) -> None:
     path = tmp_path / "ours.py"
     assert CliRunner().invoke(policy_group, ["new", str(path)]).exit_code == 0
-    done = CliRunner().invoke(policy_group, ["check", str(path)])
+    done = CliRunner().invoke(policy_group, ["check", "--quick", "--events", "2500", str(path)])
     assert done.exit_code == 0, done.output
-    assert "2500 events" in done.output
+    assert "checks passed" in done.output
+    assert "It could promise more" in done.output
     again = CliRunner().invoke(policy_group, ["new", str(path)])
     assert again.exit_code == 1
     assert "exists" in again.output
     assert CliRunner().invoke(policy_group, ["new", str(tmp_path / "1.py")]).exit_code == 2
 
 
-def test_policy_check__names_the_event_the_hook_and_the_seed(tmp_path: Path) -> None:
+def quick(*arguments: str) -> Result:
+    return CliRunner().invoke(policy_group, ["check", "--quick", "--events", "2500", *arguments])
+
+
+def test_policy_check__a_failure_says_what_to_look_at(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     cut = "flow.window_bytes * params.factor, params.window_bytes_min"
     text = EXAMPLE.read_text()
     assert cut in text
     wrong.write_text(text.replace(cut, "-1.0, -2.0"))
-    done = CliRunner().invoke(policy_group, ["check", str(wrong)])
+    done = quick(str(wrong), "--seed", "9")
     assert done.exit_code == 1
-    assert "stops the flow (seed 7)" in done.output
+    assert "such a window stops" in done.output
+    assert "clamp it there (seed 9)" in done.output
+
+
+def test_policy_check__a_refused_file_names_the_line(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(EXAMPLE.read_text().replace("if event.now_ns", "while event.now_ns"))
+    done = quick(str(wrong))
+    assert done.exit_code == 1
+    assert "while has no bound" in done.output
+
+
+def test_policy_check__json_of_a_registered_name() -> None:
+    done = quick("aimd", "--json", "-")
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.output)
+    assert (content["family"], content["name"], content["passed"]) == ("window", "aimd", True)
+    names = {check["check"] for check in content["checks"]}
+    assert {"growth", "fair", "account in flight", "same on random events"} <= names
+
+
+def test_policy_check__wrong_names_are_wrong_usage() -> None:
+    assert quick("nosuch").exit_code == 2
+    assert "window/fixed" in quick("fixed").output
+    assert quick("fixed").exit_code == 2
+    assert quick("absent.py").exit_code == 2

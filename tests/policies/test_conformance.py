@@ -1,25 +1,23 @@
-"""Decides that a policy means the same interpreted, compiled in the process and loaded from a file.
+"""Decides what a compiled library says of itself: descriptor, symbols, the same bytes each time.
 
-Never touches the engine. Runs over all registered policies.
+Never touches the engine. Runs over all registered policies; how they behave is tests/conformance.
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("numba")
 
-from congestion.api import Policy, record
+from congestion.api import Policy
 from congestion.registry import policies
 from transport.compiler import Interpreted, compile_object, compile_policy, source
 from transport.compiler.emit import DESCRIPTOR, NEEDS
-from transport.compiler.library import jit, load
+from transport.compiler.library import load
 from transport.compiler.objectfile import symbols
-from transport.compiler.trial import try_out
 
 every_policy = pytest.mark.parametrize(
     "policy",
@@ -31,12 +29,6 @@ every_policy = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("policies")
-
-
-@every_policy
-def test_conformance__compiled_equals_interpreted(policy: Policy, folder: Path) -> None:
-    path = compile_policy(policy, folder / f"{policy.family.name}_{policy.name}.so")
-    assert try_out(policy, [Interpreted(policy), load(path), jit(policy)]) is None
 
 
 @every_policy
@@ -64,20 +56,6 @@ def test_conformance__descriptor_matches_the_records(policy: Policy, folder: Pat
 
 
 @every_policy
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_conformance__holds_for_other_seeds(policy: Policy, seed: int) -> None:
-    assert try_out(policy, [jit(policy)], seed=seed, events=10_000) is None
-
-
-def test_conformance__a_finding_names_event_and_hook() -> None:
-    negative = replace(policies()["window", "fixed"].policy, params=record(window_bytes=-1))
-    finding = try_out(negative, [jit(negative)])
-    assert finding is not None
-    assert str(finding).startswith("event 1, on_")
-    assert "stops the flow" in str(finding)
-
-
-@every_policy
 def test_conformance__same_source_same_library(policy: Policy, folder: Path) -> None:
     one = compile_policy(policy, folder / "one.so").read_bytes()
     assert compile_policy(policy, folder / "two.so").read_bytes() == one
@@ -95,7 +73,7 @@ def test_conformance__the_example_is_a_policy_like_any_other(folder: Path) -> No
     assert len(path.read_text().splitlines()) <= 30
     policy = source.load(path)
     library = load(compile_policy(path, folder / "mine.so"))
-    assert try_out(policy, [Interpreted(policy), library]) is None
+    assert library.name == policy.name
 
 
 def test_bench_policy__runs_small() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from congestion.registry import Entry, RegistryError, policies
+from transport.cli.check import command as check
+from transport.cli.check import named
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import command as replay
 from transport.cli.try_policy import command as try_policy
@@ -122,29 +124,8 @@ def new(file: Path) -> None:
     click.echo(f"{file}: edit it, then weft policy check {file}")
 
 
-@policy_group.command("check")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--events", default=2_500, show_default=True, help="How many random events.")
-@click.option("--seed", default=7, show_default=True, help="Where they come from.")
-def check(file: Path, events: int, seed: int) -> None:
-    """Compile FILE and run it on random events, interpreted and compiled."""
-    from transport.compiler import Interpreted, PolicyError
-    from transport.compiler.library import jit
-    from transport.compiler.source import load
-    from transport.compiler.trial import try_out
-
-    try:
-        policy = load(file)
-        finding = try_out(policy, [Interpreted(policy), jit(policy)], seed=seed, events=events)
-    except PolicyError as error:
-        raise click.ClickException(str(error)) from None
-    if finding is not None:
-        raise click.ClickException(f"{file}: {finding} (seed {seed})")
-    click.echo(f"{file}: {events} events, interpreted and compiled agree, answers in range")
-
-
 @policy_group.command("compile")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("policy", metavar="FILE|NAME")
 @click.option(
     "-o",
     "--out",
@@ -152,22 +133,22 @@ def check(file: Path, events: int, seed: int) -> None:
     help="The library to write; <family>_<name>.so here when absent.",
 )
 @click.option("--cpu", default="", help="The CPU baseline: x86-64-v3 or aarch64.")
-def compile_file(file: Path, out: Path | None, cpu: str) -> None:
-    """Compile the policy that FILE declares into a library that needs no Python."""
+def compile_file(policy: str, out: Path | None, cpu: str) -> None:
+    """Compile a policy, of a file or by its name, into a library that needs no Python."""
     from transport.compiler import PolicyError, compile_policy
-    from transport.compiler.source import load
 
+    declared = named(policy)
+    default = Path(f"{declared.family.name}_{declared.name}.so")
     try:
-        policy = load(file)
-        default = Path(f"{policy.family.name}_{policy.name}.so")
-        written = compile_policy(policy, out or default, cpu=cpu)
+        written = compile_policy(declared, out or default, cpu=cpu)
     except PolicyError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
-    click.echo(f"{written}: the {policy.family.name} policy {policy.name}")
+    click.echo(f"{written}: the {declared.family.name} policy {declared.name}")
 
 
+policy_group.add_command(check)
 policy_group.add_command(replay)
 policy_group.add_command(try_policy)
 

@@ -63,6 +63,10 @@ class Library:
         self.name = descriptor.name.decode()
         self._hooks = {hook: _HOOK(descriptor.hooks[i]) for i, hook in enumerate(family.hooks)}
 
+    def hook(self, name: str) -> Any:
+        """The bare function, for callers that keep the addresses of their records."""
+        return self._hooks[name]
+
     @property
     def params_default(self) -> bytes:
         where, size = self.descriptor.params_default, self.descriptor.params_bytes

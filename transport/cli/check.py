@@ -1,0 +1,125 @@
+"""`weft policy check`: decides how the verdicts on a policy are shown, and when they mean failure.
+
+Never checks anything itself: transport.conformance does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from congestion.api import Policy
+from congestion.registry import RegistryError, policies
+from transport.cli.output import json_option, print_table, write_json
+
+if TYPE_CHECKING:
+    from transport.conformance import Report
+    from transport.conformance.suite import Progress as OnProgress
+
+
+def named(text: str) -> Policy:
+    """A file that declares a policy, a registered name, or family/name where several have it."""
+    from transport.compiler import PolicyError
+    from transport.compiler.source import load
+
+    if text.endswith(".py") or Path(text).is_file():
+        if not Path(text).is_file():
+            raise click.UsageError(f"{text}: there is no such file")
+        try:
+            return load(text)
+        except PolicyError as error:
+            raise click.ClickException(str(error)) from None
+    try:
+        entries = policies()
+    except RegistryError as error:
+        raise click.ClickException(str(error)) from None
+    family, _, name = text.rpartition("/")
+    found = [key for key in entries if key[1] == name and family in ("", key[0])]
+    if not found:
+        names = ", ".join(sorted(f"{one}/{other}" for one, other in entries))
+        raise click.UsageError(f"{text}: no file and no policy; there are {names}")
+    if len(found) > 1:
+        choices = ", ".join(f"{one}/{other}" for one, other in found)
+        raise click.UsageError(f"{text}: there are several: {choices}")
+    return entries[found[0]].policy
+
+
+@contextmanager
+def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
+    """A bar on stderr that goes away; nothing at all where nobody looks."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what, share: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
+
+
+def show(report: Report, unpromised: list[str], seed: int) -> None:
+    """The table, then what failed and where to look."""
+    policy = report.policy
+    print_table(
+        ["check", "measured", "promised or owed", ""],
+        [
+            (one.check, one.measured, one.bound, "ok" if one.passed else "FAILED")
+            for one in report.outcomes
+        ],
+    )
+    click.echo()
+    for one in report.failures:
+        click.echo(f"{one.check}: {one.remedy} (seed {seed})")
+    passed = len(report.outcomes) - len(report.failures)
+    click.echo(
+        f"{policy.family.name} policy {policy.name}: {passed} of {len(report.outcomes)} checks "
+        f"passed in {report.seconds:.0f} s"
+    )
+    if unpromised:
+        click.echo("It could promise more, and be held to it: " + "; ".join(unpromised))
+
+
+@click.command("check")
+@click.argument("policy", metavar="FILE|NAME")
+@click.option("--quick", is_flag=True, help="Fewer events and shorter runs: some seconds.")
+@click.option("--events", type=click.IntRange(min=1), help="How many random events.")
+@click.option("--seed", default=7, show_default=True, help="Where they come from.")
+@json_option
+def command(policy: str, quick: bool, events: int | None, seed: int, json_path: str | None) -> None:
+    """Hold a policy to what every policy owes, and to what it promises."""
+    from transport.conformance import (
+        FULL_EVENTS,
+        QUICK_EVENTS,
+        Settings,
+        check_policy,
+        unpromised,
+    )
+
+    declared = named(policy)
+    count = events or (QUICK_EVENTS if quick else FULL_EVENTS)
+    with progress_on_a_terminal(declared.name) as progress:
+        report = check_policy(declared, Settings(count, seed, quick), progress)
+    missing = unpromised(declared)
+    if json_path is not None:
+        content = {
+            "family": declared.family.name,
+            "name": declared.name,
+            "file": declared.module,
+            "seed": seed,
+            "events": count,
+            "passed": report.passed,
+            "seconds": round(report.seconds, 3),
+            "checks": [one.as_json() for one in report.outcomes],
+            "unpromised": missing,
+        }
+        write_json(content, json_path)
+    else:
+        show(report, missing, seed)
+    if not report.passed:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,26 @@
+"""Decides nothing: the door of the conformance suite. A policy in, a verdict for each check out.
+
+Never touches a registry: callers say which policy.
+"""
+
+from __future__ import annotations
+
+from transport.conformance.advice import unpromised
+from transport.conformance.result import Outcome
+from transport.conformance.suite import (
+    FULL_EVENTS,
+    QUICK_EVENTS,
+    Report,
+    Settings,
+    check_policy,
+)
+
+__all__ = [
+    "FULL_EVENTS",
+    "QUICK_EVENTS",
+    "Outcome",
+    "Report",
+    "Settings",
+    "check_policy",
+    "unpromised",
+]

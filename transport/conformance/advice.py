@@ -1,0 +1,35 @@
+"""Decides what a policy that promises little is told: which promises there are, in its family.
+
+Never touches a policy's source.
+"""
+
+from __future__ import annotations
+
+from congestion.api import Policy
+
+# Promise -> in which family it is held.
+_HELD = {
+    "state_bytes_max": ("window", "path", "loss", "credit"),
+    "growth_segments or growth_factor": ("window",),
+    "cut_on with cut_factor and cuts_per_rtt": ("window",),
+    "utilization_min": ("window", "credit"),
+    "fairness_min": ("window", "credit"),
+    "convergence_rtts": ("window",),
+    "spreads": ("path",),
+    "dead_path_picks": ("path",),
+    "heals_picks": ("path",),
+    "repairs_rtts": ("loss",),
+    "reorder_segments": ("loss",),
+}
+
+
+def unpromised(policy: Policy) -> list[str]:
+    """The promises that the policy could make and does not."""
+    promises = policy.promises
+    missing = []
+    for names, families in _HELD.items():
+        words = [word for word in names.replace(" or ", " ").split() if word.isidentifier()]
+        given = [getattr(promises, word, None) for word in words if hasattr(promises, word)]
+        if policy.family.name in families and not any(given):
+            missing.append(names)
+    return missing

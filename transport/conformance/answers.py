@@ -1,0 +1,86 @@
+"""Decides what an answer may be: finite, and what the core can use without correcting it.
+
+Never touches a policy: it reads what was asked and what was answered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congestion.api import Family
+from transport.conformance.streams import Chunk
+
+
+def complaint(family: Family, chunk: Chunk, statuses: Any, results: Any) -> str:
+    """The first answer to plausible events that is out of range, in words; empty: none."""
+    failed = np.flatnonzero(statuses)
+    if len(failed):
+        hook = family.hooks[chunk.hooks[int(failed[0])]]
+        return f"{hook} failed on plausible numbers: {described(chunk, int(failed[0]))}"
+    hooks = np.array(chunk.hooks)
+    for wrong, what in _RULES[family.name](chunk, hooks, results):
+        at = np.flatnonzero(wrong)
+        if len(at):
+            first = int(at[0])
+            answer = dict(zip(results.dtype.names, results[first].tolist(), strict=True))
+            return f"{family.hooks[hooks[first]]} answers {answer}: {what}"
+    return ""
+
+
+def described(chunk: Chunk, at: int) -> str:
+    """The fields of an event that are not zero."""
+    event = chunk.events[at]
+    return " ".join(f"{name}={event[name]}" for name in event.dtype.names if event[name] != 0)
+
+
+def _window(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
+    window, pacing = results["window_bytes"], results["pacing_bytes_per_s"]
+    return [
+        (~np.isfinite(window) | ~np.isfinite(pacing), "not finite"),
+        (window <= 0, "such a window stops the flow"),
+        (pacing < 0, "a negative rate"),
+    ]
+
+
+def _path(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
+    assert chunk.heads is not None
+    count = chunk.shared
+    picks, path = hooks == 1, results["path"]
+    valid = (path >= 0) & (path < count)
+    usable = chunk.heads["usable"][np.arange(len(hooks)) // chunk.heads_every] != 0
+    chosen = usable[np.arange(len(hooks)), np.clip(path, 0, count - 1)]
+    avoid = chunk.events["avoid_path"]
+    others = usable.copy()
+    rows = np.flatnonzero(avoid >= 0)
+    others[rows, avoid[rows]] = False
+    resend = picks & (chunk.events["is_resend"] != 0) & (avoid >= 0) & others.any(axis=1)
+    return [
+        (picks & ~valid, f"there are {count} paths"),
+        (picks & usable.any(axis=1) & ~chosen, "that path is dead and others are not"),
+        (resend & (path == avoid), "the lost copy went that way, and another is usable"),
+        (picks & (results["burst_bytes"] <= 0), "an empty burst"),
+    ]
+
+
+def _loss(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
+    asked = hooks > 0
+    now_ns = chunk.events["now_ns"]
+    return [
+        (asked & (results["lost_sent_before_ns"] > now_ns + 1), "the future cannot be lost"),
+        (asked & (results["probe"] != 0) & (results["probe"] != 1), "probe is 0 or 1"),
+    ]
+
+
+def _credit(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
+    granted = results["granted_bytes"]
+    # What was granted before is what the answer began with.
+    before = np.concatenate([[0], np.maximum.accumulate(granted)[:-1]])
+    return [
+        (granted < before, "a grant cannot be taken back"),
+        (granted > 1 << 60, "no sender has so much"),
+    ]
+
+
+_RULES = {"window": _window, "path": _path, "loss": _loss, "credit": _credit}

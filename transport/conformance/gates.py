@@ -1,0 +1,55 @@
+"""Decides what must hold before a policy runs at all: its language, its library, its size.
+
+Never touches a decision that the policy makes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from congestion.api import Policy
+from transport.compiler import compile_policy, lint
+from transport.compiler.emit import DESCRIPTOR, NEEDS
+from transport.compiler.errors import PolicyError
+from transport.compiler.library import Library, jit, load
+from transport.compiler.objectfile import symbols
+from transport.conformance.result import Outcome, Outcomes, verdict
+
+
+def language(policy: Policy) -> Outcome:
+    """Loops over constant ranges, no recursion, nothing but numbers and records."""
+    bound = "numbers, records, constant loops"
+    try:
+        lint.check(policy)
+    except PolicyError as error:
+        return verdict("language", False, error.reason, bound, str(error))
+    return verdict("language", True, "only these", bound, "")
+
+
+def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library]]:
+    """The library from a file and the one in the process; none when a gate refuses the policy."""
+    bound = "libm alone; no Python, no heap"
+    out = folder / f"{policy.family.name}_{policy.name}.so"
+    try:
+        path = compile_policy(policy, out)
+        libraries = {"from a file": load(path), "in the process": jit(policy)}
+    except PolicyError as error:
+        return verdict("compiles", False, error.reason, bound, str(error)), {}
+    found = symbols(path.read_bytes(), dynamic=True)
+    needs = ", ".join(sorted(found.undefined)) or "nothing"
+    passed = found.undefined <= NEEDS and found.defined == {DESCRIPTOR}
+    remedy = "use numbers and records only; what else it needs is listed as measured"
+    return verdict("compiles", passed, f"needs {needs}", bound, remedy), libraries
+
+
+def state_size(policy: Policy) -> Outcomes:
+    size = policy.flow.size_bytes + policy.shared.size_bytes
+    most = policy.promises.state_bytes_max
+    if most is not None:
+        yield verdict(
+            "state size",
+            size <= most,
+            f"{size} bytes",
+            f"<= {most} bytes",
+            "state_bytes_max counts the flow record and one path or port record",
+        )

@@ -1,0 +1,160 @@
+"""Decides what a loss policy hears of one path: segments at a steady pace, some lost, some late.
+
+Never touches a network: the policy alone, fed and obeyed as the core would.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from congestion.api import Policy
+from transport.compiler.library import Library
+from transport.conformance.native_side import Guarded, NativeSide
+
+START, ACK, TIMER = 0, 1, 2
+RTT_NS = 100_000
+GAP_NS = RTT_NS // 32  # between two segments: 32 in flight
+RTO_NS = 1_000_000
+BACKSTOP = 4  # kBackstopTimeouts of native/core/loss_control.cc
+CHECK_NS_MIN = 10_000
+SEGMENT_BYTES = 4_096
+NEVER = 1 << 62
+
+
+@dataclass
+class Segment:
+    """One segment and the copies of it."""
+
+    seq: int
+    sent_ns: int
+    first_ns: int
+    verdicts: list[int] = field(default_factory=list)  # when it was judged lost
+    acked: bool = False
+
+
+class LossBench:
+    """`late_ns` says how much later than a round trip a segment is reported; None: it is lost."""
+
+    def __init__(
+        self, policy: Policy, library: Library, late_ns: Callable[[int], int | None]
+    ) -> None:
+        self.side = NativeSide(policy, library)
+        self.event = Guarded(policy.family.event.dtype, 1)
+        self.result = Guarded(policy.family.result.dtype, 1)
+        self.zeros = dict.fromkeys(policy.family.event.dtype.names or (), 0)
+        self.late_ns = late_ns
+        self.now_ns = 1_000_000_000_000
+        self.segments: list[Segment] = []
+        self.order: list[int] = []  # in flight, by send time
+        self.due: list[tuple[int, int, int]] = []  # when, seq, sent
+        self.check_ns = NEVER
+        self.newest_acked_ns = -1
+        self.highest_acked = self.cumulative = self.acked_count = 0
+        self.needless = 0  # copies that the first one made needless, not yet told
+        self.failed = False
+        self.call(START, -1, 0)
+
+    def call(self, hook: int, kind: int, acked: int) -> None:
+        in_flight = [self.segments[seq].sent_ns for seq in self.order]
+        given = self.zeros | {
+            "now_ns": self.now_ns,
+            "kind": kind,
+            "segment_bytes": SEGMENT_BYTES,
+            "rtt_ns": RTT_NS if acked else 0,
+            "srtt_ns": RTT_NS,
+            "rttvar_ns": RTT_NS // 16,
+            "rtt_min_ns": RTT_NS,
+            "rto_ns": RTO_NS,
+            "newest_acked_sent_ns": self.newest_acked_ns,
+            "oldest_inflight_sent_ns": in_flight[0] if in_flight else -1,
+            "newest_inflight_sent_ns": in_flight[-1] if in_flight else -1,
+            "highest_acked_seq": self.highest_acked,
+            "cumulative_seq": self.cumulative,
+            "acked_segments": acked,
+            "inflight_segments": len(in_flight),
+            "spurious_segments": self.needless if acked else 0,
+            "sacked_segments": self.acked_count - self.cumulative,
+            "window_bytes": 64 * SEGMENT_BYTES,
+            "probed_sent_ns": -1,
+            "rand": 0.5,
+        }
+        if acked:
+            self.needless = 0
+        self.event.records[0] = tuple(given.values())
+        self.result.records[0] = (-1, -1, -1, 0)
+        self.failed |= self.side.call(hook, self.event.address, self.result.address) != 0
+        if hook != START:
+            self.obey(kind, in_flight)
+
+    def obey(self, kind: int, in_flight: list[int]) -> None:
+        """The horizon and the next look, as LossControl takes them."""
+        below_seq, before_ns, check_ns, _ = self.result.records[0].item()
+        before_ns = min(before_ns, self.now_ns)
+        if not in_flight:
+            self.check_ns = NEVER
+            return
+        backstop_ns = in_flight[0] + BACKSTOP * RTO_NS
+        if kind == 1 and backstop_ns <= self.now_ns:
+            before_ns = max(before_ns, self.now_ns - BACKSTOP * RTO_NS + 1)
+        asked_ns = check_ns if check_ns >= 0 else in_flight[0] + RTO_NS
+        self.check_ns = max(min(asked_ns, backstop_ns), self.now_ns + CHECK_NS_MIN)
+        lost: list[int] = []
+        for seq in self.order:
+            if not (self.segments[seq].sent_ns < before_ns or seq < below_seq):
+                break
+            lost.append(seq)
+        del self.order[: len(lost)]
+        for turn, seq in enumerate(lost):
+            segment = self.segments[seq]
+            segment.verdicts.append(self.now_ns)
+            segment.sent_ns = self.now_ns + turn
+            self.order.append(seq)
+            heapq.heappush(self.due, (segment.sent_ns + RTT_NS, seq, segment.sent_ns))
+
+    def send(self) -> None:
+        seq = len(self.segments)
+        self.segments.append(Segment(seq, self.now_ns, self.now_ns))
+        self.order.append(seq)
+        late_ns = self.late_ns(seq)
+        if late_ns is not None:
+            heapq.heappush(self.due, (self.now_ns + RTT_NS + late_ns, seq, self.now_ns))
+
+    def run(self, segments: int) -> None:
+        """Sends so many, then waits until all is acknowledged or two seconds have passed."""
+        begin_ns = self.now_ns
+        for index in range(segments):
+            self.until(begin_ns + index * GAP_NS)
+            self.send()
+        self.until(self.now_ns + 2_000_000_000)
+
+    def until(self, then_ns: int) -> None:
+        while True:
+            next_ns = min(self.due[0][0] if self.due else NEVER, self.check_ns)
+            if next_ns > then_ns or (next_ns == NEVER):
+                break
+            self.now_ns = max(self.now_ns, next_ns)
+            if self.due and self.due[0][0] <= next_ns:
+                self.acknowledge(*heapq.heappop(self.due)[1:])
+            else:
+                self.check_ns = NEVER
+                self.call(TIMER, 1, 0)
+        self.now_ns = max(self.now_ns, min(then_ns, NEVER - 1))
+
+    def acknowledge(self, seq: int, sent_ns: int) -> None:
+        segment = self.segments[seq]
+        if segment.acked:
+            self.needless += 1
+            return
+        if segment.verdicts and sent_ns == segment.first_ns:
+            self.needless += 1
+        segment.acked = True
+        if seq in self.order:
+            self.order.remove(seq)
+        self.acked_count += 1
+        self.newest_acked_ns = max(self.newest_acked_ns, sent_ns)
+        self.highest_acked = max(self.highest_acked, seq)
+        while self.cumulative < len(self.segments) and self.segments[self.cumulative].acked:
+            self.cumulative += 1
+        self.call(ACK, 0, 1)

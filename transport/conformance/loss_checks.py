@@ -1,0 +1,151 @@
+"""Decides whether a loss policy repairs what is lost, in time, once, and leaves what is late alone.
+
+Never touches paths or windows: what is sent again where is not its matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from congestion.api import Policy
+from transport import native
+from transport.compiler.library import Library
+from transport.conformance.loss_bench import GAP_NS, RTT_NS, LossBench
+from transport.conformance.result import Outcome, Outcomes, number, verdict
+from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
+from transport.conformance.window_arena import Ledger
+
+MESSAGES = 60
+FLOWS = 2
+# Two flows of 60 messages take 13 ms over two paths, 24 over one; a path's traffic is to have moved
+# 50 ms after it died.
+MOVED_NS = 80 * MS
+
+
+def all_but(lost: int) -> Callable[[int], int | None]:
+    """In time, and one never."""
+    return lambda seq: None if seq == lost else 0
+
+
+def repairs(policy: Policy, library: Library) -> Outcomes:
+    """One segment of 400 is lost, in the middle, near the beginning and as the last."""
+    longest, again, others = 0.0, 0, 0
+    for lost in (3, 200, 301):
+        bench = LossBench(policy, library, all_but(lost))
+        bench.run(400)
+        segment = bench.segments[lost]
+        wait_ns = segment.verdicts[0] - segment.first_ns if segment.verdicts else 1 << 60
+        longest = max(longest, wait_ns / RTT_NS)
+        again = max(again, max(len(one.verdicts) for one in bench.segments))
+        others = max(others, sum(len(one.verdicts) for one in bench.segments) - 1)
+    promised = policy.promises.repairs_rtts
+    if promised is not None:
+        yield verdict(
+            "repairs a lost segment",
+            longest <= promised,
+            f"judged {number(longest)} round trips after it was sent",
+            f"<= {promised}",
+            "others were delivered after it: look for a threshold that this many never reach",
+        )
+    yield verdict(
+        "judges a segment once",
+        again <= 1,
+        f"up to {again} verdicts on one segment; {others} on others than the lost one",
+        "1, while the copy is under way",
+        "a verdict must not name what was just sent again: compare send times, the copy's is new",
+    )
+    tail = LossBench(policy, library, all_but(399))
+    tail.run(400)
+    last = tail.segments[399]
+    yield verdict(
+        "repairs the tail",
+        last.acked and not tail.failed,
+        f"{number((last.verdicts[0] - last.first_ns) / 1e6) if last.verdicts else 'never'} ms",
+        "at all",
+        "nothing is delivered after the last segment: on_timer has to judge it",
+    )
+
+
+def tolerates(policy: Policy, library: Library) -> Outcomes:
+    """Each seventh segment comes late by as many places as promised."""
+    promised = policy.promises.reorder_segments
+    if promised is None:
+        return
+    late_ns = promised * GAP_NS + GAP_NS // 2
+    bench = LossBench(policy, library, lambda seq: late_ns if seq % 7 == 3 else 0)
+    bench.run(2_000)
+    wrong = sum(len(segment.verdicts) for segment in bench.segments)
+    yield verdict(
+        "tolerates reordering",
+        wrong == 0,
+        f"{wrong} of 2000 segments judged lost, none was; each seventh {promised} places late",
+        "0",
+        "what is late by so few places is not lost: widen the window, in time or in segments",
+    )
+
+
+def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
+    """Random loss, reordering far beyond any window, an outage: all messages arrive."""
+    scenes = {
+        "loss 2^-8": [bottleneck(loss=2**-8)] * 2,
+        "loss 1/8": [bottleneck(loss=0.125)] * 2,
+        "reordering": [bottleneck(reorder=0.1, reorder_ns_max=400 * US, loss=2**-10)] * 2,
+        "one path of two dead": [bottleneck(), bottleneck()],
+    }
+    limit_ns = 20_000 * MS
+    for name, links in scenes.items():
+        plan = plan_of(
+            cast,
+            links=links,
+            flows=FLOWS,
+            limit_ns=limit_ns,
+            ack_loss=links[0].loss,
+        )
+        flows = plan.flows
+        for flow in flows:
+            flow.messages = MESSAGES
+        plan.flows = flows
+        if "dead" in name:
+            plan.changes = [native.PathChange(at_ns=3 * MS, path=1, up=0)]
+        report = ledger.run(plan)
+        whole = sum(flow.messages for flow in report.flows)
+        in_time = report.ended_ns <= (MOVED_NS if "dead" in name else limit_ns)
+        gone = sum(path.forward.lost + path.forward.swallowed for path in report.paths)
+        resent = sum(flow.sent.segments_resent for flow in report.flows)
+        yield verdict(
+            f"all arrives: {name}",
+            whole == FLOWS * MESSAGES and in_time,
+            f"{whole} of {FLOWS * MESSAGES} messages after {report.ended_ns / 1e6:.4g} ms, "
+            f"{resent} copies for {gone} lost",
+            f"all of them, in {MOVED_NS // MS} ms" if "dead" in name else "all of them",
+            "some segment is never judged lost: look at what on_timer does when nothing comes back",
+        )
+    yield copies(cast, ledger)
+
+
+def copies(cast: Cast, ledger: Ledger) -> Outcome:
+    """A gust that takes a few segments every 5 ms: copies get through, so each is needed once."""
+    gusts = range(5, 95, 5)
+    plan = plan_of(
+        cast,
+        links=[bottleneck()],
+        limit_ns=100 * MS,
+        changes=[
+            change
+            for gust in gusts
+            for change in (
+                native.PathChange(at_ns=gust * MS, path=0, loss=1.0),
+                native.PathChange(at_ns=gust * MS + 10 * US, path=0, loss=0.0),
+            )
+        ],
+    )
+    report = ledger.run(plan)
+    sent = report.flows[0].sent
+    lost = report.paths[0].forward.lost
+    return verdict(
+        "a copy each",
+        report.flows[0].copies_max <= 1,
+        f"{sent.segments_resent} copies for {lost} lost, up to {report.flows[0].copies_max} of one",
+        "1 at most: every copy got through",
+        "a segment that was just sent again is judged lost again: a storm in the making",
+    )

@@ -1,0 +1,96 @@
+"""Decides how compiled hooks are called in a trial: records between guard bytes, raw addresses.
+
+Never touches the compiler or the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congestion.api import Policy
+from transport.compiler.library import Library
+
+GUARD_BYTES = 64
+GUARD = 0xA5
+
+
+class Guarded:
+    """Records with bytes before and after them that nobody may change."""
+
+    def __init__(self, dtype: np.dtype[Any], count: int) -> None:
+        size = dtype.itemsize * count
+        padded = (size + 7) // 8 * 8
+        self._memory = np.full(padded + 2 * GUARD_BYTES + 8, GUARD, np.uint8)
+        start = -int(self._memory.ctypes.data) % 8 + GUARD_BYTES
+        self._start, self._end = start, start + size
+        self.address = int(self._memory.ctypes.data) + start
+        self.records: np.ndarray[Any, Any] = np.zeros(count, dtype)
+        if size:
+            self.records = self._memory[start : start + size].view(dtype)
+        self.clear()
+
+    def clear(self) -> None:
+        self._memory[self._start : self._end] = 0
+
+    def intact(self) -> bool:
+        before, after = self._memory[: self._start], self._memory[self._end :]
+        return bool((before == GUARD).all() and (after == GUARD).all())
+
+
+class NativeSide:
+    """One compiled policy with records of its own, started over at will."""
+
+    def __init__(self, policy: Policy, library: Library) -> None:
+        self.policy = policy
+        self._library = library  # the code lives as long as it does
+        self._hooks = [library.hook(name) for name in policy.family.hooks]
+        self.flow = Guarded(policy.flow.dtype, 1)
+        self.params = Guarded(policy.params.dtype, 1)
+        if policy.params.size_bytes:
+            self.params.records[:] = policy.params.filled()
+        self._params_before = self.params.records.tobytes()
+        self.damage = ""  # seen by a caller: to records that are not this side's
+        self._count = 0
+        self.shared = Guarded(policy.shared.dtype, 0)
+        self.restart(1)
+
+    def restart(self, shared: int) -> None:
+        count = shared if self.policy.family.shared else 0
+        if count != self._count:
+            self.shared = Guarded(self.policy.shared.dtype, count)
+            self._count = count
+        self.flow.clear()
+        self.shared.clear()
+
+    def call(self, hook: int, event_at: int, result_at: int) -> int:
+        """The hook's status."""
+        return int(
+            self._hooks[hook](
+                self.flow.address,
+                self.shared.address,
+                self._count,
+                self.params.address,
+                event_at,
+                result_at,
+            )
+        )
+
+    def set_heads(self, heads: np.ndarray[Any, Any]) -> None:
+        for name in heads.dtype.names or ():
+            self.shared.records[name] = heads[name]
+
+    def state(self) -> bytes:
+        return self.flow.records.tobytes() + self.shared.records.tobytes()
+
+    def complaint(self) -> str:
+        """What was written that should not have been, in words."""
+        if self.damage:
+            return self.damage
+        for what in ("flow", "shared", "params"):
+            if not getattr(self, what).intact():
+                return f"bytes beside the {what} record were written"
+        if self.params.records.tobytes() != self._params_before:
+            return "the parameters were written"
+        return ""

@@ -1,0 +1,122 @@
+"""Decides the life of a few paths for one path policy: who answers, who swallows, when one heals.
+
+Never touches a network: the policy alone, fed as the core would feed it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congestion.api import GOOD, PICK, TIMEOUT, Policy
+from transport.compiler.library import Library
+from transport.conformance.native_side import Guarded, NativeSide
+
+START, CHOOSE, FEEDBACK = 0, 1, 2
+GAP_NS = 10_000  # between two picks
+RTT_NS = 100_000
+RTO_NS = 1_000_000
+SEGMENT_BYTES = 4_096
+FLOWS = 16
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """What the core does about a path that timed out."""
+
+    retires: bool = True  # it stops being usable until something comes back
+
+
+class PathBench:
+    """Picks at a steady pace; each that is not swallowed is answered after a round trip."""
+
+    def __init__(
+        self, policy: Policy, library: Library, paths: int, conduct: Conduct | None = None
+    ) -> None:
+        self.side = NativeSide(policy, library)
+        self.side.restart(paths)
+        self.paths = paths
+        self.conduct = conduct or Conduct()
+        self.event = Guarded(policy.family.event.dtype, 1)
+        self.result = Guarded(policy.family.result.dtype, 1)
+        self.zeros = dict.fromkeys(policy.family.event.dtype.names or (), 0)
+        self.draw = np.random.Generator(np.random.PCG64(paths))
+        self.now_ns = 1_000_000_000_000
+        self.dead: set[int] = set()
+        self.heard_ns = [-1] * paths
+        self.due: list[tuple[int, int, int, int]] = []  # when, kind, path, when it was sent
+        self.failed = False
+        self.picks: list[int] = []
+        heads = self.side.shared.records
+        heads["usable"] = 1
+        self.call(START, -1)
+
+    def call(self, hook: int, kind: int, **fields: Any) -> tuple[int, int]:
+        given = self.zeros | {
+            "now_ns": self.now_ns,
+            "kind": kind,
+            "n_paths": self.paths,
+            "segment_bytes": SEGMENT_BYTES,
+            "avoid_path": -1,
+            "flow": -1,
+            "rand": self.draw.random(),
+            "rand2": self.draw.random(),
+        }
+        self.event.records[0] = tuple((given | fields).values())
+        self.result.records[0] = (-1 if hook == CHOOSE else 0, 0)
+        status = self.side.call(hook, self.event.address, self.result.address)
+        self.failed = self.failed or status != 0
+        path, burst_bytes = self.result.records[0].item()
+        return path, burst_bytes
+
+    def pick(self, **fields: Any) -> int:
+        """One burst; what is due before it is fed first."""
+        self.now_ns += GAP_NS
+        while self.due and self.due[0][0] <= self.now_ns:
+            self.feed(heapq.heappop(self.due))
+        flow = int(self.draw.integers(0, FLOWS)) * 0x9E3779B1 % (1 << 31)
+        given = {"flow": flow, "ready_bytes": 1 << 20} | fields
+        path, _ = self.call(CHOOSE, PICK, **given)
+        self.picks.append(path)
+        if not 0 <= path < self.paths:
+            self.failed = True
+            return path
+        heads = self.side.shared.records
+        heads["inflight_bytes"][path] += SEGMENT_BYTES
+        if path in self.dead:
+            heapq.heappush(self.due, (self.now_ns + RTO_NS, TIMEOUT, path, self.now_ns))
+        else:
+            rtt_ns = RTT_NS + int(self.draw.exponential(RTT_NS / 20))
+            heapq.heappush(self.due, (self.now_ns + rtt_ns, GOOD, path, self.now_ns))
+        return path
+
+    def feed(self, due: tuple[int, int, int, int]) -> None:
+        at_ns, kind, path, sent_ns = due
+        heads = self.side.shared.records
+        heads["inflight_bytes"][path] -= SEGMENT_BYTES
+        if kind == TIMEOUT:
+            if self.heard_ns[path] >= sent_ns:
+                return
+            heads["usable"][path] = 0 if self.conduct.retires else 1
+            self.call(FEEDBACK, TIMEOUT, path=path)
+            self.heard_ns[path] = at_ns  # once a timeout, as the core's backoff would
+            return
+        self.heard_ns[path] = at_ns
+        heads["usable"][path] = 1
+        heads["rtt_ns"][path] = at_ns - sent_ns
+        self.call(FEEDBACK, GOOD, path=path, rtt_ns=at_ns - sent_ns, bytes=SEGMENT_BYTES)
+
+    def heal(self, path: int) -> None:
+        """It carries again, and a probe has come back."""
+        self.dead.discard(path)
+        self.heard_ns[path] = self.now_ns
+        self.side.shared.records["usable"][path] = 1
+        self.call(FEEDBACK, GOOD, path=path, rtt_ns=RTT_NS)
+
+    def shares(self, last: int) -> np.ndarray[Any, Any]:
+        """Of the last picks: how often each path, as a multiple of the fair share."""
+        counts = np.bincount(np.array(self.picks[-last:]), minlength=self.paths)
+        return counts * self.paths / last

@@ -1,0 +1,229 @@
+"""Decides whether a path policy spreads, keeps off dead paths, and takes healed ones back.
+
+Never touches the window: how much is sent is not a path policy's matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from congestion.api import Policy
+from transport import native
+from transport.compiler.library import Library
+from transport.conformance.path_bench import Conduct, PathBench
+from transport.conformance.result import Outcome, Outcomes, number, verdict
+from transport.conformance.scenes import BYTES_PER_S, MS, Cast, bottleneck, plan_of, share
+from transport.conformance.window_arena import Ledger
+
+if TYPE_CHECKING:
+    from transport.native import ArenaReport
+
+COUNTS = (2, 4, 8, 16, 64, 256)
+DYING = (4, 8, 32)
+SPAN = 40  # picks a path that shares are taken over
+
+
+def spreads(policy: Policy, library: Library) -> Outcomes:
+    if not policy.promises.spreads:
+        return
+    worst, where = 9.9, 0
+    for paths in COUNTS:
+        bench = PathBench(policy, library, paths)
+        for _ in range((SPAN + 20) * paths):
+            bench.pick()
+        least = float(bench.shares(SPAN * paths).min())
+        if least < worst:
+            worst, where = least, paths
+    yield verdict(
+        "spreads",
+        worst >= 0.5,
+        f"the least used of {where} paths gets {number(worst)} of its share",
+        ">= 0.5",
+        "all paths are equal here: look for ties that always fall the same way, and indices that "
+        "never come up",
+    )
+
+
+def keeps_off(policy: Policy, library: Library) -> Outcomes:
+    """Resends, one path, none usable: every count of paths from 1 to 256."""
+    onto, unusable, outside = 0, 0, 0
+    for paths in range(1, 257):
+        bench = PathBench(policy, library, paths)
+        heads = bench.side.shared.records
+        for turn in range(6):
+            avoid = int(bench.draw.integers(0, paths))
+            picked = bench.pick(is_resend=1, avoid_path=avoid)
+            onto += picked == avoid and paths > 1
+            heads["usable"] = bench.draw.random(paths) < 0.3
+            if turn == 5:
+                heads["usable"] = 0
+            picked = bench.pick()
+            inside = 0 <= picked < paths
+            outside += not inside
+            unusable += bool(inside and heads["usable"].any() and not heads["usable"][picked])
+            heads["usable"] = 1
+    yield verdict(
+        "copies take another path",
+        onto == 0,
+        f"{onto} of {255 * 6} copies took the path that had lost them",
+        "0 where another is usable",
+        "where event.is_resend is 1, event.avoid_path is the last resort",
+    )
+    yield verdict(
+        "usable paths only",
+        unusable == 0,
+        f"{unusable} picks of a dead path with others usable",
+        "0",
+        "paths[i].usable is 0 for a dead path: pass it over",
+    )
+    yield verdict(
+        "1 to 256 paths",
+        outside == 0 and not bench.failed,
+        f"{outside} picks outside, with all paths dead too",
+        "0, and no failure",
+        "with no path usable answer any index below len(paths)",
+    )
+
+
+def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
+    """Picks of a dead path before its share falls below a tenth for good enough."""
+    bench.dead.add(dead)
+    before = len(bench.picks)
+    for _ in range(turns):
+        bench.pick()
+    hits = (np.array(bench.picks[before:]) == dead).astype(int)
+    span = SPAN * bench.paths
+    ahead = np.convolve(hits, np.ones(span, int), "full")[span - 1 :][: len(hits) - span]
+    calm = np.flatnonzero(ahead < SPAN // 10)
+    return int(hits[: calm[0]].sum()) if len(calm) else 1 << 30
+
+
+def shuns(policy: Policy, library: Library) -> Outcomes:
+    """One path swallows everything: from the start, and after it was good."""
+    promised = policy.promises.dead_path_picks
+    if promised is None:
+        return
+    conducts = [("", Conduct())]
+    if "timeout" in policy.promises.signals:
+        # Something else keeps it usable: a probe, or what another flow gets through.
+        conducts.append((" that stays usable", Conduct(retires=False)))
+    for text, conduct in conducts:
+        worst, where = 0, ""
+        for paths in DYING:
+            for warm in (0, 30 * paths):
+                bench = PathBench(policy, library, paths, conduct)
+                for _ in range(warm):
+                    bench.pick()
+                picks = picks_until_shunned(bench, paths // 2, 4 * SPAN * paths)
+                if picks >= worst:
+                    worst, where = picks, f"of {paths}, {'once good' if warm else 'never good'}"
+        yield verdict(
+            f"shuns a dead path{text}",
+            worst <= promised,
+            f"{worst if worst < 1 << 30 else 'endless'} picks of it (one {where})",
+            f"<= {promised} before its share is below a tenth",
+            "a path that nothing comes back from must cost: a path not yet measured is no better "
+            "than the mean, and a timeout counts against it",
+        )
+
+
+def heals(policy: Policy, library: Library) -> Outcomes:
+    promised = policy.promises.heals_picks
+    if promised is None:
+        return
+    worst, where = 0, 0
+    for paths in DYING:
+        bench = PathBench(policy, library, paths)
+        picks_until_shunned(bench, 1, 4 * SPAN * paths)
+        bench.heal(1)
+        before = len(bench.picks)
+        for _ in range(promised + 2 * SPAN * paths):
+            bench.pick()
+        hits = (np.array(bench.picks[before:]) == 1).astype(int)
+        span = SPAN * paths
+        ahead = np.convolve(hits, np.ones(span, int), "full")[span - 1 :][: len(hits) - span]
+        back = np.flatnonzero(ahead >= SPAN // 2)
+        picks = int(back[0]) if len(back) else 1 << 30
+        if picks >= worst:
+            worst, where = picks, paths
+    yield verdict(
+        "takes a healed path back",
+        worst <= promised,
+        f"{worst if worst < 1 << 30 else 'never'} picks ({where} paths)",
+        f"<= {promised} until it has half of its share",
+        "when GOOD comes for a path that was shunned, its past must not count for long",
+    )
+
+
+def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
+    """Eight flows over four paths; one dies for 60 ms."""
+    down_ns, up_ns, step_ns = 40 * MS, 100 * MS, 5 * MS
+    plan = plan_of(
+        cast,
+        links=[bottleneck()] * 4,
+        flows=8,
+        limit_ns=max(limit_ns, 200 * MS),
+        trace_ns=step_ns,
+        changes=[
+            native.PathChange(at_ns=down_ns, path=1, up=0),
+            native.PathChange(at_ns=up_ns, path=1, up=1),
+        ],
+    )
+    report = ledger.run(plan)
+    carried = np.diff(np.array(report.trace.path_bytes, np.int64).reshape(-1, 4), axis=0)
+    full = BYTES_PER_S * step_ns * 1e-9
+    during = carried[(down_ns + 15 * MS) // step_ns : up_ns // step_ns] / full
+    after = carried[-(30 * MS // step_ns) :] / full
+    yield verdict(
+        "lives on with a path dead",
+        float(during.sum(axis=1).mean()) >= 0.5,
+        f"{number(float(during.sum(axis=1).mean()))} of 3 paths' worth, 15 ms after it died",
+        ">= 0.5",
+        "traffic waits for the dead path: look at what is picked after its timeout",
+    )
+    yield from _shares_in_the_arena(policy, report, after)
+
+
+def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray) -> Outcomes:
+    promises = policy.promises
+    if promises.dead_path_picks is not None:
+        swallowed = report.paths[1].forward.swallowed
+        # 45 of the 60 ms; what a fair share would have put on it.
+        fair = 0.045 * BYTES_PER_S / 4_160
+        yield verdict(
+            "shuns it in the arena",
+            swallowed <= 0.1 * fair + 1_000,
+            f"{swallowed} datagrams went into it",
+            f"<= {int(0.1 * fair + 1_000)}",
+            "see the check of the same name on the bench",
+        )
+    if promises.spreads and promises.heals_picks is not None:
+        mean = after.mean(axis=0)
+        back = float(mean[1] / mean.mean())
+        yield verdict(
+            "takes it back in the arena",
+            back >= 0.5,
+            f"{number(back)} of its share at the end, {number(share(report) / 4)} of all paths",
+            ">= 0.5",
+            "see the check of the same name on the bench",
+        )
+
+
+def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
+    """A flow over eight paths, with random loss: all of it arrives."""
+    plan = plan_of(cast, links=[bottleneck(loss=2**-10)] * 8, flows=4, limit_ns=limit_ns * 4)
+    flows = plan.flows
+    for flow in flows:
+        flow.messages = 40
+    plan.flows = flows
+    report = ledger.run(plan)
+    whole = sum(flow.messages for flow in report.flows)
+    return verdict(
+        "carries messages over 8 paths",
+        whole == 160,
+        f"{whole} of 160 messages, the last after {report.ended_ns / 1e6:.3g} ms",
+        "160",
+        "some burst never found a way: is the answer always a usable path?",
+    )

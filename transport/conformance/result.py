@@ -1,0 +1,48 @@
+"""Decides how a check reports: its name, what was measured, the bound, the verdict, and the remedy.
+
+Never touches a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One check of one policy."""
+
+    check: str
+    measured: str
+    bound: str  # what was promised, or what every policy owes
+    passed: bool
+    remedy: str = ""  # what to look at, said when it failed
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "check": self.check,
+            "measured": self.measured,
+            "bound": self.bound,
+            "passed": self.passed,
+            "remedy": self.remedy,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+Outcomes = Iterator[Outcome]
+
+
+def verdict(check: str, passed: bool, measured: str, bound: str, remedy: str) -> Outcome:
+    return Outcome(check, measured, bound, bool(passed), "" if passed else remedy)
+
+
+def within(value: float, least: float, most: float, slack: float = 1e-9) -> bool:
+    """NaN is never within."""
+    return least - slack <= value <= most + slack
+
+
+def number(value: float) -> str:
+    """Short, and the same for equal numbers."""
+    return f"{value:.4g}"

@@ -1,0 +1,85 @@
+"""Decides the networks that policies are tried in: one bottleneck, several paths, loss, an outage.
+
+Never touches a bound: what a run must come to is the checks' matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transport import native
+
+if TYPE_CHECKING:
+    from transport.native import ArenaPlan, ArenaReport, LinkConfig
+
+MS = 1_000_000
+US = 1_000
+# 10 Gb/s behind 50 us: 62,500 bytes fill it, and a queue of 1 MB holds 840 us.
+BYTES_PER_S = 1_250_000_000
+DELAY_NS = 25 * US
+RTT_NS = 2 * DELAY_NS
+QUEUE_BYTES = 1 << 20
+MARK_BYTES = 65_536
+PAYLOAD_SHARE = 4_096 / 4_160  # what headers leave
+# The companions of the policy that is tried: what ships, and changes least.
+COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Which library plays which part; parts left out go to the companions."""
+
+    parts: dict[str, str]
+    params: dict[str, bytes] = field(default_factory=dict)
+
+    def with_part(self, family: str, name: str) -> Cast:
+        return Cast(self.parts | {family: name}, self.params)
+
+
+def cast_of(family: str, library: Path) -> Cast:
+    return Cast({family: str(library)})
+
+
+def bottleneck(**changes: Any) -> LinkConfig:
+    given = {
+        "bytes_per_s": BYTES_PER_S,
+        "delay_ns": DELAY_NS,
+        "queue_bytes_max": QUEUE_BYTES,
+    }
+    return native.LinkConfig(**(given | changes))
+
+
+def marking(**changes: Any) -> LinkConfig:
+    """The same with a step of marks, at the queue of a round trip."""
+    return bottleneck(**({"mark_from_bytes": MARK_BYTES, "mark_full_bytes": MARK_BYTES} | changes))
+
+
+def plan_of(
+    cast: Cast, *, links: list[LinkConfig], flows: int = 1, limit_ns: int, **changes: Any
+) -> ArenaPlan:
+    """Senders with a receiver each; `changes` are attributes of the plan."""
+    plan = native.ArenaPlan()
+    plan.paths = links
+    plan.flows = [
+        native.FlowPlan(from_host=one, to_host=flows + one, message_bytes=256 << 10, ahead=16)
+        for one in range(flows)
+    ]
+    plan.limit_ns = limit_ns
+    plan.window_bytes_max = 4 << 20
+    for name, value in changes.items():
+        setattr(plan, name, value)
+    directories = [str(native.POLICY_DIRECTORY)]
+    for family, name in (COMPANIONS | cast.parts).items():
+        plan.choose(family, name, directories, cast.params.get(family, b""))
+    return plan
+
+
+def run(plan: ArenaPlan) -> ArenaReport:
+    return native.run_arena(plan)
+
+
+def share(report: ArenaReport, bytes_per_s: float = BYTES_PER_S) -> float:
+    """Of what the bottleneck could have carried."""
+    return report.goodput_bytes_per_s / (bytes_per_s * PAYLOAD_SHARE)

@@ -1,0 +1,209 @@
+"""Decides which events a policy is tried on by the million: plausible lives, the edges of numbers.
+
+Never touches a policy. All draws come from one seed, a chunk of events at a time, as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congestion.api import PATH_HEAD, Family
+
+Array = np.ndarray[Any, Any]
+
+CHUNK = 2_000
+HEADS_EVERY = 50  # events for which the core says the same of the paths
+EXTREME_SHARE = 0.04
+EXTREME_LIFE = 40  # events between two fresh starts: what overflowed once stays odd
+
+_INT_EDGES = np.array(
+    [0, 1, -1, 2, 1 << 31, 1 << 53, (1 << 53) + 1, -(1 << 53), 1 << 62, (1 << 63) - 1, -(1 << 63)],
+    np.int64,
+)
+_FLOAT_EDGES = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e308, 5e-324, 2.0**63])
+_CHANCES = np.array([0.0, 2.0**-53, 0.5, 1.0 - 2.0**-53])
+_SEGMENTS = (1_408, 4_096, 8_936, 65_408)
+_PATHS = (1, 2, 3, 4, 8, 8, 8, 16, 64, 256)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Events that follow each other in one life of a policy, beginning with its start."""
+
+    hooks: list[int]  # by place in the family; 0 begins anew
+    events: Array
+    presets: Array  # what the result holds before each call
+    shared: int  # path or port records
+    heads: Array | None  # path policies: by `heads_every` events, by path
+    extreme: bool
+    heads_every: int = HEADS_EVERY
+
+
+class Stream:
+    """The events of one family, from a seed."""
+
+    def __init__(self, family: Family, seed: int) -> None:
+        self.family = family
+        self.draw = np.random.Generator(np.random.PCG64(seed))
+
+    def chunks(self, events: int) -> Iterator[Chunk]:
+        """Until at least that many events are out."""
+        while events > 0:
+            extreme = bool(self.draw.random() < EXTREME_SHARE)
+            chunk = self.chunk(extreme)
+            events -= len(chunk.hooks)
+            yield chunk
+
+    def chunk(self, extreme: bool) -> Chunk:
+        draw, family = self.draw, self.family
+        paths = int(draw.choice(_PATHS)) if family.shared == "path" else 1
+        # A hook walks all paths: as many steps for each chunk.
+        size = CHUNK if paths <= 8 else max(CHUNK * 8 // paths, 2 * HEADS_EVERY)
+        hooks = draw.integers(1, len(family.hooks), size)
+        hooks[0] = 0
+        if extreme:
+            hooks[::EXTREME_LIFE] = 0
+        events = np.zeros(size, family.event.dtype)
+        for name, column in self.columns(hooks, paths).items():
+            if name in (events.dtype.names or ()):
+                events[name] = column
+        if extreme:
+            self.spoil(events, paths)
+        heads = None
+        if family.shared_head.size_bytes:
+            heads = self.heads((size + HEADS_EVERY - 1) // HEADS_EVERY, paths)
+        return Chunk(
+            hooks.tolist(), events, self.presets(hooks, events), max(paths, 1), heads, extreme
+        )
+
+    def presets(self, hooks: Array, events: Array) -> Array:
+        presets = np.zeros(len(hooks), self.family.result.dtype)
+        if self.family.name == "window":
+            presets["window_bytes"] = events["window_bytes"]
+        elif self.family.name == "path":
+            presets["path"] = np.where(hooks == 1, -1, 0)
+        elif self.family.name == "loss":
+            for name in ("lost_below_seq", "lost_sent_before_ns", "next_check_ns"):
+                presets[name] = -1
+        else:
+            presets["granted_bytes"] = events["granted_bytes"]
+            presets["next_tick_ns"] = -1
+        return presets
+
+    def columns(self, hooks: Array, paths: int) -> dict[str, Any]:
+        """Plausible events: a connection with a round trip, a speed and spells of weather."""
+        draw, size = self.draw, len(hooks)
+        payload = int(draw.choice(_SEGMENTS))
+        base_ns = int(np.exp(draw.uniform(np.log(5e3), np.log(2e7))))
+        steps_ns = draw.exponential(base_ns / 16, size)
+        steps_ns[draw.random(size) < 0.01] *= 1_000
+        now_ns = 1_000_000_000 + np.cumsum(steps_ns.astype(np.int64))
+        # Weather: 0 clear, 1 marked, 2 lossy, 3 a standing queue; spells of about a hundred events.
+        weather = draw.integers(0, 4, size // 100 + 1).repeat(100)[:size]
+        queue_ns = (draw.exponential(base_ns * np.where(weather == 3, 4.0, 0.1))).astype(np.int64)
+        rtt_ns = base_ns + queue_ns
+        acked = draw.integers(0, 65, size)
+        marked = np.where(weather == 1, draw.integers(0, 65, size), 0)
+        lost = np.where(weather == 2, draw.integers(0, 40, size), 1)
+        known = draw.random(size) >= 0.03
+        inflight = draw.integers(0, 2_000, size) * payload
+        sent_ns = now_ns - rtt_ns - draw.integers(0, base_ns, size)
+        delivered = np.cumsum(acked) * payload
+        return {
+            **self._facts(size, paths, payload),
+            "now_ns": now_ns,
+            "kind": np.where(hooks == 0, -1, self._kinds(hooks)),
+            "rtt_ns": np.where(known, rtt_ns, 0),
+            "rtt_min_ns": base_ns,
+            "srtt_ns": np.where(known, base_ns + queue_ns // 2, 0),
+            "rttvar_ns": draw.integers(0, base_ns, size),
+            "rto_ns": 1_000_000 + 4 * base_ns,
+            "ack_delay_ns": draw.integers(0, 30_000, size),
+            "acked_bytes": acked * payload,
+            "acked_segments": acked,
+            "ecn_segments": np.minimum(marked, acked),
+            "lost_bytes": lost * payload,
+            "lost_segments": lost,
+            "inflight_bytes": inflight,
+            "delivered_bytes": delivered,
+            "window_bytes": inflight + payload * draw.integers(1, 100, size),
+            "app_limited": draw.random(size) < 0.1,
+            **self._places(now_ns, sent_ns, known, acked, base_ns),
+            "inflight_segments": inflight // payload,
+            "spurious_segments": np.where(draw.random(size) < 0.03, lost, 0),
+            "sacked_segments": draw.integers(0, 64, size) * (weather == 2),
+            "received_bytes": delivered,
+            "demand_bytes": delivered + draw.integers(0, 1 << 24, size),
+            "granted_bytes": delivered + draw.integers(0, 1 << 20, size),
+        }
+
+    def _places(
+        self, now_ns: Array, sent_ns: Array, known: Array, acked: Array, base_ns: int
+    ) -> dict[str, Any]:
+        """Send times and sequence numbers."""
+        draw, size = self.draw, len(now_ns)
+        first = draw.integers(0, 1 << 20, size)
+        oldest = sent_ns - draw.integers(-base_ns, base_ns, size)
+        return {
+            "newest_acked_sent_ns": np.where(known, sent_ns, -1),
+            "oldest_inflight_sent_ns": np.where(draw.random(size) < 0.1, -1, oldest),
+            "newest_inflight_sent_ns": now_ns - draw.integers(0, 1_000, size),
+            "highest_acked_seq": first + acked,
+            "cumulative_seq": first,
+            "probed_sent_ns": np.where(draw.random(size) < 0.05, sent_ns, -1),
+        }
+
+    def _kinds(self, hooks: Array) -> Array:
+        if self.family.name != "path":
+            return hooks - 1
+        feedback = np.array([1, 1, 1, 2, 3, 4])[self.draw.integers(0, 6, len(hooks))]
+        return np.where(hooks == 1, 0, feedback)
+
+    def _facts(self, size: int, paths: int, payload: int) -> dict[str, Any]:
+        """What stays the same for a connection, and what is drawn for each event alone."""
+        draw = self.draw
+        resend = draw.random(size) < 0.2
+        return {
+            "path": draw.integers(0, max(paths, 1), size),
+            "n_paths": paths,
+            "segment_bytes": payload + 64,
+            "window_bytes_max": int(draw.choice([1 << 20, 4 << 20, 16 << 20, 64 << 20])),
+            "link_bytes_per_s": int(draw.choice([0, 1_250_000_000, 12_500_000_000])),
+            "active_flows": draw.integers(1, 40, size),
+            "rand": draw.random(size),
+            "rand2": draw.random(size),
+            "hint_window_bytes": np.where(draw.random(size) < 0.5, 0.0, draw.random(size) * 1e7),
+            "bytes": draw.integers(0, 65, size) * payload,
+            "ready_bytes": draw.integers(0, 1 << 22, size),
+            "is_resend": resend,
+            "avoid_path": np.where(resend, draw.integers(0, max(paths, 1), size), -1),
+            "flow": np.where(draw.random(size) < 0.02, -1, draw.integers(0, 16, size) << 20),
+        }
+
+    def spoil(self, events: Array, paths: int) -> None:
+        """Edges of numbers in a third of all fields; chances stay chances, kinds stay kinds."""
+        draw, size = self.draw, len(events)
+        for name, (kind, *_) in (events.dtype.fields or {}).items():
+            if name in ("kind", "n_paths"):
+                continue
+            edges = _CHANCES if name.startswith("rand") else _FLOAT_EDGES
+            if kind.kind == "i":
+                edges = _INT_EDGES
+                if name in ("path", "avoid_path"):
+                    edges = np.array([0, -1, paths - 1, paths, -paths, -paths - 1, 255, 1 << 62])
+            hit = draw.random(size) < 0.3
+            events[name][hit] = draw.choice(edges, int(hit.sum()))
+
+    def heads(self, count: int, paths: int) -> Array:
+        """What the core says of each path: mostly usable; all dead now and then."""
+        draw = self.draw
+        heads = np.zeros((count, paths), PATH_HEAD.dtype)
+        dead = draw.random((count, 1)) < 0.05
+        heads["usable"] = (draw.random((count, paths)) < 0.75) & ~dead
+        heads["inflight_bytes"] = draw.integers(0, 1 << 20, (count, paths))
+        heads["rtt_ns"] = draw.integers(0, 1 << 20, (count, paths))
+        return heads

@@ -1,0 +1,175 @@
+"""Decides which checks a policy of each family goes through, in which order.
+
+Never touches a bound: every check brings its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from congestion.api import Policy
+from transport.compiler.library import Library
+from transport.conformance import (
+    credit_checks,
+    gates,
+    loss_checks,
+    path_checks,
+    recorded,
+    window_arena,
+    window_checks,
+)
+from transport.conformance.equality import Bout, Trial
+from transport.conformance.result import Outcome, Outcomes, verdict
+from transport.conformance.scenes import MS, Cast, cast_of
+
+FULL_EVENTS = 1_000_000
+QUICK_EVENTS = 30_000
+
+Progress = Callable[[str, float], None]  # what is being done, and which share of all
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is tried."""
+
+    events: int = FULL_EVENTS
+    seed: int = 7
+    quick: bool = False
+
+    @property
+    def limit_ns(self) -> int:
+        """Of the longer runs in the arena."""
+        return (120 if self.quick else 600) * MS
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of one policy."""
+
+    policy: Policy
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+
+
+def check_policy(
+    policy: Policy,
+    settings: Settings | None = None,
+    progress: Progress = lambda what, share: None,
+) -> Report:
+    """Every check that applies; a policy that does not compile goes no further."""
+    begin = last = time.perf_counter()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="weft-check-") as folder:
+        for outcome in _all(policy, settings or Settings(), Path(folder), progress):
+            now = time.perf_counter()
+            outcomes.append(replace(outcome, seconds=now - last))
+            last = now
+    return Report(policy, tuple(outcomes), time.perf_counter() - begin)
+
+
+def _all(policy: Policy, settings: Settings, folder: Path, progress: Progress) -> Iterator[Outcome]:
+    progress("compiling", 0.0)
+    language = gates.language(policy)
+    yield language
+    if not language.passed:
+        return
+    outcome, libraries = gates.compiled(policy, folder)
+    yield outcome
+    if not libraries:
+        return
+    yield from gates.state_size(policy)
+    cast = cast_of(policy.family.name, folder / f"{policy.family.name}_{policy.name}.so")
+    progress("behaviour", 0.05)
+    ledger = window_arena.Ledger()
+    yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
+    yield from ledger.outcomes()
+    yield from same_in_every_form(policy, libraries, cast, settings, progress)
+
+
+def _behaviour(
+    policy: Policy,
+    library: Library,
+    cast: Cast,
+    ledger: window_arena.Ledger,
+    settings: Settings,
+) -> Outcomes:
+    limit_ns = settings.limit_ns
+    if policy.family.name == "window":
+        yield window_checks.starts(policy, library)
+        yield from window_checks.growth(policy, library)
+        yield from window_checks.cuts(policy, library)
+        yield window_checks.recovers(policy, library)
+        yield window_checks.stays_a_window(policy, library)
+        yield window_arena.alone(policy, cast, ledger, limit_ns)
+        yield from window_arena.fair(policy, cast, ledger, limit_ns)
+        yield from window_arena.converges(policy, cast, ledger)
+        yield from window_arena.survives(policy, cast, ledger)
+    elif policy.family.name == "path":
+        yield from path_checks.spreads(policy, library)
+        yield from path_checks.keeps_off(policy, library)
+        yield from path_checks.shuns(policy, library)
+        yield from path_checks.heals(policy, library)
+        yield from path_checks.in_the_arena(policy, cast, ledger, limit_ns)
+        yield path_checks.alone(policy, cast, ledger, limit_ns)
+    elif policy.family.name == "loss":
+        yield from loss_checks.repairs(policy, library)
+        yield from loss_checks.tolerates(policy, library)
+        yield from loss_checks.in_the_arena(policy, cast, ledger)
+    else:
+        yield from credit_checks.grants(policy, library)
+        yield from credit_checks.shares(policy, cast, ledger, limit_ns)
+        yield credit_checks.alone(policy, cast, ledger)
+
+
+def same_in_every_form(
+    policy: Policy,
+    libraries: dict[str, Library],
+    cast: Cast,
+    settings: Settings,
+    progress: Progress,
+) -> Outcomes:
+    """Recorded events first, then random ones."""
+    played = Bout(policy, libraries, settings.seed)
+    for chunk in recorded.chunks(policy, cast, settings.quick):
+        played.play(chunk)
+    yield _equal("same on recorded events", played.trial)
+    bout, done = Bout(policy, libraries, settings.seed), 0
+
+    def counted(events: int) -> None:
+        nonlocal done
+        done += events
+        progress(f"{done:,} events", 0.3 + 0.7 * min(done / settings.events, 1.0))
+
+    trial = bout.run(settings.events, counted)
+    yield _equal("same on random events", trial)
+    unsound = (played.trial.unsound + trial.unsound)[:1]
+    yield verdict(
+        "answers in range",
+        not unsound,
+        unsound[0] if unsound else "all of them",
+        "finite, usable as they are, and no failure on plausible events",
+        "the core corrects such an answer and the policy does not know: clamp it there",
+    )
+
+
+def _equal(name: str, trial: Trial) -> Outcome:
+    beyond = f", {trial.beyond} beyond 64 bits" if trial.beyond else ""
+    return verdict(
+        name,
+        not trial.wrong,
+        trial.wrong[0] if trial.wrong else f"{trial.events:,} events agree{beyond}",
+        "interpreted, in the process and from a file: bit by bit",
+        "reduce it to the event named: this is the compiler's fault or an overflow of the policy's",
+    )

@@ -1,0 +1,198 @@
+"""Decides whether a window policy is fair, fills its link, converges and survives, in the arena.
+
+Never touches the bench: what a policy does alone is checked there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from congestion.api import Policy
+from transport import native
+from transport.conformance.result import Outcome, Outcomes, number, verdict
+from transport.conformance.scenes import (
+    BYTES_PER_S,
+    MS,
+    PAYLOAD_SHARE,
+    RTT_NS,
+    Cast,
+    bottleneck,
+    marking,
+    plan_of,
+    run,
+    share,
+)
+
+if TYPE_CHECKING:
+    from transport.native import ArenaReport, LinkConfig
+
+FLOWS = 4
+SEEDS = (1, 2, 3)
+
+
+def link_for(policy: Policy, **changes: float) -> LinkConfig:
+    """Marks are there for those that look at them, and for those that promise nothing."""
+    deaf = policy.promises.signals and "ecn" not in policy.promises.signals
+    return (bottleneck if deaf else marking)(**changes)
+
+
+class Ledger:
+    """Collects what the account beside the core had to say, over all runs of a policy."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.segments = 0
+        self.failed = 0
+        self.first = ""
+
+    def run(self, plan: native.ArenaPlan) -> ArenaReport:
+        report = run(plan)
+        self.runs += 1
+        self.segments += sum(flow.sent.segments_sent for flow in report.flows)
+        self.failed += report.policies_failed
+        self.first = self.first or report.violation
+        return report
+
+    def outcomes(self) -> Outcomes:
+        yield verdict(
+            "account in flight",
+            not self.first,
+            self.first or f"{self.segments} segments in {self.runs} runs balance",
+            "the wire, the core and the window agree after each step",
+            "the core and the account beside it disagree: report it with the seed",
+        )
+        yield verdict(
+            "never gives way",
+            self.failed == 0,
+            f"{self.failed} times `fixed` took over",
+            "none",
+            "a hook failed in a run: try the event with weft policy check --events",
+        )
+
+
+def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
+    """One flow on an idle bottleneck."""
+    plan = plan_of(cast, links=[link_for(policy)], limit_ns=limit_ns, measure_from_ns=limit_ns // 4)
+    measured = share(ledger.run(plan))
+    least = policy.promises.utilization_min
+    return verdict(
+        "fills a link",
+        measured >= (0.05 if least is None else least),
+        f"{number(measured)} of the bottleneck",
+        f">= {0.05 if least is None else least}",
+        "look at a trace: a window that stops growing, or cuts that go too deep or come too often",
+    )
+
+
+def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
+    """Four flows that start within a few round trips; the worst of three seeds."""
+    jain, utilization = 1.0, 1.0
+    for seed in SEEDS:
+        plan = plan_of(
+            cast,
+            links=[link_for(policy)],
+            flows=FLOWS,
+            limit_ns=limit_ns,
+            measure_from_ns=limit_ns // 3,
+            seed=seed,
+        )
+        flows = plan.flows
+        for index, flow in enumerate(flows):
+            flow.start_ns = index * seed * RTT_NS
+        plan.flows = flows
+        report = ledger.run(plan)
+        jain, utilization = min(jain, report.jain), min(utilization, share(report))
+    least = policy.promises.fairness_min
+    if least is not None:
+        yield verdict(
+            "fair",
+            jain >= least,
+            f"Jain {number(jain)} of {FLOWS} flows, {number(utilization)} of the bottleneck",
+            f">= {least}",
+            "equal flows must end equal: look for increase that grows with the window, or cuts "
+            "that some flows never make",
+        )
+
+
+def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
+    """A flow joins one that fills the link: until it has half of its share, for good."""
+    promised = policy.promises.convergence_rtts
+    if promised is None:
+        return
+    join_ns, worst = 20 * MS, 0.0
+    for seed in SEEDS:
+        plan = plan_of(
+            cast,
+            links=[link_for(policy)],
+            flows=2,
+            limit_ns=join_ns + 4 * promised * RTT_NS,
+            trace_ns=4 * RTT_NS,
+            seed=seed,
+        )
+        first, second = plan.flows
+        second.start_ns = join_ns + 1
+        plan.flows = [first, second]
+        trace = ledger.run(plan).trace
+        delivered = np.diff(np.array(trace.delivered_bytes, np.int64).reshape(-1, 2)[:, 1])
+        # Over 32 round trips: a share is an average.
+        rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
+        reached = np.flatnonzero(rate >= BYTES_PER_S * PAYLOAD_SHARE / 4)
+        since_ns = np.array(trace.at_ns[8:], np.int64)[reached[0]] if len(reached) else 1 << 60
+        worst = max(worst, (since_ns - join_ns) / RTT_NS)
+    yield verdict(
+        "converges",
+        worst <= promised,
+        f"{number(worst)} round trips until a newcomer has half its share",
+        f"<= {promised}",
+        "a newcomer is held down: look for cuts that hit the small window as hard as the large",
+    )
+
+
+def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
+    """Random loss, and an outage of everything: each flow goes on."""
+    for loss, name in ((2**-10, "2^-10"), (2**-7, "2^-7")):
+        plan = plan_of(
+            cast,
+            links=[link_for(policy, loss=loss)],
+            flows=FLOWS,
+            limit_ns=120 * MS,
+            trace_ns=30 * MS,
+        )
+        report = ledger.run(plan)
+        delivered = np.array(report.trace.delivered_bytes, np.int64).reshape(-1, FLOWS)
+        least = int(np.diff(delivered, axis=0).min())
+        yield verdict(
+            f"no starvation at loss {name}",
+            least >= 16 * 4_096,
+            f"{least} bytes a flow and 30 ms at least; {number(share(report))} of the bottleneck",
+            ">= 65536 bytes",
+            "random loss must not hold a flow down for good: the window has to grow again",
+        )
+    yield silence(policy, cast, ledger)
+
+
+def silence(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
+    """Nothing arrives for 60 ms, then all is as before."""
+    plan = plan_of(
+        cast,
+        links=[link_for(policy)],
+        flows=2,
+        limit_ns=400 * MS,
+        trace_ns=20 * MS,
+        changes=[
+            native.PathChange(at_ns=30 * MS, path=0, up=0),
+            native.PathChange(at_ns=90 * MS, path=0, up=1),
+        ],
+    )
+    report = ledger.run(plan)
+    delivered = np.array(report.trace.delivered_bytes, np.int64).reshape(-1, 2).sum(axis=1)
+    before, after = delivered[1] - delivered[0], delivered[-1] - delivered[-2]
+    return verdict(
+        "comes back after an outage",
+        after >= before / 2,
+        f"{number(after / max(before, 1))} of the rate before, 300 ms after it healed",
+        ">= 0.5",
+        "after silence the window must grow again from its least: look at on_timeout",
+    )

@@ -1,0 +1,124 @@
+"""Decides round trips of a fixed length for one window policy: what is acknowledged, what is lost.
+
+Never touches a network: the policy alone, fed as the core would feed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from congestion.api import Policy
+from transport.compiler.library import Library
+from transport.conformance.native_side import Guarded, NativeSide
+
+SEGMENT_BYTES = 4_096
+RTT_NS = 100_000
+WINDOW_BYTES_MAX = 64 << 20
+START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
+
+
+@dataclass
+class Weather:
+    """What is wrong in a round trip."""
+
+    ecn: bool = False
+    loss_share: float = 0.0  # of the window
+    queue_rtts: float = 0.0  # least round trips that the queue adds to each
+
+
+class WindowBench:
+    """A flow that always has more to send, on a path that delivers what it is told to."""
+
+    def __init__(self, policy: Policy, library: Library, rtt_ns: int = RTT_NS) -> None:
+        self.side = NativeSide(policy, library)
+        self.event = Guarded(policy.family.event.dtype, 1)
+        self.result = Guarded(policy.family.result.dtype, 1)
+        self.zeros = dict.fromkeys(policy.family.event.dtype.names or (), 0)
+        self.rtt_ns = rtt_ns
+        self.srtt_ns = float(rtt_ns)
+        self.now_ns = 1_000_000_000_000
+        self.delivered_bytes = 0
+        self.window_bytes = 0.0
+        self.pacing_bytes_per_s = 0.0
+        self.failed = False
+        self.windows: list[float] = []  # in force after each event
+        self.answers: list[float] = []  # what the policy said
+
+    def start(self, hint_bytes: float = 0.0) -> float:
+        self.call(START, -1, hint_window_bytes=hint_bytes)
+        return self.window_bytes
+
+    def call(self, hook: int, kind: int, **fields: Any) -> None:
+        started = hook != START
+        given = self.zeros | {
+            "now_ns": self.now_ns,
+            "kind": kind,
+            "segment_bytes": SEGMENT_BYTES,
+            "rtt_min_ns": self.rtt_ns if started else 0,
+            "srtt_ns": int(self.srtt_ns) if started else 0,
+            "rtt_ns": int(self.srtt_ns) if started else 0,
+            "inflight_bytes": int(self.window_bytes),
+            "delivered_bytes": self.delivered_bytes,
+            "window_bytes": int(self.window_bytes),
+            "window_bytes_max": WINDOW_BYTES_MAX,
+            "rand": 0.5,
+        }
+        self.event.records[0] = tuple((given | fields).values())
+        self.result.records[0] = (int(self.window_bytes), 0.0)
+        status = self.side.call(hook, self.event.address, self.result.address)
+        self.failed = self.failed or status != 0
+        # As the core clamps it.
+        answer, self.pacing_bytes_per_s = self.result.records[0].item()
+        self.answers.append(answer)
+        self.window_bytes = min(max(answer, 2.0 * SEGMENT_BYTES), float(WINDOW_BYTES_MAX))
+        self.windows.append(self.window_bytes)
+
+    def round(self, segments_an_ack: int = 8, weather: Weather | None = None) -> None:
+        """One round trip: what was in flight at its begin is acknowledged, marked or lost."""
+        weather = weather or Weather()
+        rtt_ns = int(self.rtt_ns * (1.0 + weather.queue_rtts))
+        if weather.queue_rtts:
+            self.srtt_ns = float(rtt_ns)  # a standing queue: it was there before
+        in_flight = int(self.window_bytes) // SEGMENT_BYTES * SEGMENT_BYTES
+        share = int(in_flight * weather.loss_share) // SEGMENT_BYTES * SEGMENT_BYTES
+        lost = max(share, SEGMENT_BYTES) if weather.loss_share else 0
+        acks = max(in_flight // SEGMENT_BYTES // segments_an_ack, 1)
+        begin_ns, left, left_lost = self.now_ns, in_flight - lost, lost
+        for ack in range(acks):
+            self.now_ns = begin_ns + rtt_ns * ack // acks + rtt_ns // acks // 2
+            self.srtt_ns += (rtt_ns - self.srtt_ns) / 8
+            part = left // (acks - ack) // SEGMENT_BYTES * SEGMENT_BYTES
+            part = left if ack == acks - 1 else part
+            left -= part
+            self.ack(part, rtt_ns, weather.ecn)
+            gone = left_lost // (acks - ack) // SEGMENT_BYTES * SEGMENT_BYTES
+            gone = left_lost if ack == acks - 1 else gone
+            left_lost -= gone
+            if gone:
+                self.call(LOSS, 1, lost_bytes=gone, lost_segments=gone // SEGMENT_BYTES)
+        self.now_ns = begin_ns + rtt_ns
+
+    def ack(self, acked_bytes: int, rtt_ns: int, marked: bool) -> None:
+        segments = acked_bytes // SEGMENT_BYTES
+        self.delivered_bytes += acked_bytes
+        if segments == 0:
+            return
+        self.call(
+            ACK,
+            0,
+            rtt_ns=rtt_ns,
+            acked_bytes=acked_bytes,
+            acked_segments=segments,
+            ecn_segments=segments if marked else 0,
+        )
+
+    def timeout(self) -> None:
+        self.now_ns += max(1_000_000, 2 * self.rtt_ns)
+        gone = min(int(self.window_bytes), 16 * SEGMENT_BYTES)
+        self.call(LOSS, 1, lost_bytes=gone, lost_segments=gone // SEGMENT_BYTES)
+        self.call(TIMEOUT, 2)
+
+    @property
+    def segments(self) -> float:
+        return self.window_bytes / SEGMENT_BYTES

@@ -1,0 +1,220 @@
+"""Decides whether a window policy grows, cuts and recovers as it promises, alone on a bench.
+
+Never touches the arena: fairness and utilization are checked there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from congestion.api import Policy
+from transport.compiler.library import Library
+from transport.conformance.result import Outcome, Outcomes, number, verdict, within
+from transport.conformance.window_bench import SEGMENT_BYTES, Weather, WindowBench
+
+WINDOWS = (16, 61, 256, 1_021)  # segments; not all powers of two
+ACKS = (1, 8, 1 << 20)  # segments an acknowledgment stands for: each, a few, a window
+ROUNDS = 20
+WARM_UP = 4
+TROUBLE = 8  # congested round trips in a row
+LOSS_SHARE = 0.125
+
+
+def bench_at(policy: Policy, library: Library, segments: float) -> WindowBench:
+    bench = WindowBench(policy, library)
+    bench.start(segments * SEGMENT_BYTES)
+    return bench
+
+
+def starts(policy: Policy, library: Library) -> Outcome:
+    """Without a hint anything; with one, near it: a policy that takes over must not begin anew."""
+    fresh = WindowBench(policy, library)
+    fresh.start()
+    measured = f"{number(fresh.segments)} segments"
+    return verdict(
+        "starts",
+        not fresh.failed and fresh.window_bytes > 0,
+        measured,
+        "a finite window above zero",
+        "on_start must answer with a window: no round trip is known yet, and fields may be zero",
+    )
+
+
+def growth(policy: Policy, library: Library) -> Outcomes:
+    """Segments, or a factor, a round trip while nothing is wrong: at windows small and large, with
+    acknowledgments for one segment and for a window, before and after a cut."""
+    promises = policy.promises
+    if promises.growth_segments is None and promises.growth_factor is None:
+        return
+    additive: list[tuple[float, str]] = []
+    factors: list[tuple[float, str]] = []
+    for segments in WINDOWS:
+        if segments < promises.steady_window_segments:
+            continue
+        for an_ack in ACKS:
+            bench = bench_at(policy, library, segments)
+            for _ in range(WARM_UP):
+                bench.round(an_ack)
+            before = bench.segments
+            for _ in range(ROUNDS):
+                bench.round(an_ack)
+            where = f"at {segments} segments, {min(an_ack, segments)} an ack"
+            additive.append(((bench.segments - before) / ROUNDS, where))
+            factors.append(((bench.segments / before) ** (1 / ROUNDS), where))
+    remedy = (
+        "acknowledge a full window a round trip: look for growth rounded down, counted by "
+        "acknowledgments and not by bytes, or assigned and not added"
+    )
+    for name, promised, seen in (
+        ("growth", promises.growth_segments, additive),
+        ("growth factor", promises.growth_factor, factors),
+    ):
+        if promised is None:
+            continue
+        least, most = min(seen), max(seen)
+        yield verdict(
+            name,
+            within(least[0], *promised, 0.005) and within(most[0], *promised, 0.005),
+            f"{number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]})",
+            f"{promised[0]} to {promised[1]} a round trip",
+            remedy,
+        )
+
+
+def weather_of(signals: str, queue_rtts: float) -> Weather:
+    weather = Weather()
+    for signal in signals.split("+"):
+        if signal == "ecn":
+            weather.ecn = True
+        elif signal == "loss":
+            weather.loss_share = LOSS_SHARE
+        elif signal == "rtt":
+            weather.queue_rtts = queue_rtts
+    return weather
+
+
+def cuts(policy: Policy, library: Library) -> Outcomes:
+    """Each promised signal alone, for one round trip, then for more in a row."""
+    promises = policy.promises
+    for signals in promises.cut_on:
+        factors: list[tuple[float, str]] = []
+        often: list[tuple[int, str]] = []
+        idle: list[tuple[int, str]] = []
+        weather = weather_of(signals, promises.cut_queue_rtts)
+        for segments in WINDOWS[1:]:
+            for an_ack in ACKS[:2]:
+                bench = bench_at(policy, library, segments)
+                for _ in range(WARM_UP):
+                    bench.round(an_ack)
+                where = f"at {segments} segments, {an_ack} an ack"
+                falls: list[int] = []
+                left: list[float] = []  # what each round trip left
+                while len(falls) < TROUBLE and bench.segments > 4:
+                    before, seen = bench.window_bytes, len(bench.windows) - 1
+                    bench.round(an_ack, weather)
+                    falls.append(fallen(bench.windows[seen:]))
+                    left.append(bench.window_bytes / before)
+                # A queue stands only when a round trip has shown it: the second may be the first.
+                factors.append((min(left[: 2 if weather.queue_rtts else 1]), where))
+                often += [(count, where) for count in falls]
+                idle.append((longest_idle(falls), where))
+        yield from judged_cuts(policy, signals, factors, often, max(idle))
+
+
+def fallen(windows: list[float]) -> int:
+    """How often the window shrank."""
+    return sum(later < earlier * (1 - 1e-9) for earlier, later in pairwise(windows))
+
+
+def longest_idle(falls: list[int]) -> int:
+    """The most round trips in a row without a cut."""
+    longest = run = 0
+    for count in falls:
+        run = 0 if count else run + 1
+        longest = max(longest, run)
+    return longest
+
+
+def judged_cuts(
+    policy: Policy,
+    signals: str,
+    factors: list[tuple[float, str]],
+    often: list[tuple[int, str]],
+    idle: tuple[int, str],
+) -> Outcomes:
+    promises = policy.promises
+    if promises.cut_factor is not None:
+        least, most = min(factors), max(factors)
+        yield verdict(
+            f"cut on {signals}",
+            within(least[0], *promises.cut_factor, 0.01)
+            and within(most[0], *promises.cut_factor, 0.01),
+            f"leaves {number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]})",
+            f"{promises.cut_factor[0]} to {promises.cut_factor[1]} after a round trip",
+            "cut_factor: look for a factor and its complement swapped, or a signal nobody reads",
+        )
+    else:
+        most = max(factors)
+        yield verdict(
+            f"cut on {signals}",
+            most[0] < 1.0,
+            f"leaves {number(most[0])} ({most[1]})",
+            "less than before",
+            "cut_on names a signal that does not shrink the window",
+        )
+    if promises.cuts_per_rtt is not None:
+        worst = max(often)
+        yield verdict(
+            f"cuts a round trip on {signals}",
+            worst[0] <= promises.cuts_per_rtt,
+            f"up to {worst[0]} ({worst[1]})",
+            f"<= {promises.cuts_per_rtt}",
+            "a cut must note its time, and the next wait a round trip from there",
+        )
+        yield verdict(
+            f"cuts again on {signals}",
+            idle[0] <= 2,
+            f"{idle[0]} congested round trips in a row without a cut ({idle[1]})",
+            "<= 2",
+            "the guard against a second cut never lets go: compare times with now, not with a flag",
+        )
+
+
+def recovers(policy: Policy, library: Library) -> Outcome:
+    """Silence, then a quiet network: the window must come back from wherever it fell."""
+    bench = bench_at(policy, library, 256)
+    for _ in range(WARM_UP):
+        bench.round()
+    for _ in range(12):
+        bench.timeout()
+    fallen = bench.segments
+    for _ in range(400):
+        bench.round(16)
+    grown = bench.segments
+    return verdict(
+        "recovers from silence",
+        not bench.failed and grown >= min(4 * fallen, 64.0),
+        f"{number(fallen)} segments after 12 timeouts, {number(grown)} after 400 round trips",
+        "four times as much, or 64 segments",
+        "a window that fell to its least must still grow: look for growth lost to rounding, a "
+        "counter of timeouts that nothing resets, a threshold left at zero",
+    )
+
+
+def stays_a_window(policy: Policy, library: Library) -> Outcome:
+    """Marked, lossy, slow and clear round trips by turns: never less than the core would allow."""
+    bench = WindowBench(policy, library)
+    bench.start()
+    weathers = [Weather(), Weather(ecn=True), Weather(loss_share=0.3), Weather(queue_rtts=8.0)]
+    for turn in range(240):
+        if turn % 37 == 0:
+            bench.timeout()
+        bench.round(8 + turn % 9, weathers[turn * 7 % 13 % 4])
+    least = min(bench.answers) / SEGMENT_BYTES
+    return verdict(
+        "stays a window",
+        not bench.failed and least >= 2.0,
+        f"{number(least)} to {number(max(bench.answers) / SEGMENT_BYTES)} segments",
+        ">= 2 segments, no failure",
+        "the core lifts it to two segments and the policy does not know: clamp it there",
+    )
