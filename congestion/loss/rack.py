@@ -97,7 +97,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
-    """First the oldest alone, as a question; all that is overdue when a second timeout passes.
+    """First the oldest alone, as a question; the whole flight when a second timeout passes.
 
     An acknowledgment that is late because a host was busy then costs one needless copy.
     """
@@ -106,7 +106,7 @@ def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> Non
     overdue_ns = event.now_ns - event.rto_ns
     oldest_ns = event.oldest_inflight_sent_ns
     if oldest_ns >= 0 and oldest_ns <= overdue_ns:
-        horizon_ns = oldest_ns if path.expiries == 0 else overdue_ns
+        horizon_ns = oldest_ns if path.expiries == 0 else event.now_ns - 1
         path.expiries += 1
         result.lost_sent_before_ns = max(result.lost_sent_before_ns, horizon_ns + 1)
         result.next_check_ns = event.now_ns + event.rto_ns

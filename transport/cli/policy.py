@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
+from congestion.api import FAMILIES
 from congestion.registry import Entry, RegistryError, policies
 from transport.cli.check import command as check
 from transport.cli.check import named
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import command as replay
+from transport.cli.templates import TEMPLATES
 from transport.cli.try_policy import command as try_policy
 
 
@@ -31,7 +33,7 @@ def summary(entry: Entry) -> str:
 @policy_group.command("list")
 @json_option
 def list_policies(json_path: str | None) -> None:
-    """Every registered policy: family, name, what it decides, where it comes from."""
+    """Every registered policy: what it decides, by which signals, from which paper, its state."""
     try:
         entries = list(policies().values())
     except RegistryError as error:
@@ -40,11 +42,25 @@ def list_policies(json_path: str | None) -> None:
         write_json([described(entry) for entry in entries], json_path)
         return
     print_table(
-        ["family", "name", "decides", "from"],
-        [
-            (entry.policy.family.name, entry.policy.name, summary(entry), entry.origin)
-            for entry in entries
-        ],
+        ["family", "name", "decides", "signals", "state", "source"],
+        [row_of(entry) for entry in entries],
+    )
+    click.echo("state: bytes a flow + bytes a path or port; parameters: weft policy list --json -")
+
+
+def row_of(entry: Entry) -> tuple[str, ...]:
+    policy, promises = entry.policy, entry.policy.promises
+    shared = f"+{policy.shared.size_bytes}" if policy.shared.size_bytes else ""
+    source = promises.source or "none given"
+    if not entry.origin.startswith("congestion."):
+        source += f" (from {entry.origin})"
+    return (
+        policy.family.name,
+        policy.name,
+        summary(entry),
+        " ".join(promises.signals),
+        f"{policy.flow.size_bytes}{shared}",
+        source,
     )
 
 
@@ -59,6 +75,8 @@ def described(entry: Entry) -> dict[str, object]:
         "family": policy.family.name,
         "name": policy.name,
         "decides": summary(entry),
+        "source": policy.promises.source,
+        "signals": list(policy.promises.signals),
         "origin": entry.origin,
         "file": policy.module,
         "params": defaults,
@@ -67,56 +85,21 @@ def described(entry: Entry) -> dict[str, object]:
     }
 
 
-TEMPLATE = '''"""Decides the window of a flow: say how, and name the paper and section.
-
-Never touches paths.
-"""
-# mypy: allow-untyped-defs
-
-from congestion.api import record, window_policy
-
-Flow = record(window_bytes=float)  # starts at zero; int or float fields, unit last
-Params = record(increase_segments=1.0)  # an operator may set these
-
-
-def on_start(flow, params, event, result):
-    flow.window_bytes = max(event.hint_window_bytes, event.window_bytes_max / 8.0)
-    result.window_bytes = flow.window_bytes
-
-
-def on_ack(flow, params, event, result):
-    share = event.acked_bytes / flow.window_bytes
-    flow.window_bytes += params.increase_segments * event.segment_bytes * share
-    result.window_bytes = flow.window_bytes
-
-
-def on_loss(flow, params, event, result):
-    flow.window_bytes = max(flow.window_bytes / 2.0, 16.0 * event.segment_bytes)
-    result.window_bytes = flow.window_bytes
-
-
-POLICY = window_policy(
-    "{name}",
-    flow=Flow,
-    params=Params,
-    on_start=on_start,
-    on_ack=on_ack,
-    on_loss=on_loss,
-    on_timeout=on_loss,
-)
-'''
-
-
 @policy_group.command("new")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def new(file: Path) -> None:
-    """Write a window policy to FILE to start from."""
-    name = file.stem.lower().replace(" ", "_")
-    if file.suffix != ".py" or not name.replace("-", "_").isidentifier():
-        raise click.UsageError(f"{file}: give a name of letters, digits and _ that ends in .py")
+@click.argument("name")
+@click.option("--family", type=click.Choice(sorted(FAMILIES)), default="window", show_default=True)
+def new(name: str, family: str) -> None:
+    """Write a policy to start from: NAME.py here, or the file that NAME says.
+
+    It works as it is; weft policy check says what it holds to.
+    """
+    file = Path(name if name.endswith(".py") else f"{name}.py")
+    plain = file.stem.lower().replace(" ", "_")
+    if not (plain.replace("-", "_").isidentifier() and plain.isascii()):
+        raise click.UsageError(f"{name}: give a name of letters, digits and _")
     try:
         with file.open("x", encoding="utf-8") as out:
-            out.write(TEMPLATE.replace("{name}", name))
+            out.write(TEMPLATES[family].replace("{name}", plain))
     except FileExistsError:
         raise click.ClickException(f"{file} exists") from None
     except OSError as error:
