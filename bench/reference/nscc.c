@@ -51,11 +51,14 @@ static inline void answer(struct flow* f, const struct event* e, struct result* 
 
 static inline int adapted(struct flow* f, const struct params* p, const struct event* e, double delay_ns) {
   if ((double)(e->now_ns - f->adapt_ns) <= f->base_ns + f->base_ns) return 0;
+  double quiet_ns = (double)e->srtt_ns > f->base_ns ? (double)e->srtt_ns : f->base_ns;
+  if ((double)(e->now_ns - f->cut_ns) <= quiet_ns) return 0;
   int collapsed = f->adapt_ns != 0 && e->app_limited == 0 &&
                   (f->troubled != 0 || delay_ns > p->adapt_targets * f->base_ns) &&
                   f->achieved_bytes < p->adapt_share * f->most_bytes;
   if (collapsed) {
     f->window_bytes = f->achieved_bytes;
+    f->cut_ns = e->now_ns;
     f->ignore_bytes = (double)e->inflight_bytes;
     f->increase = 0.0;
   }

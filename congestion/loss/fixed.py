@@ -27,8 +27,13 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
+    late_ns = overdue_ns(event)
+    silent = event.newest_acked_sent_ns < event.oldest_inflight_sent_ns
+    if silent and 0 <= event.oldest_inflight_sent_ns < late_ns:
+        # Nothing came back, and the timeout doubles: what left later would wait ever longer.
+        late_ns = max(min(event.now_ns, FAR_NS), -1)
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = overdue_ns(event)
+    result.lost_sent_before_ns = late_ns
     result.next_check_ns = -1
     result.probe = 0
 

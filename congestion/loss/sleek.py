@@ -4,10 +4,11 @@ Never touches timing while segments arrive. Source: Ultra Ethernet Specification
 (SLEEK, recovery without trimming), as modelled in its simulator, uet-htsim.
 
 Recovery begins when the segments delivered beyond the first hole exceed one and a half windows, but
-five at least. Then each path gives up, once, what is missing in one window from the hole on and was
-sent before recovery began. It ends when all that was delivered at its start has been overtaken by
-the cumulative position. Too little out of order, or a tail, is told by a probe once sending pauses:
-what is still missing after it came back, and held acknowledgments with it, was lost.
+five at least. Then each path gives up, once, what was overtaken there: its simulator takes all that
+is missing in a window from the hole on, which sends again what has just left as well. It ends when
+all that was delivered at its start has been overtaken by the cumulative position. Too little out of
+order, or a tail, is told by a probe once sending pauses: what is still missing after it came back,
+and held acknowledgments with it, was lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ Flow = record(
     recoveries=int,  # begun so far
     recovering=int,
     end_seq=int,  # recovery ends beyond it
-    below_seq=int,  # what it gives up lies below
     began_ns=int,
 )
 
@@ -37,6 +37,7 @@ Path = record(
 Params = record(
     window_multiple=1.5,
     segments_min=5,
+    settle_rtts=2,
     probe_rtts=3,  # of silence before a path is asked: its simulator's, with a backlog
     hold_ns=50_000,  # receivers hold acknowledgments for 30 us, and a wake-up
 )
@@ -47,12 +48,12 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
         flow.recovering = 0
     segments = event.window_bytes / max(event.segment_bytes, 1)
     reach = max(params.window_multiple * segments, float(params.segments_min))
-    if flow.recovering == 0 and event.sacked_segments >= reach:
+    # What the last recovery sent again needs a round trip: until then it is no news that it lacks.
+    settled = event.now_ns - flow.began_ns > params.settle_rtts * max(event.srtt_ns, 0)
+    if flow.recovering == 0 and event.sacked_segments >= reach and settled:
         flow.recovering = 1
         flow.recoveries += 1
         flow.end_seq = event.highest_acked_seq
-        window_segments = int(min(max(segments, 1.0), 1e15))
-        flow.below_seq = min(max(event.cumulative_seq, 0), FAR_NS) + window_segments
         flow.began_ns = event.now_ns
 
 
@@ -84,8 +85,7 @@ def judge(flow: Any, path: Any, params: Any, event: Any, result: Any) -> None:
     begin_or_end(flow, params, event)
     if flow.recovering != 0 and path.recovery != flow.recoveries:
         path.recovery = flow.recoveries
-        if event.oldest_inflight_sent_ns <= flow.began_ns:  # else only copies are in flight
-            result.lost_below_seq = flow.below_seq
+        result.lost_sent_before_ns = max(min(event.newest_acked_sent_ns, event.now_ns), -1)
     if event.oldest_inflight_sent_ns >= 0:
         judge_pause(path, params, event, result)
 

@@ -31,9 +31,8 @@ Flow = record(
     round=int,
     round_ns=int,  # start of the one in progress
     round_bytes=int,  # delivered_bytes then
-    rtt_ns=int,  # least of this period and the last
-    young_rtt_ns=int,  # least of this period
-    period_ns=int,  # start of it
+    rtt_ns=int,  # least, while it is believed
+    rtt_stamp_ns=int,  # when it was last seen
     mode_ns=int,  # when PROBE_RTT began
     timeouts=int,  # without an acknowledgment between them
 )
@@ -49,9 +48,8 @@ Params = record(
     full_rounds=3,
     loss_tolerance=0.02,  # share of a round trip; more lowers the bound
     loss_factor=0.7,
-    period_ns=5_000_000_000,  # half the time a least RTT is believed
-    probe_rtt_ns=10_000_000,  # the paper's 200 ms are for round trips of 100 ms
-    probe_rtt_gain=0.5,
+    rtt_believed_ns=10_000_000,  # the paper's 10 s: a hundred round trips, here of 100 us
+    probe_rtt_ns=400_000,  # and its 200 ms, with room for a few of them
     timeout_limit=3,
 )
 
@@ -74,7 +72,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
         if flow.bound_bytes > 0.0:
             flow.window_bytes = min(flow.window_bytes, flow.bound_bytes)
         if flow.mode == PROBE_RTT:
-            flow.window_bytes = params.probe_rtt_gain * product_bytes
+            flow.window_bytes = 0.0  # the least: the queue is to drain
         flow.window_bytes = max(flow.window_bytes, 4.0 * segment_bytes)
     most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
     flow.window_bytes = min(max(flow.window_bytes, 2.0 * segment_bytes), most)
@@ -83,20 +81,20 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def measure_rtt(flow: Any, params: Any, event: Any) -> None:
-    """The least of this period and the last; a period that saw nothing so short asks for a look."""
+    """The least, believed for a while; one that was not seen again is looked for.
+
+    Whoever drains shows all flows of the bottleneck a shorter round trip at once: their clocks
+    begin together, and the next look drains all of the queue.
+    """
     if event.rtt_ns <= 0:
         return
-    if flow.young_rtt_ns == 0 or event.rtt_ns < flow.young_rtt_ns:
-        flow.young_rtt_ns = event.rtt_ns
-    if flow.rtt_ns == 0 or event.rtt_ns < flow.rtt_ns:
-        flow.rtt_ns = event.rtt_ns
-    if event.now_ns - flow.period_ns >= params.period_ns:
-        if flow.young_rtt_ns > flow.rtt_ns and flow.mode == CRUISE:
+    old = event.now_ns - flow.rtt_stamp_ns >= params.rtt_believed_ns
+    if flow.rtt_ns == 0 or event.rtt_ns <= flow.rtt_ns or old:
+        if old and flow.mode == CRUISE and flow.rtt_ns != 0:
             flow.mode = PROBE_RTT
             flow.mode_ns = event.now_ns
-        flow.rtt_ns = flow.young_rtt_ns
-        flow.young_rtt_ns = 0
-        flow.period_ns = event.now_ns
+        flow.rtt_ns = event.rtt_ns
+        flow.rtt_stamp_ns = event.now_ns
 
 
 def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
@@ -157,7 +155,7 @@ def begin(flow: Any, event: Any) -> None:
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     begin(flow, event)
-    flow.period_ns = event.now_ns
+    flow.rtt_stamp_ns = event.now_ns
     flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
     if event.hint_window_bytes > 0.0:
         flow.window_bytes = event.hint_window_bytes

@@ -85,8 +85,13 @@ def answer(flow: Any, event: Any, result: Any, window_bytes: float) -> None:
 
 
 def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Once in two round trips: whether so little came through that the window falls to it."""
+    """Once in two round trips: whether so little came through that the window falls to it.
+
+    Not in the round trip of another cut, whose effect cannot be seen yet.
+    """
     if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
+        return False
+    if event.now_ns - flow.cut_ns <= max(float(event.srtt_ns), flow.base_ns):
         return False
     watched = flow.adapt_ns != 0 and event.app_limited == 0
     troubled = flow.troubled != 0 or delay_ns > params.adapt_targets * flow.base_ns
@@ -176,6 +181,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     if not ignored:
         if collapsed(flow, params, event, delay_ns):
             window_bytes = flow.achieved_bytes
+            flow.cut_ns = event.now_ns  # it is this round trip's cut
             flow.achieved_bytes = 0.0
             flow.ignore_bytes = float(event.inflight_bytes)
             flow.increase = 0.0
