@@ -15,6 +15,7 @@ BENCHES = {
     "nccl": "NCCL collectives and DDP over weft against NCCL's Socket.",
     "p2p": "Throughput of one connection against TCP.",
     "policy": "What a policy call costs against the same in C.",
+    "turnaround": "From a saved policy file to checked and running on a live flow.",
 }
 
 

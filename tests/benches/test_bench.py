@@ -39,6 +39,16 @@ def bench(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_bench__turnaround() -> None:
+    pytest.importorskip("numba")
+    found = bench("turnaround", "--repeats", "1")
+    (row,) = found["rows"]
+    assert row["corrupt_messages"] == 0
+    assert row["messages"] > 5
+    assert row["policy_lines"] <= 60
+    assert found["policies_failed"] == 0
+
+
 def test_bench__p2p() -> None:
     found = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000")
     assert [row["contender"] for row in found["rows"]] == ["TCP", "weft 9000"]

@@ -1,0 +1,136 @@
+"""Decides how long a researcher waits: from a saved policy file to checked, and to running live.
+
+Never judges the policy; every byte of the live flow is compared, before, during and after the swap.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.common import ROOT, Config, document, emit, json_option, median
+from transport import Connection, Endpoint
+
+BUDGET_S = 5.0
+MESSAGE_BYTES = 1 << 20
+PATIENCE_S = 60.0
+COLUMNS = ("round", "check_s", "swap_s", "total_s", "policy_lines", "messages", "corrupt_messages")
+
+
+class Traffic:
+    """Messages one way until told to stop, each compared."""
+
+    def __init__(self, here: Connection, there: Connection) -> None:
+        self.here, self.there = here, there
+        self.stopping = threading.Event()
+        self.messages = self.corrupt = 0
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        want = np.random.default_rng(1).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
+        into = np.zeros(MESSAGE_BYTES, np.uint8)
+        try:
+            while not self.stopping.is_set():
+                into[:] = 0
+                handle = self.there.irecv_into(into)
+                self.here.send(want, timeout_s=PATIENCE_S)
+                handle.wait(PATIENCE_S)
+                self.messages += 1
+                self.corrupt += not np.array_equal(want, into)
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Traffic:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.stopping.set()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+def check(file: Path) -> None:
+    """The suite, as a researcher calls it: a process of its own."""
+    program = "from transport.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "policy", "check", "--quick", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise click.ClickException(done.stdout + done.stderr)
+
+
+def turn(file: Path, number: int, here: Connection, there: Connection) -> Config:
+    """One edit: a parameter's default changes, so nothing comes from a cache."""
+    source = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
+    edited = source.replace("factor=0.5", f"factor=0.5{os.getpid() % 1000:03}{number:02}")
+    with Traffic(here, there) as traffic:
+        file.write_text(edited, encoding="utf-8")
+        saved_s = time.perf_counter()
+        check(file)
+        checked_s = time.perf_counter()
+        here.set_policy("window", file)
+        running_s = time.perf_counter()
+        before = traffic.messages
+        while traffic.messages < before + 5 and traffic.error is None:
+            time.sleep(0.001)
+        if here.policies["window"].name != "mine":
+            raise click.ClickException("the policy gave way to fixed")
+    here.set_policy("window", "swift")
+    return {
+        "round": number,
+        "check_s": round(checked_s - saved_s, 3),
+        "swap_s": round(running_s - checked_s, 3),
+        "total_s": round(running_s - saved_s, 3),
+        "policy_lines": len(edited.splitlines()),
+        "messages": traffic.messages,
+        "corrupt_messages": traffic.corrupt,
+    }
+
+
+@click.command("turnaround")
+@click.option("--repeats", default=5, show_default=True, help="Edits.")
+@json_option
+def command(repeats: int, json_path: str | None) -> None:
+    """From a saved policy file to checked and running on a live flow."""
+    knobs: dict[str, Any] = {"interfaces": "lo", "engines": 1}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Endpoint(**knobs) as endpoint,
+        endpoint.listen() as listener,
+        endpoint.connect(listener.handle) as here,
+        listener.accept(PATIENCE_S) as there,
+    ):
+        file = Path(folder, "mine.py")
+        rows = [turn(file, number, here, there) for number in range(1, repeats + 1)]
+        failed = endpoint.counters().events_policy_failed
+    total_s = median(rows, "total_s")
+    corrupt = sum(row["corrupt_messages"] for row in rows)
+    note = (
+        f"median {total_s:.2f} s from saved to running (budget {BUDGET_S:.0f}), {corrupt} corrupt"
+    )
+    found = document(
+        "turnaround", rows, median_total_s=total_s, budget_s=BUDGET_S, policies_failed=failed
+    )
+    emit(found, json_path, COLUMNS, [note])
+    if corrupt or failed:
+        raise click.ClickException(f"{corrupt} corrupt messages, {failed} policies failed")
+
+
+if __name__ == "__main__":
+    command()
