@@ -198,6 +198,7 @@ void ControlPlane::send_open(Channel* channel, PendingDial* pending) {
     return;
   }
   setup_.describe(dial.device, pending->flows, &dial.to, &open);
+  pending->segment_bytes = open.segment_bytes;
   channel->send(encode(FrameType::open, open));
   static_cast<void>(channel->flush());
   update_interest(channel);
@@ -258,7 +259,7 @@ bool ControlPlane::on_open_reply(Channel* channel, const Frame& frame) {
   place->second.flows.clear();
   const std::shared_ptr<DialState> dial = pending.state;
   if (reply.flows.size() != pending.flows.size() || reply.addresses.empty() || reply.segment_bytes < 256 ||
-      reply.segment_bytes > 65'472) {
+      reply.segment_bytes > pending.segment_bytes) {
     setup_.give_back(pending.flows);
     place->second.state = dial;
     finish_dial(dial, Status::refused, "the peer's answer does not fit the offer");

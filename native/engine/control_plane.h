@@ -41,6 +41,7 @@ class ControlPlane {
     std::shared_ptr<DialState> state;
     std::vector<LocalFlow> flows;
     std::uint64_t channel = 0;
+    std::uint32_t segment_bytes = 0;  // that were offered
   };
   struct PendingAccept {
     std::shared_ptr<ConnectionCore> connection;

@@ -51,8 +51,11 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint
     const auto [place, fresh] = peers_.try_emplace(flow.key);
     Status status = Status::ok;
     flow.engine->call([&] {
-      if (fresh) status = flow.engine->stack().reserve_peer(&place->second.index);
-      if (status == Status::ok) status = flow.engine->stack().reserve_flow(&flow.end.flow);
+      core::Stack& stack = flow.engine->stack();
+      if (fresh) status = stack.reserve_peer(&place->second.index);
+      const bool peer_is_new = fresh && status == Status::ok;
+      if (status == Status::ok) status = stack.reserve_flow(&flow.end.flow);
+      if (status != Status::ok && peer_is_new) stack.release_peer(place->second.index);
       for (const std::uint32_t port : ports) flow.end.ports.push_back(flow.engine->datapath().port_number(port));
     });
     if (fresh) place->second.token = random_token();
@@ -62,6 +65,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint
       *error = "an engine cannot hold another flow";
       return status;
     }
+    ++place->second.reserved;
     flow.end.peer = place->second.index;
     flow.end.peer_token = place->second.token;
     flow.end.flow_token = random_token();
@@ -185,6 +189,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
       status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
       if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
     });
+    if (status == Status::ok) --peers_.at(flows[opened].key).reserved;
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";
@@ -198,7 +203,14 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
 
 void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
   for (const LocalFlow& flow : flows) {
-    flow.engine->call([&] { flow.engine->stack().release_flow(flow.end.flow); });
+    const auto place = peers_.find(flow.key);
+    // A peer that never opened goes with the last flow that was to open it.
+    const bool last = place != peers_.end() && --place->second.reserved == 0 && !place->second.open;
+    flow.engine->call([&] {
+      flow.engine->stack().release_flow(flow.end.flow);
+      if (last) flow.engine->stack().release_peer(place->second.index);
+    });
+    if (last) peers_.erase(place);
   }
 }
 
@@ -210,7 +222,14 @@ void FlowSetup::forget(std::uint64_t channel) {
     }
     Engine* engine = (*engines_)[std::get<0>(place->first)].get();
     const std::uint32_t index = place->second.index;
-    engine->call([&] { engine->stack().fail_peer(engine->time_ns(), index, Status::peer_dead); });
+    const bool opened = place->second.open;
+    engine->call([&] {
+      if (opened) {
+        engine->stack().fail_peer(engine->time_ns(), index, Status::peer_dead);
+      } else {
+        engine->stack().release_peer(index);
+      }
+    });
     place = peers_.erase(place);
   }
 }

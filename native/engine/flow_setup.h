@@ -59,6 +59,7 @@ class FlowSetup {
     std::uint64_t token = 0;
     std::uint32_t remote_index = 0;
     std::uint64_t remote_token = 0;
+    std::uint32_t reserved = 0;  // flows that are neither open nor given back
     bool open = false;
   };
   // Our data ports of a device on an engine, opened when first needed.
