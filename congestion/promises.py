@@ -30,6 +30,8 @@ class Promises:
         queue of `cut_queue_rtts` least round trips). Joined by "+": only together, as "ecn+rtt".
     cut_factor: what one congested round trip leaves of the window: least and most, as a share.
     cuts_per_rtt: how often the window may shrink in one congested round trip.
+    regain_s: seconds after which a window of 1,000 segments, cut by one loss, is back at 99 % of
+        where it was, at a round trip of 50 ms: least and most.
     fairness_min: Jain's index of the goodput of four equal flows at one bottleneck.
     convergence_rtts: round trips after which a flow that joins another has its fair share to within
         a factor of two.
@@ -47,6 +49,11 @@ class Promises:
     reorder_segments: reordering within one path, in segments, that causes no verdict.
     repairs_rtts: round trips after which a single lost segment, with others delivered after it on
         the same path, is taken for lost.
+
+    Credit policies (fairness_min and utilization_min hold for senders to one port):
+
+    speculative_bytes: what a sender may be granted beyond what it asked for, at 10 Gb/s.
+    port_queue_bytes_max: what waits at a port of 10 Gb/s that eight senders fill (p99).
     """
 
     source: str = ""
@@ -59,6 +66,7 @@ class Promises:
     cut_queue_rtts: float = 4.0
     cut_factor: Range | None = None
     cuts_per_rtt: int | None = None
+    regain_s: Range | None = None
     fairness_min: float | None = None
     convergence_rtts: int | None = None
     utilization_min: float | None = None
@@ -67,13 +75,15 @@ class Promises:
     heals_picks: int | None = None
     reorder_segments: int | None = None
     repairs_rtts: float | None = None
+    speculative_bytes: int | None = None
+    port_queue_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         cuts = [signal for together in self.cut_on for signal in together.split("+")]
         for signal in (*self.signals, *cuts):
             if signal not in SIGNALS:
                 raise ValueError(f"signal {signal!r}: there are {', '.join(SIGNALS)}")
-        for name in ("growth_segments", "growth_factor", "cut_factor"):
+        for name in ("growth_segments", "growth_factor", "cut_factor", "regain_s"):
             given = getattr(self, name)
             if given is not None and not given[0] <= given[1]:
                 raise ValueError(f"{name} {given!r}: give the least first")

@@ -34,7 +34,7 @@ Port = record(clock_ns=int)  # the next free place
 
 Params = record(
     link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
-    link_share=1.0,  # of the link that is granted
+    link_share=0.98,  # of the link that is granted: headers take 1.5 % of it at 4 KB segments
     pull_segments=4,
     speculative_ns=100_000,  # of the link, granted unasked at the start
     ahead_ns=500_000,  # of the link, that a flow may be granted and not have sent
@@ -129,5 +129,9 @@ POLICY = credit_policy(
         source="Olteanu et al., NSDI 2022, sections 3.2 and 3.5",
         signals=("credit", "ecn", "chance"),
         state_bytes_max=64,
+        speculative_bytes=125_000,
+        port_queue_bytes_max=1_200_000,
+        fairness_min=0.95,
+        utilization_min=0.95,
     ),
 )

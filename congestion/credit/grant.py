@@ -71,5 +71,9 @@ POLICY = credit_policy(
         source="Olteanu et al., NSDI 2022, sections 3.2 and 3.5",
         signals=("credit", "ecn"),
         state_bytes_max=24,
+        speculative_bytes=0,
+        port_queue_bytes_max=700_000,
+        fairness_min=0.95,
+        utilization_min=0.95,
     ),
 )

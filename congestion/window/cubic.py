@@ -153,6 +153,7 @@ POLICY = window_policy(
         cut_on=("loss", "ecn"),
         cut_factor=(0.7, 0.75),
         cuts_per_rtt=1,
+        regain_s=(5.5, 7.0),  # cube roots: of 300 / 0.4, less that of 10 / 0.4
         fairness_min=0.8,
         utilization_min=0.8,
     ),

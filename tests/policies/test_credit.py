@@ -101,11 +101,11 @@ def run(senders: list[Sender], from_ns: int, span_ns: int) -> list[int]:
 def test_pacer__the_first_product_is_granted_unasked(name: str) -> None:
     sender = Sender(name)
     sender.wants = 0
-    share = 0.99 if name == "rccc" else 1.0
+    share = 0.98
     assert sender.ask(10**9) == int(share * 1_250_000)
 
 
-@pytest.mark.parametrize(("name", "share"), [("eqds", 1.0), ("rccc", 0.99)])
+@pytest.mark.parametrize(("name", "share"), [("eqds", 0.98), ("rccc", 0.98)])
 def test_pacer__grants_at_its_share_of_the_link(name: str, share: float) -> None:
     sender = Sender(name)
     sender.ask(10**9)
@@ -143,7 +143,7 @@ def test_pacer__a_sender_that_does_not_send_is_granted_no_more(name: str) -> Non
 def test_pacer__an_unknown_link_counts_as_a_hundred_gigabits(name: str) -> None:
     sender = Sender(name)
     sender.wants = 0
-    assert sender.ask(10**9, link_bytes_per_s=0) == pytest.approx(1_250_000, rel=0.011)
+    assert sender.ask(10**9, link_bytes_per_s=0) == pytest.approx(1_250_000, rel=0.021)
 
 
 @pytest.mark.parametrize(("share", "granted"), [(0.0, 1.0), (0.1, 1.0), (0.6, 0.5), (1.0, 0.1)])
@@ -181,7 +181,7 @@ def test_rccc__idle_flows_are_pulled_ahead_while_nobody_waits() -> None:
     assert idle.granted == start + PULL  # the pacer is taken
     for step in range(200):
         idle.ask(10**9 + 2 * MS + step * 100 * US, received_bytes=start)
-    assert idle.granted == start + int(0.99 * 1_250_000)
+    assert idle.granted == start + int(0.98 * 1_250_000)
 
 
 def test_rccc__marks_lower_the_port_by_half_of_what_exceeds_the_limit() -> None:
