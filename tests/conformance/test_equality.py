@@ -180,4 +180,4 @@ def test_example__passes_the_suite_and_promises_nothing(tmp_path: Path) -> None:
     report = check_policy(policy, Settings(5_000, quick=True))
     assert report.passed, report.failures
     assert "fairness_min" in unpromised(policy)
-    assert unpromised(find("window", "aimd")) == ["convergence_rtts"]
+    assert unpromised(find("window", "cubic")) == ["convergence_rtts"]

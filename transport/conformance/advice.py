@@ -12,6 +12,7 @@ _HELD = {
     "state_bytes_max": ("window", "path", "loss", "credit"),
     "growth_segments or growth_factor": ("window",),
     "cut_on with cut_factor and cuts_per_rtt": ("window",),
+    "regain_s": ("window",),
     "utilization_min": ("window", "credit"),
     "fairness_min": ("window", "credit"),
     "convergence_rtts": ("window",),
@@ -20,6 +21,8 @@ _HELD = {
     "heals_picks": ("path",),
     "repairs_rtts": ("loss",),
     "reorder_segments": ("loss",),
+    "speculative_bytes": ("credit",),
+    "port_queue_bytes_max": ("credit",),
 }
 
 

@@ -96,7 +96,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
         "cumulative, never falls",
         "answer max(what you would grant, event.granted_bytes)",
     )
-    promised = getattr(policy.promises, "speculative_bytes", None)
+    promised = policy.promises.speculative_bytes
     if promised is not None:
         yield verdict(
             "grants what is asked",
@@ -162,7 +162,7 @@ def at_the_port(policy: Policy, report: ArenaReport) -> Outcomes:
             f">= {utilization}",
             "credit comes too late or too little: look at the tick and at the window in flight",
         )
-    allowance = getattr(promises, "port_queue_bytes_max", None)
+    allowance = promises.port_queue_bytes_max
     queue = report.ports[0].queue_bytes_p99
     if allowance is not None:
         yield verdict(

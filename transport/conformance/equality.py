@@ -94,6 +94,8 @@ class Bout:
         statuses, results, _ = answers[first]
         self.trial.failures += int(statuses.sum())
         text = complaint(self.policy.family, chunk, statuses, results)
+        if not text and not self.sides[first].finite():
+            text = f"a record has become infinite after {len(chunk.hooks)} events"
         if text and not self.trial.unsound:
             self.trial.unsound.append(f"seed {self.seed}, {text}")
 

@@ -84,6 +84,15 @@ class NativeSide:
     def state(self) -> bytes:
         return self.flow.records.tobytes() + self.shared.records.tobytes()
 
+    def finite(self) -> bool:
+        """No float of the records has become infinite or no number."""
+        return all(
+            bool(np.isfinite(records[name]).all())
+            for records in (self.flow.records, self.shared.records)
+            for name, (kind, *_) in (records.dtype.fields or {}).items()
+            if kind.base.kind == "f"
+        )
+
     def complaint(self) -> str:
         """What was written that should not have been, in words."""
         if self.damage:

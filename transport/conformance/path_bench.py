@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import GOOD, PICK, TIMEOUT, Policy
+from congestion.api import ECN, GOOD, PICK, TIMEOUT, Policy
 from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
 
@@ -20,6 +20,7 @@ GAP_NS = 10_000  # between two picks
 RTT_NS = 100_000
 RTO_NS = 1_000_000
 SEGMENT_BYTES = 4_096
+READY_BYTES = 1 << 20
 FLOWS = 16
 
 
@@ -28,6 +29,7 @@ class Conduct:
     """What the core does about a path that timed out."""
 
     retires: bool = True  # it stops being usable until something comes back
+    rto_ns: int = RTO_NS
 
 
 class PathBench:
@@ -46,8 +48,11 @@ class PathBench:
         self.draw = np.random.Generator(np.random.PCG64(paths))
         self.now_ns = 1_000_000_000_000
         self.dead: set[int] = set()
+        self.slow_ns: dict[int, int] = {}  # what a path adds to the round trip
+        self.marking: set[int] = set()  # paths whose every answer is marked
         self.heard_ns = [-1] * paths
-        self.due: list[tuple[int, int, int, int]] = []  # when, kind, path, when it was sent
+        # When, kind, path; when it was sent, how much, of which flow.
+        self.due: list[tuple[int, int, int, int, int, int]] = []
         self.failed = False
         self.picks: list[int] = []
         heads = self.side.shared.records
@@ -78,36 +83,39 @@ class PathBench:
         while self.due and self.due[0][0] <= self.now_ns:
             self.feed(heapq.heappop(self.due))
         flow = int(self.draw.integers(0, FLOWS)) * 0x9E3779B1 % (1 << 31)
-        given = {"flow": flow, "ready_bytes": 1 << 20} | fields
-        path, _ = self.call(CHOOSE, PICK, **given)
+        given = {"flow": flow, "ready_bytes": READY_BYTES} | fields
+        path, burst_bytes = self.call(CHOOSE, PICK, **given)
+        burst_bytes = min(max(burst_bytes, SEGMENT_BYTES), READY_BYTES)
         self.picks.append(path)
         if not 0 <= path < self.paths:
             self.failed = True
             return path
         heads = self.side.shared.records
-        heads["inflight_bytes"][path] += SEGMENT_BYTES
+        heads["inflight_bytes"][path] += burst_bytes
+        sent = (self.now_ns, burst_bytes, flow)
         if path in self.dead:
-            heapq.heappush(self.due, (self.now_ns + RTO_NS, TIMEOUT, path, self.now_ns))
+            heapq.heappush(self.due, (self.now_ns + self.conduct.rto_ns, TIMEOUT, path, *sent))
         else:
-            rtt_ns = RTT_NS + int(self.draw.exponential(RTT_NS / 20))
-            heapq.heappush(self.due, (self.now_ns + rtt_ns, GOOD, path, self.now_ns))
+            rtt_ns = RTT_NS + int(self.draw.exponential(RTT_NS / 20)) + self.slow_ns.get(path, 0)
+            kind = ECN if path in self.marking else GOOD
+            heapq.heappush(self.due, (self.now_ns + rtt_ns, kind, path, *sent))
         return path
 
-    def feed(self, due: tuple[int, int, int, int]) -> None:
-        at_ns, kind, path, sent_ns = due
+    def feed(self, due: tuple[int, int, int, int, int, int]) -> None:
+        at_ns, kind, path, sent_ns, burst_bytes, flow = due
         heads = self.side.shared.records
-        heads["inflight_bytes"][path] -= SEGMENT_BYTES
+        heads["inflight_bytes"][path] -= burst_bytes
         if kind == TIMEOUT:
             if self.heard_ns[path] >= sent_ns:
                 return
             heads["usable"][path] = 0 if self.conduct.retires else 1
-            self.call(FEEDBACK, TIMEOUT, path=path)
+            self.call(FEEDBACK, TIMEOUT, path=path, flow=flow)
             self.heard_ns[path] = at_ns  # once a timeout, as the core's backoff would
             return
         self.heard_ns[path] = at_ns
         heads["usable"][path] = 1
         heads["rtt_ns"][path] = at_ns - sent_ns
-        self.call(FEEDBACK, GOOD, path=path, rtt_ns=at_ns - sent_ns, bytes=SEGMENT_BYTES)
+        self.call(FEEDBACK, kind, path=path, rtt_ns=at_ns - sent_ns, bytes=burst_bytes, flow=flow)
 
     def heal(self, path: int) -> None:
         """It carries again, and a probe has come back."""

@@ -12,7 +12,7 @@ import numpy as np
 from congestion.api import Policy
 from transport import native
 from transport.compiler.library import Library
-from transport.conformance.path_bench import Conduct, PathBench
+from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import BYTES_PER_S, MS, Cast, bottleneck, plan_of, share
 from transport.conformance.window_arena import Ledger
@@ -87,6 +87,30 @@ def keeps_off(policy: Policy, library: Library) -> Outcomes:
     )
 
 
+def heeds(policy: Policy, library: Library) -> Outcomes:
+    """A signal that it names must tell: a path that is always marked, or slow, gets less."""
+    for signal, what in (("ecn", "always marked"), ("rtt", "ten times as long")):
+        if signal not in policy.promises.signals:
+            continue
+        worst = 0.0
+        for paths in DYING:
+            bench = PathBench(policy, library, paths)
+            if signal == "ecn":
+                bench.marking.add(1)
+            else:
+                bench.slow_ns[1] = 9 * RTT_NS
+            for _ in range(3 * SPAN * paths):
+                bench.pick()
+            worst = max(worst, float(bench.shares(SPAN * paths)[1]))
+        yield verdict(
+            f"heeds {signal}",
+            worst <= 0.9,
+            f"a path that is {what} gets {number(worst)} of its share",
+            "<= 0.9",
+            f"signals names {signal}: look at what on_feedback does with it, and for which path",
+        )
+
+
 def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
     """Picks of a dead path before its share falls below a tenth for good enough."""
     bench.dead.add(dead)
@@ -127,6 +151,29 @@ def shuns(policy: Policy, library: Library) -> Outcomes:
             "a path that nothing comes back from must cost: a path not yet measured is no better "
             "than the mean, and a timeout counts against it",
         )
+
+
+def favours(policy: Policy, library: Library) -> Outcomes:
+    """A path that has never answered, and has not timed out yet, is no better than the others."""
+    if policy.promises.dead_path_picks is None:
+        return
+    worst, where = 0.0, 0
+    for paths in DYING:
+        turns = 2 * SPAN * paths
+        bench = PathBench(policy, library, paths, Conduct(rto_ns=2 * turns * GAP_NS))
+        bench.dead.add(1)
+        for _ in range(turns):
+            bench.pick()
+        got = float(bench.shares(turns)[1])
+        if got >= worst:
+            worst, where = got, paths
+    yield verdict(
+        "does not favour a silent path",
+        worst <= 1.5,
+        f"{number(worst)} of its share (one of {where}) before its first timeout",
+        "<= 1.5",
+        "what has not been measured must not count as nothing: a round trip of 0 wins every draw",
+    )
 
 
 def heals(policy: Policy, library: Library) -> Outcomes:

@@ -67,8 +67,9 @@ def check_policy(
     policy: Policy,
     settings: Settings | None = None,
     progress: Progress = lambda what, share: None,
+    enough: Callable[[Outcome], bool] = lambda outcome: False,
 ) -> Report:
-    """Every check that applies; a policy that does not compile goes no further."""
+    """Every check that applies, until one is `enough`; what does not compile goes no further."""
     begin = last = time.perf_counter()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="weft-check-") as folder:
@@ -76,6 +77,8 @@ def check_policy(
             now = time.perf_counter()
             outcomes.append(replace(outcome, seconds=now - last))
             last = now
+            if enough(outcome):
+                break
     return Report(policy, tuple(outcomes), time.perf_counter() - begin)
 
 
@@ -110,6 +113,7 @@ def _behaviour(
         yield window_checks.starts(policy, library)
         yield from window_checks.growth(policy, library)
         yield from window_checks.cuts(policy, library)
+        yield from window_checks.regains(policy, library)
         yield window_checks.recovers(policy, library)
         yield window_checks.stays_a_window(policy, library)
         yield window_arena.alone(policy, cast, ledger, limit_ns)
@@ -119,6 +123,8 @@ def _behaviour(
     elif policy.family.name == "path":
         yield from path_checks.spreads(policy, library)
         yield from path_checks.keeps_off(policy, library)
+        yield from path_checks.heeds(policy, library)
+        yield from path_checks.favours(policy, library)
         yield from path_checks.shuns(policy, library)
         yield from path_checks.heals(policy, library)
         yield from path_checks.in_the_arena(policy, cast, ledger, limit_ns)
