@@ -1,0 +1,56 @@
+"""The conformance suite finds what it is for: each planted mistake fails a check.
+
+Quick settings: what a person's `weft policy check --quick` would have said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+
+from tests.conformance.known import KNOWN
+from transport.compiler import PolicyError
+from transport.compiler.source import load
+from transport.conformance import Outcome, Settings, check_policy
+
+from .mutants import MUTANTS, ROOT, Mutant
+
+SETTINGS = Settings(events=8_000, quick=True)
+
+
+def test_mutants__there_are_thirty_at_least_and_none_is_in_the_tree() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
+    for mutant in MUTANTS:
+        assert mutant.planted() != (ROOT / "congestion" / mutant.file).read_text()
+
+
+def caught_by(mutant: Mutant, folder: Path) -> str:
+    """The first check that fails and does not fail without the mutation; empty when none does."""
+    path = folder / Path(mutant.file).name
+    path.write_text(mutant.planted())
+    try:
+        policy = load(path)
+    except PolicyError as error:
+        return f"import: {error.reason}"
+    known = {
+        check
+        for family, name, check in KNOWN
+        if (family, name) == (policy.family.name, policy.name)
+    }
+
+    def is_sign(outcome: Outcome) -> bool:
+        return not outcome.passed and outcome.check not in known
+
+    report = check_policy(policy, SETTINGS, enough=is_sign)
+    signs = [outcome for outcome in report.outcomes if is_sign(outcome)]
+    return f"{signs[0].check}: {signs[0].measured}" if signs else ""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutants__is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    sign = caught_by(mutant, tmp_path)
+    assert sign, "no check noticed it"
+    print(sign)
