@@ -54,7 +54,8 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       flows_(std::move(flows)),
       peer_address_(std::move(peer_address)),
       notifier_(notifier),
-      flows_live_(static_cast<std::int32_t>(flows_.size())) {}
+      flows_live_(static_cast<std::int32_t>(flows_.size())),
+      last_(flows_.size()) {}
 
 // Under the direction's mutex: the slot of the next message, if it is free.
 Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept {
@@ -222,36 +223,78 @@ void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
   if (outstanding_in(&send_, data, bytes) || outstanding_in(&receive_, data, bytes)) close();
 }
 
+namespace {
+
+ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
+  ConnectionCounters out;
+  const core::FlowCounters& tx = flow.tx.counters();
+  const core::FlowCounters& rx = flow.rx.counters();
+  out.bytes_sent = tx.bytes_sent;
+  out.bytes_received = rx.bytes_received;
+  out.segments_sent = tx.segments_sent - tx.segments_resent;
+  out.segments_received = rx.segments_received;
+  out.segments_resent = tx.segments_resent;
+  out.segments_lost = tx.segments_lost;
+  out.segments_duplicate = rx.segments_duplicate;
+  out.acks_sent = rx.acks_sent;
+  out.acks_received = tx.acks_received;
+  out.spurious_resends = tx.spurious_resends;
+  out.window_bytes = flow.tx.window().window_bytes();
+  out.inflight_bytes = flow.tx.inflight_bytes();
+  const core::PathSet& paths = flow.peer->paths();
+  out.paths.resize(paths.count());
+  for (std::size_t i = 0; i < paths.count(); ++i) {
+    const core::PathState& path = paths.path(i);
+    out.paths[i].bytes_sent = path.bytes_sent;
+    out.paths[i].segments_sent = path.segments_sent;
+    out.paths[i].segments_lost = path.segments_lost;
+    out.paths[i].rtt_ns = path.rtt.smoothed_ns();
+    out.paths[i].usable = path.usable && first_engine ? 1 : 0;
+  }
+  return out;
+}
+
+void add(const ConnectionCounters& one, ConnectionCounters* total) {
+#define WEFT_ADD(name, sentence) total->name += one.name;
+  WEFT_CONNECTION_COUNTER_TABLE(WEFT_ADD)
+#undef WEFT_ADD
+  if (total->paths.size() < one.paths.size()) total->paths.resize(one.paths.size());
+  for (std::size_t i = 0; i < one.paths.size(); ++i) {
+    const std::int64_t rtt_ns = std::max(total->paths[i].rtt_ns, one.paths[i].rtt_ns);
+#define WEFT_ADD(name, sentence) total->paths[i].name += one.paths[i].name;
+    WEFT_PATH_COUNTER_TABLE(WEFT_ADD)
+#undef WEFT_ADD
+    total->paths[i].rtt_ns = rtt_ns;
+  }
+}
+
+}  // namespace
+
+// What a flow counted outlives it: who asks after the peer has gone wants to know what happened.
+void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept {
+  if (flow == nullptr) return;
+  try {
+    const ConnectionCounters last = counters_of(*flow, engine == flows_[0].engine);
+    const std::lock_guard<std::mutex> lock(last_mutex_);
+    for (std::size_t i = 0; i < flows_.size(); ++i) {
+      if (flows_[i].engine == engine && flows_[i].flow == index) last_[i] = last;
+    }
+  } catch (const std::bad_alloc&) {  // the counters are lost, and nothing else
+  }
+}
+
 ConnectionCounters ConnectionCore::counters() const {
   ConnectionCounters total;
-  for (const FlowRef& ref : flows_) {
+  for (std::size_t i = 0; i < flows_.size(); ++i) {
+    const FlowRef& ref = flows_[i];
     ref.engine->call([&] {
       core::Flow* flow = ref.engine->stack().flow(ref.flow);
-      if (flow == nullptr || ref.engine->owner_id(ref.flow) != id_) return;
-      const core::FlowCounters& tx = flow->tx.counters();
-      const core::FlowCounters& rx = flow->rx.counters();
-      total.bytes_sent += tx.bytes_sent;
-      total.bytes_received += rx.bytes_received;
-      total.segments_sent += tx.segments_sent - tx.segments_resent;
-      total.segments_received += rx.segments_received;
-      total.segments_resent += tx.segments_resent;
-      total.segments_lost += tx.segments_lost;
-      total.segments_duplicate += rx.segments_duplicate;
-      total.acks_sent += rx.acks_sent;
-      total.acks_received += tx.acks_received;
-      total.spurious_resends += tx.spurious_resends;
-      total.window_bytes += flow->tx.window().window_bytes();
-      total.inflight_bytes += flow->tx.inflight_bytes();
-      const core::PathSet& paths = flow->peer->paths();
-      if (total.paths.size() < paths.count()) total.paths.resize(paths.count());
-      for (std::size_t i = 0; i < paths.count(); ++i) {
-        const core::PathState& path = paths.path(i);
-        total.paths[i].bytes_sent += path.bytes_sent;
-        total.paths[i].segments_sent += path.segments_sent;
-        total.paths[i].segments_lost += path.segments_lost;
-        total.paths[i].rtt_ns = std::max(total.paths[i].rtt_ns, path.rtt.smoothed_ns());
-        total.paths[i].usable += path.usable && ref.engine == flows_[0].engine ? 1 : 0;
+      if (flow != nullptr && ref.engine->owner_id(ref.flow) == id_) {
+        add(counters_of(*flow, ref.engine == flows_[0].engine), &total);
+        return;
       }
+      const std::lock_guard<std::mutex> lock(last_mutex_);
+      add(last_[i], &total);
     });
   }
   return total;

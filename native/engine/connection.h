@@ -66,6 +66,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits) noexcept;
   void on_flow_let_go() noexcept;
+  void on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
 
  private:
   struct Direction {
@@ -91,6 +92,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<bool> receive_waits_{false};       // for what will not come
   std::atomic<std::uint64_t> held_messages_{0};  // came before the peer closed, not yet received
   Direction send_, receive_;
+  mutable std::mutex last_mutex_;
+  std::vector<ConnectionCounters> last_;  // by flow: what it had counted when it was released
 };
 
 // What a caller holds: closing is its last word, also when it forgets to say it.

@@ -311,6 +311,7 @@ void Engine::on_flow_closed(std::uint32_t flow) noexcept {
 }
 
 void Engine::release(std::uint32_t flow) noexcept {
+  owners_[flow]->on_flow_released(this, flow, stack_.flow(flow));
   owners_[flow].reset();
   open_flows_.fetch_sub(1, std::memory_order_relaxed);
   stack_.release_flow(flow);

@@ -369,3 +369,18 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   }
   CHECK(more[0]->port() != knobs.control_port);
 }
+
+TEST(runtime__counters_outlive_the_flows) {
+  Pair pair(Knobs{});
+  exchange(*pair.here, *pair.there, 1'000'000, 0);
+  pair.there.reset();
+  pair.a.reset();
+  pair.listener.reset();  // the last that holds the other runtime: its process, as it were, ends
+  for (const std::int64_t until = now_ns() + kPatienceNs; pair.here->health() == Status::ok;) CHECK(now_ns() < until);
+  for (int i = 0; i < 100; ++i) {
+    const ConnectionCounters counters = pair.here->counters();
+    CHECK_EQUAL(counters.bytes_sent, 1'000'000);
+    CHECK_EQUAL(counters.paths.size(), 8u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
