@@ -50,7 +50,12 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     index = min(max(event.path, 0), len(paths) - 1)
+    was_silent = paths[index].silent
     bursts = weigh(paths[index], params, event)
+    if was_silent != 0 and paths[index].silent == 0:
+        # It answers again, if only a probe: without a place in the queue it would not be tried
+        # while others come back, and with fewer than its share it would keep fewer.
+        bursts = max(bursts, len(flow.queue) // min(max(event.n_paths, 1), len(flow.queue)))
     for turn in range(len(flow.queue)):
         if turn < bursts:
             flow.queue[flow.head] = index + 1
