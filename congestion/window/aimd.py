@@ -14,10 +14,13 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
+FAR = 1 << 60  # keeps sums of bytes within an int64
+
 Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # slow start ends here
     last_cut_ns=int,
+    recover_bytes=int,  # delivered_bytes when all that was in flight at the cut has come in
     timeouts=int,  # without an acknowledgment between them
 )
 
@@ -38,9 +41,13 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Shrink the window, at most once per round trip."""
-    if event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns):
+    """Shrink the window, once for all that is in flight: none of it knows of the cut yet."""
+    waited = event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns)
+    before_bytes = max(event.delivered_bytes - event.acked_bytes, 0)
+    if waited and before_bytes >= flow.recover_bytes:
         flow.last_cut_ns = event.now_ns
+        flow.recover_bytes = min(max(event.delivered_bytes, 0), FAR)
+        flow.recover_bytes += min(max(event.inflight_bytes, 0), FAR)
         flow.window_bytes *= params.decrease_factor
         flow.threshold_bytes = flow.window_bytes
 
@@ -92,7 +99,7 @@ POLICY = window_policy(
     promises=Promises(
         source="RFC 5681, section 3.1",
         signals=("ecn", "loss", "timeout"),
-        state_bytes_max=32,
+        state_bytes_max=40,
         growth_segments=(0.9, 1.1),
         cut_on=("loss", "ecn"),
         cut_factor=(0.5, 0.55),

@@ -14,6 +14,8 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
+FAR = 1 << 60  # keeps sums of bytes within an int64
+
 Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # slow start ends here
@@ -24,6 +26,7 @@ Flow = record(
     epoch_s=float,  # how long this epoch of congestion avoidance has lasted
     last_ack_ns=int,
     last_cut_ns=int,
+    recover_bytes=int,  # delivered_bytes when all that was in flight at the cut has come in
     timeouts=int,  # without an acknowledgment between them
 )
 
@@ -59,10 +62,14 @@ def begin_epoch(flow: Any, origin_s: float) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Shrink the window, at most once per round trip; a peak lower than the last gives way."""
+    """Shrink the window, once for all that is in flight; a peak lower than the last gives way."""
     if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return
+    if max(event.delivered_bytes - event.acked_bytes, 0) < flow.recover_bytes:
+        return  # what this is about was in flight: it knows nothing of the cut
     flow.last_cut_ns = event.now_ns
+    flow.recover_bytes = min(max(event.delivered_bytes, 0), FAR)
+    flow.recover_bytes += min(max(event.inflight_bytes, 0), FAR)
     flow.last_ack_ns = event.now_ns  # the epoch begins here
     flow.prior_bytes = flow.window_bytes
     if flow.window_bytes < flow.peak_bytes:  # fast convergence, section 4.7
@@ -148,7 +155,7 @@ POLICY = window_policy(
     promises=Promises(
         source="RFC 9438, section 4",
         signals=("ecn", "loss", "timeout"),
-        state_bytes_max=80,
+        state_bytes_max=88,
         growth_segments=(0.45, 2.0),
         cut_on=("loss", "ecn"),
         cut_factor=(0.7, 0.75),

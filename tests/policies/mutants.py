@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "guard_against_a_second_cut_never_let_go",
         "window/aimd.py",
-        "if event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns):",
+        "if waited and before_bytes >= flow.recover_bytes:",
         "if flow.last_cut_ns == 0:",
     ),
     Mutant(
