@@ -13,7 +13,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan conformance docs tidy wheel clean
+        test-native-asan test-native-tsan conformance golden docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -85,6 +85,9 @@ $(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZ
 $(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \
 $(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)
 endef
+
+golden: build ## Write the golden tables, traces and plots anew: read the difference, say why
+	@$(PY) -m tests.golden.rewrite
 
 conformance: build ## Every registered policy against the whole suite, a million events each
 	@CONFORMANCE=full $(PY) -m pytest --build-tree $(BUILD)/release tests/conformance

@@ -1,0 +1,143 @@
+"""The committed traces look as the papers say: saws, curves, targets and cycles, by the numbers.
+
+What a person sees in docs/golden is put here as assertions; README.md says it in words.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from . import traces
+from .tables import names
+
+SEGMENT = 4_160
+NS_PER_BYTE = 0.8  # of the standard stage's link
+
+Array = np.ndarray[Any, Any]
+
+
+def part(stage: str, column: str, from_ms: float, until_ms: float) -> Array:
+    columns = traces.read(stage)
+    ms = columns["at_us"] / 1e3
+    return columns[column][(ms >= from_ms) & (ms < until_ms)]
+
+
+def share(stage: str, flow: int, from_ms: float, until_ms: float) -> float:
+    """Of what the link carries, what the flow delivered."""
+    delivered = part(stage, f"delivered_{flow}", from_ms, until_ms)
+    steps = len(delivered) - 1
+    return float((delivered[-1] - delivered[0]) * NS_PER_BYTE / (steps * traces.SAMPLE_NS))
+
+
+def queue_us(stage: str, from_ms: float, until_ms: float) -> Array:
+    return part(stage, "queue", from_ms, until_ms) * NS_PER_BYTE / 1e3
+
+
+def cuts(window: Array, least: float = 0.02) -> list[tuple[int, float]]:
+    """Where the window fell from one sample to the next, and what was left."""
+    left = window[1:] / window[:-1]
+    return [(int(at), float(left[at])) for at in np.flatnonzero(left < 1 - least)]
+
+
+CONTROLLED = [name for name in names("window") if name != "fixed"]
+
+
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_standard__a_newcomer_gets_its_share_and_gives_it_back(name: str) -> None:
+    stage = f"standard_{name}"
+    assert share(stage, 0, 10, 20) >= 0.8
+    for flow in (0, 1):
+        assert 0.3 <= share(stage, flow, 40, 60) <= 0.65
+        assert 0.3 <= share(stage, flow, 70, 90) <= 0.65  # the burst of losses is forgotten
+    assert share(stage, 0, 100, 110) >= 0.8
+
+
+def test_standard__fixed_fills_the_queue_whatever_happens() -> None:
+    assert set(part("standard_fixed", "window_0", 1, 110)) == {4 << 20}
+    assert queue_us("standard_fixed", 5, 110).max() > 800
+
+
+def test_aimd__saws_between_a_window_and_its_half() -> None:
+    window = part("wide_aimd", "window_0", 2_000, 60_000) / SEGMENT
+    falls = cuts(window)
+    assert len(falls) == 1
+    assert falls[0][1] == pytest.approx(0.5, abs=0.02)
+    climb = window[50:380]  # a straight line: the same each round trip
+    line = np.polyval(np.polyfit(np.arange(len(climb)), climb, 1), np.arange(len(climb)))
+    assert np.abs(climb - line).max() < 0.02 * climb.max()
+    small = part("standard_aimd", "window_0", 10, 20)
+    assert 0.4 <= small.min() / small.max() <= 0.6
+
+
+def test_cubic__is_concave_to_its_old_peak_and_convex_beyond() -> None:
+    window = part("wide_cubic", "window_0", 2_000, 60_000) / SEGMENT
+    falls = cuts(window, 0.1)
+    assert len(falls) >= 3
+    for _, left in falls:
+        assert left == pytest.approx(0.7, abs=0.03)
+    longest = max(((b - a, a, b) for (a, _), (b, _) in pairwise(falls)))
+    first, second = longest[1] + 2, longest[2]
+    slope = np.diff(window[first:second])
+    third = len(slope) // 3
+    early, middle, late = (float(slope[i * third : (i + 1) * third].mean()) for i in range(3))
+    assert early > 3 * middle  # it nears the plateau fast,
+    assert late > 3 * middle  # and leaves it faster and faster
+    assert float(slope.min()) >= 0
+
+
+def test_dctcp__saws_little_and_holds_the_queue_at_the_mark() -> None:
+    window = part("standard_dctcp", "window_0", 10, 20)
+    assert window.min() / window.max() > 0.9  # aimd: a half
+    assert share("standard_dctcp", 0, 10, 20) > 0.95
+    delay = queue_us("standard_dctcp", 10, 20)
+    assert 30 <= delay.mean() <= 55  # marks begin at 52 us
+    assert delay.min() > 10
+
+
+def test_swift__settles_at_its_target_and_scales_it_with_the_flows() -> None:
+    alone, two = queue_us("standard_swift", 10, 20), queue_us("standard_swift", 45, 60)
+    # Twice the least round trip, which is 50 us, and more for smaller windows.
+    assert 100 <= alone.mean() < two.mean() <= 300
+    assert alone.std() < 0.2 * alone.mean()
+    assert two.std() < 0.2 * two.mean()
+
+
+def test_timely__settles_between_its_thresholds() -> None:
+    delay = queue_us("standard_timely", 78, 90)
+    assert 50 < delay.mean() < 500
+    assert delay.std() < 0.1 * delay.mean()
+    rates = [part("standard_timely", f"pacing_{flow}", 78, 90).mean() for flow in (0, 1)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.1)
+
+
+def test_dcqcn__is_cut_less_and_less_and_climbs_back_by_halves() -> None:
+    rate = part("standard_dcqcn", "pacing_0", 7, 20)
+    falls = cuts(rate, 0.2)
+    assert len(falls) >= 4
+    left = [one for _, one in falls]
+    assert left[0] < 0.6
+    assert left[-1] > left[0] + 0.1  # alpha decays: marks are rare
+    for at, _ in falls[:4]:
+        lost, regained = rate[at] - rate[at + 1], rate[at + 2] - rate[at + 1]
+        assert regained > 0.3 * lost  # fast recovery: half of the way each 105 us
+        assert rate[at + 4] - rate[at + 3] < regained  # then a line
+
+
+def test_nscc__keeps_delay_near_one_round_trip() -> None:
+    delay = queue_us("standard_nscc", 10, 20)
+    assert 30 <= delay.mean() <= 100
+    assert share("standard_nscc", 0, 10, 20) > 0.95
+
+
+def test_bbr__cycles_through_its_gains_and_drains_for_the_round_trip() -> None:
+    rate = part("standard_bbr", "pacing_0", 12, 20)
+    levels = np.median(rate)
+    assert np.any(np.isclose(rate, 1.25 * levels, rtol=0.05))
+    assert np.any(np.isclose(rate, 0.75 * levels, rtol=0.05))
+    assert np.isclose(rate, levels, rtol=0.03).mean() > 0.5
+    window = part("standard_bbr", "window_0", 5, 20) / SEGMENT
+    assert window.min() < 6 < 40 < np.median(window)

@@ -1,0 +1,42 @@
+"""The tables and traces are reproduced as they were committed.
+
+Nothing in them depends on a C library (asserted here): integers have to be equal, and the two
+ratios to the digits that are kept.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("numba")
+
+from congestion.api import FAMILIES
+from congestion.registry import shipped
+from transport import native
+from transport.compiler.objectfile import symbols
+
+from . import tables, traces
+
+ADVICE = "changed on purpose? make golden, read the difference, commit it by itself with a reason"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tables__are_as_committed(family: str) -> None:
+    committed = tables.path_of(family).read_text().splitlines()
+    for name in tables.names(family):
+        expected = [line for line in committed if line.startswith(f"{name},")]
+        assert list(tables.rows(family, name)) == expected, ADVICE
+    assert len(committed) == 1 + len(tables.names(family)) * len(tables.LOSSES) * len(tables.PATHS)
+
+
+@pytest.mark.parametrize("stage", traces.stages())
+def test_traces__are_as_committed(stage: str) -> None:
+    assert traces.trace(traces.stages()[stage]) == traces.path_of(stage).read_text(), ADVICE
+
+
+def test_policies__need_no_mathematics_of_a_c_library() -> None:
+    """Square roots are exact everywhere; exp, log and cbrt are not."""
+    for entry in shipped():
+        file = f"{entry.policy.family.name}_{entry.policy.name}.so"
+        found = symbols((native.POLICY_DIRECTORY / file).read_bytes(), dynamic=True)
+        assert found.undefined <= {"memset", "memcpy", "memmove"}, file
