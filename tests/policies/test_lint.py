@@ -5,14 +5,17 @@ Never touches the shipped policies.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("numba")
 
-from transport.compiler import PolicyError, compile_policy
+from congestion.api import Policy
+from transport.compiler import Interpreted, PolicyError, compile_policy
 from transport.compiler.library import Library, jit
+from transport.compiler.source import load
 
 HEAD = '''"""A policy under test."""
 import math
@@ -246,3 +249,77 @@ def test_lint__a_file_that_declares_nothing(
 def test_lint__an_unknown_baseline_lists_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="aarch64, x86-64-v3"):
         compile_policy(write(tmp_path, "pass"), tmp_path / "out.so", cpu="z80")
+
+
+def answer(policy: Policy, runner: Library | Interpreted) -> float:
+    """The window that on_ack answers to an empty event."""
+    result = policy.family.result.zeros()
+    status = runner.call(
+        "on_ack",
+        flow=policy.flow.zeros(),
+        shared=None,
+        params=policy.params.filled(),
+        event=policy.family.event.zeros(),
+        result=result,
+    )
+    assert status == 0
+    return float(result["window_bytes"][0])
+
+
+SAVED_TWICE = (
+    "flow.window_bytes = 1.0\nresult.window_bytes = 1.0",
+    "flow.window_bytes = 2.0\nresult.window_bytes = 2.0",
+)
+
+
+def test_load__what_is_compiled_is_what_the_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two saves of one size within a second: Python's byte code would be that of the first."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = write(tmp_path, SAVED_TWICE[0])
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    first = load(file)
+    assert write(tmp_path, SAVED_TWICE[1]) == file
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    second = load(file)
+    assert answer(first, Interpreted(first)) == 1.0
+    assert answer(second, Interpreted(second)) == 2.0
+    assert answer(second, jit(second)) == 2.0
+    with pytest.raises(PolicyError, match="not what the file holds now"):
+        jit(first)  # declared by a text that is gone
+
+
+def test_load__helpers_from_stale_byte_code_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    helper = tmp_path / "stale_helper.py"
+    helper.write_text("def grow(x):\n    return x + 1.0\n")
+    file = tmp_path / "user.py"
+    body = HEAD.replace("import math", "import math\nfrom stale_helper import grow", 1)
+    file.write_text(body + "    result.window_bytes = grow(1.0)\n" + TAIL)
+    user = load(file)
+    assert answer(user, jit(user)) == 2.0
+    helper.write_text("def grow(x):\n    return x + 2.0\n")
+    with pytest.raises(PolicyError, match=r"stale_helper.py:1: grow is not what the file holds"):
+        jit(load(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"# caf\xe9\n", "not UTF-8 at byte 5"),
+        (b"import sys\nsys.exit(5)\n", "2: SystemExit: 5"),
+        (b"x = (\n", "syntax"),
+        (b"raise ValueError('why')\n", "1: ValueError: why"),
+        (b"x = 1\n", "no POLICY is declared"),
+    ],
+)
+def test_load__what_a_strangers_file_does_is_a_refusal(
+    tmp_path: Path, text: bytes, says: str
+) -> None:
+    file = tmp_path / "stranger.py"
+    file.write_bytes(text)
+    with pytest.raises(PolicyError, match=says):
+        load(file)

@@ -72,7 +72,7 @@ def fingerprint(policy: Policy, cpu: str) -> str:
             value = function.__globals__.get(name)
             if isinstance(value, int | float):
                 constants.add(f"{function.__qualname__} {name} {value!r}")
-    parts += [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)]
+    parts += [hashlib.sha256(source.text_of(file).encode()).hexdigest() for file in sorted(files)]
     parts += sorted(constants)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

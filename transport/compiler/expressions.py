@@ -9,10 +9,10 @@ import ast
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from types import FunctionType
 
 from congestion.api import MAX_PATHS, Record
+from transport.compiler import source
 from transport.compiler.errors import PolicyError
 from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, INT64_MAX, MATH
 
@@ -22,7 +22,7 @@ Roles = Mapping[str, tuple[str, Record, bool]]
 
 @functools.lru_cache(maxsize=64)
 def tree(file: str) -> ast.Module:
-    return ast.parse(Path(file).read_text(encoding="utf-8"), file)
+    return ast.parse(source.text_of(file), file)
 
 
 def definition(function: FunctionType) -> ast.FunctionDef:
@@ -31,8 +31,18 @@ def definition(function: FunctionType) -> ast.FunctionDef:
         if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
             continue
         # With decorators the code object begins at the first of them.
-        if code.co_firstlineno in (node.lineno, *(d.lineno for d in node.decorator_list)):
-            return node
+        if code.co_firstlineno not in (node.lineno, *(d.lineno for d in node.decorator_list)):
+            continue
+        if not source.is_current(code):
+            break
+        return node
+    if not source.is_current(code):
+        raise PolicyError(
+            code.co_filename,
+            code.co_firstlineno,
+            f"{code.co_name} is not what the file holds now",
+            "the file was changed after Python had read it: start again",
+        )
     raise PolicyError(
         code.co_filename,
         code.co_firstlineno,

@@ -1,16 +1,20 @@
 """Decides what a policy's source is: a declared policy, or a file that declares one.
 
-Never touches the compiler proper.
+Never touches the compiler proper. A file is read once: what is run, checked, hashed and compiled is
+the same text, whatever becomes of the file meanwhile and whatever byte code lies beside it.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib.util
+import types
 from pathlib import Path
 
 from congestion.api import Policy
 from transport.compiler.errors import PolicyError
+
+_texts: dict[str, str] = {}  # of the files loaded here, by their resolved path
 
 
 def load(policy_or_path: Policy | str | Path) -> Policy:
@@ -20,21 +24,26 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
     path = Path(policy_or_path).resolve()
     if not path.is_file():
         raise PolicyError(str(path), 0, "there is no such file", "give the path of a policy file")
-    spec = importlib.util.spec_from_file_location(f"policy_{path.stem}", path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise PolicyError(str(path), 0, "not a Python file", "give a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
+    text = _read(str(path))
+    module = types.ModuleType(f"policy_{path.stem}")
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except SyntaxError as error:
+        line = error.lineno if error.filename == str(path) else _line_in(error, path)
+        raise PolicyError(str(path), line or 0, f"syntax: {error.msg}", "correct it") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a stranger's file raises, exit() included
         raise PolicyError(
-            str(path), error.lineno or 0, f"syntax: {error.msg}", "correct it"
+            str(path),
+            _line_in(error, path),
+            f"{type(error).__name__}: {error}",
+            "a policy file must import cleanly",
         ) from error
-    except Exception as error:  # whatever a stranger's module raises is a refusal with a place
-        line = _line_in(error, path)
-        raise PolicyError(
-            str(path), line, f"{type(error).__name__}: {error}", "a policy file must import cleanly"
-        ) from error
+    _texts[str(path)] = text
     policy = getattr(module, "POLICY", None)
     if not isinstance(policy, Policy):
         raise PolicyError(
@@ -46,16 +55,56 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
     return policy
 
 
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise PolicyError(file, 0, f"cannot be read: {error.strerror}", "look at it") from None
+    except UnicodeDecodeError as error:
+        raise PolicyError(file, 0, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
+
+
 def _line_in(error: BaseException, path: Path) -> int:
     line = 0
     trace = error.__traceback__
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
+        if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
 
 
+def text_of(file: str) -> str:
+    """What was loaded from the file; of modules that Python imported, what it holds now."""
+    return _texts[file] if file in _texts else _read(file)
+
+
 def sha256(policy: Policy) -> str:
     """Of the file that declares the policy."""
-    return hashlib.sha256(Path(policy.module).read_bytes()).hexdigest()
+    return hashlib.sha256(text_of(policy.module).encode()).hexdigest()
+
+
+def is_current(code: types.CodeType) -> bool:
+    """Whether a function's code is what its file's text compiles to.
+
+    Python may run old byte code: a file saved twice in a second looks unchanged to it.
+    """
+    fresh = _codes(code.co_filename, text_of(code.co_filename)).get(
+        (code.co_name, code.co_firstlineno)
+    )
+    return fresh is not None and (fresh.co_code, fresh.co_consts, fresh.co_names) == (
+        code.co_code,
+        code.co_consts,
+        code.co_names,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _codes(file: str, text: str) -> dict[tuple[str, int], types.CodeType]:
+    found: dict[tuple[str, int], types.CodeType] = {}
+    waiting = [compile(text, file, "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        found[code.co_name, code.co_firstlineno] = code
+        waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return found
