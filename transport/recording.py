@@ -5,7 +5,6 @@ Decides what a recording file means (its format is native/core/recording.h); rep
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from congestion.api import FAMILIES, PATH_HEAD, Family
-from transport.errors import OK, InvalidArgumentError, error_for
+from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 if TYPE_CHECKING:
     from transport import native
@@ -31,15 +30,21 @@ class RecordingError(InvalidArgumentError):
     """A file that is no recording, or one of another version."""
 
 
+class RecordingEndedError(WeftError):
+    """A recording that ended before it was stopped: the file is good up to there."""
+
+    status = "internal_error"
+
+
 class LiveRecording:
     """A recording under way; it ends with its `with`, with stop(), or with the endpoint."""
 
     def __init__(self, runtime: native.Runtime, path: str) -> None:
-        status, error = runtime.start_recording(path)
+        status, error, written = runtime.start_recording(path)
         if status != OK:
             raise error_for(status, "record", error)
         self._runtime: native.Runtime | None = runtime
-        self.path = Path(path.replace("%p", str(os.getpid())))
+        self.path = Path(written)
         self.decisions = 0  # in the file, known once it has ended
         self.lost = 0  # that found no room: the file marks where
         self.size_bytes = 0
@@ -50,8 +55,10 @@ class LiveRecording:
         if runtime is None:
             return
         status, error, (self.decisions, self.lost, self.size_bytes, why) = runtime.stop_recording()
-        if status != OK or why:
-            raise error_for(status or 1, f"recording into {self.path}", error or why)
+        if status != OK:
+            raise error_for(status, f"recording into {self.path}", error)
+        if why:
+            raise RecordingEndedError(f"{self.path}: {why}; {self.lost} decisions are missing")
 
     def __enter__(self) -> Self:
         return self

@@ -75,13 +75,18 @@ class _Owner:
 
 
 class Replay:
-    """Runs a policy over recorded events."""
+    """Runs a policy over recorded events.
+
+    Parameters are those that are given, on top of the defaults; when none is, and the policy is the
+    one that decided, those that it decided with, as they changed.
+    """
 
     def __init__(
         self, policy: Policy, runner: Runner, params: dict[str, Any] | None = None
     ) -> None:
         self.policy, self.runner = policy, runner
         self.params = policy.params.filled()
+        self.follows = params is None
         for name, value in (params or {}).items():
             if name not in policy.params.defaults:
                 there = ", ".join(policy.params.defaults) or "none"
@@ -104,6 +109,7 @@ class Replay:
     def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
         """One event."""
         hook = self.policy.family.hooks[step.hook]
+        self.follow(step)
         owner = self.owners.get(step.owner)
         if owner is None or step.hook == 0:
             before = 0 if owner is None else owner.window_bytes
@@ -120,6 +126,12 @@ class Replay:
             track.failures += 1
         self.remember(owner, event, result)
         return result
+
+    def follow(self, step: Step) -> None:
+        then = step.policy
+        same = then.name == self.policy.name and len(then.params) == self.params.nbytes
+        if self.follows and same and then.params:
+            self.params = np.frombuffer(then.params, self.params.dtype).copy()
 
     def begin(self, owner: _Owner, step: Step) -> None:
         """A recording that began in mid-life: the policy starts from where things stood."""

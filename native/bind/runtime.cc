@@ -417,15 +417,15 @@ void bind_runtime(py::module_& module) {
           "start_recording",
           [](const BoundRuntime& self, const std::string& path) {
             const std::shared_ptr<Home> home = self.open();
-            std::string error;
+            std::string error, written;
             Status status = Status::ok;
             {
               const py::gil_scoped_release others_run;
-              status = home->runtime().start_recording(path, &error);
+              status = home->runtime().start_recording(path, &written, &error);
             }
-            return py::make_tuple(code(status), error);
+            return py::make_tuple(code(status), error, written);
           },
-          "(status, error).", py::arg("path"))
+          "(status, error, the file).", py::arg("path"))
       .def(
           "stop_recording",
           [](const BoundRuntime& self) {

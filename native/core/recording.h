@@ -73,21 +73,29 @@ class DecisionBuffer final : public DecisionTap {
       : encoder_(owner_tag), out_(out), bytes_max_(bytes_max) {}
   void on_decision(const Decision& decision) noexcept override {
     const std::span<const std::byte> entries = encoder_.encode(decision);
-    if (out_->size() + entries.size() > bytes_max_) {
-      encoder_.drop();
-      return;
+    if (out_->size() + entries.size() <= bytes_max_) {
+      try {
+        out_->insert(out_->end(), entries.begin(), entries.end());
+        return;
+      } catch (const std::bad_alloc&) {  // as if the bound had been reached
+      }
     }
-    try {
-      out_->insert(out_->end(), entries.begin(), entries.end());
-    } catch (const std::bad_alloc&) {
-      encoder_.drop();
-    }
+    encoder_.drop();
+    ++lost_;
+  }
+  // At the end: how many were left out.
+  void finish() {
+    if (lost_ == 0) return;
+    const std::span<const std::byte> gap = encoder_.encode_gap(lost_);
+    out_->insert(out_->end(), gap.begin(), gap.end());
+    lost_ = 0;
   }
 
  private:
   DecisionEncoder encoder_;
   std::vector<std::byte>* out_;
   std::size_t bytes_max_;
+  u64 lost_ = 0;
 };
 
 }  // namespace weft::core

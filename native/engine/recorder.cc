@@ -89,8 +89,10 @@ std::size_t RecorderTap::take(std::vector<std::byte>* out) {
 
 bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error) {
   path_ = path;
-  const std::size_t mark = path_.find("%p");
-  if (mark != std::string::npos) path_.replace(mark, 2, std::to_string(::getpid()));
+  const std::string process = std::to_string(::getpid());
+  for (std::size_t at = path_.find("%p"); at != std::string::npos; at = path_.find("%p", at + process.size())) {
+    path_.replace(at, 2, process);
+  }
   path_ = take_name(path_);
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file_ < 0 || !write_all(file_, core::kRecordingMagic, sizeof core::kRecordingMagic)) {
@@ -119,18 +121,28 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
 
 bool Recorder::drain() {
   batch_.clear();
+  if (!error_.empty()) return false;  // what comes now fills the rings, and is counted there
   for (const auto& tap : taps_) tap->take(&batch_);
-  if (batch_.empty() || !error_.empty()) return false;
+  if (batch_.empty()) return false;
   if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {
     error_ = "the recording has reached WEFT_RECORD_BYTES_MAX";
   } else if (!write_all(file_, batch_.data(), batch_.size())) {
     error_ = std::string("the recording cannot be written: ") + std::strerror(errno);
   } else {
     bytes_ += static_cast<std::int64_t>(batch_.size());
+    count();
     return true;
   }
   log(LogLevel::warn, path_ + ": " + error_ + "; it ends here, and everything else goes on");
   return false;
+}
+
+void Recorder::count() {
+  core::RecordingEntry entry;
+  for (std::size_t at = 0; at < batch_.size(); at += entry.bytes) {
+    std::memcpy(&entry, batch_.data() + at, sizeof entry);
+    decisions_ += entry.type == core::RecordingEntry::decision ? 1 : 0;
+  }
 }
 
 void Recorder::run() noexcept {
@@ -147,16 +159,21 @@ void Recorder::run() noexcept {
 RecordingStats Recorder::stop() noexcept {
   stopping_.store(true, std::memory_order_release);
   if (thread_.joinable()) thread_.join();
+  RecordingStats stats;
+  stats.decisions = decisions_;
+  for (const auto& tap : taps_) stats.lost += tap->decisions() + tap->lost();
+  stats.lost -= decisions_;
   if (file_ >= 0) {
+    if (!error_.empty() && stats.lost != 0) {
+      // The file itself says what is missing, where it can still be written to.
+      core::DecisionEncoder encoder(0);
+      const auto gap = encoder.encode_gap(static_cast<std::uint64_t>(stats.lost));
+      if (write_all(file_, gap.data(), gap.size())) bytes_ += static_cast<std::int64_t>(gap.size());
+    }
     ::close(file_);
     give_name_back(path_);
   }
   file_ = -1;
-  RecordingStats stats;
-  for (const auto& tap : taps_) {
-    stats.decisions += tap->decisions();
-    stats.lost += tap->lost();
-  }
   stats.bytes = bytes_;
   stats.error = error_;
   return stats;

@@ -56,11 +56,12 @@ class Recorder {
  private:
   void run() noexcept;
   bool drain();
+  void count();
 
   std::vector<std::unique_ptr<RecorderTap>> taps_;
   std::vector<std::byte> batch_;
   std::string path_, error_;
-  std::int64_t bytes_ = 0, bytes_max_ = 0;
+  std::int64_t bytes_ = 0, bytes_max_ = 0, decisions_ = 0;
   int file_ = -1;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

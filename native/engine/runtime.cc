@@ -138,7 +138,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
   }
   std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
-  Status start_recording(const std::string& path, std::string* error) noexcept override;
+  Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
   Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   EngineCounters counters() const override;
@@ -203,7 +203,7 @@ Status RuntimeImpl::start(std::string* error) {
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
   if (!knobs_.record_file.empty()) {
-    const Status status = start_recording(knobs_.record_file, error);
+    const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
   control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
@@ -285,7 +285,7 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
   });
 }
 
-Status RuntimeImpl::start_recording(const std::string& path, std::string* error) noexcept {
+Status RuntimeImpl::start_recording(const std::string& path, std::string* written, std::string* error) noexcept {
   return guarded(error, [&] {
     const std::lock_guard<std::mutex> lock(recorder_mutex_);
     if (recorder_ != nullptr) {
@@ -298,6 +298,7 @@ Status RuntimeImpl::start_recording(const std::string& path, std::string* error)
       engines_[i]->call([&] { engines_[i]->stack().shared().tap = made->tap(i); });
     }
     recorder_ = std::move(made);
+    if (written != nullptr) *written = recorder_->path();
     return Status::ok;
   });
 }

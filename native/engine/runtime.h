@@ -123,8 +123,9 @@ class Runtime {
   virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
                                std::string* error) noexcept = 0;
   virtual std::vector<PolicyInfo> policies() const = 0;
-  // Records every decision from now on. One recording at a time; `stats` may be null.
-  virtual Status start_recording(const std::string& path, std::string* error) noexcept = 0;
+  // Records every decision from now on. One recording at a time; `written` (or null) becomes the file's name.
+  virtual Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept = 0;
+  // `stats` may be null.
   virtual Status stop_recording(RecordingStats* stats, std::string* error) noexcept = 0;
   // Readable when any request or dial or accept finished since it was last drained: for event loops.
   virtual int event_descriptor() const noexcept = 0;

@@ -221,6 +221,7 @@ void Arena::deliver(const Packet& packet) {
 ArenaReport Arena::run() {
   while (step()) {
   }
+  for (const auto& recorder : recorders_) recorder->finish();
   return report();
 }
 

@@ -41,6 +41,11 @@ std::string Arena::complaint(const ArenaPlan& plan) {
       return "messages up to 2^40 bytes, starts >= 0";
     sends[flow.from] = receives[flow.to] = 1;
   }
+  // An owner's highest 8 bits say which host it is of.
+  const auto beyond = [](const FlowPlan& flow) { return std::max(flow.from, flow.to) > 0xFF; };
+  if (plan.recording_bytes_max != 0 && std::any_of(plan.flows.begin(), plan.flows.end(), beyond)) {
+    return "hosts below 256 where it is recorded";
+  }
   for (u32 host = 0; host < kHostsMax; ++host) {
     if (sends[host] != 0 && receives[host] != 0) return "a host either sends or receives";
   }

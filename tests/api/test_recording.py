@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from transport import Endpoint
-from transport.errors import InvalidArgumentError, WeftError
-from transport.recording import MAGIC, Recording, RecordingError, parse, read
+from transport.errors import InvalidArgumentError
+from transport.recording import (
+    MAGIC,
+    Recording,
+    RecordingEndedError,
+    RecordingError,
+    parse,
+    read,
+)
 
 
 def traffic(here: Any, there: Any, messages: int = 6, size: int = 1_500_000) -> None:
@@ -113,6 +120,33 @@ def test_record__parameters_and_swaps_are_in_the_file(tmp_path: Path) -> None:
     assert answers == set(used)
 
 
+def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from transport.replay import named, replay
+
+    with pair(window_policy="swift:start_divisor=64,increase_segments=9") as (here, there):
+        with here._endpoint.record(tmp_path / "params.weftrec") as live:
+            traffic(here, there, messages=2)
+            here.set_params("window", increase_segments=2)
+            traffic(here, there, messages=2)
+        steps = read(live.path).of("window")
+    swift = named("swift", "window")
+    assert replay(swift, steps).differs == 0
+    assert replay(swift, steps, params={}).differs > 0  # the defaults
+
+
+def test_record__two_of_a_process_have_files_of_their_own(tmp_path: Path) -> None:
+    with pair() as (here, there):
+        name = tmp_path / "%p" / "both-%p"
+        (tmp_path / str(os.getpid())).mkdir()
+        with here._endpoint.record(name) as one, there._endpoint.record(name) as other:
+            traffic(here, there, messages=1)
+        assert str(other.path) == f"{one.path}.2"
+        assert str(os.getpid()) in one.path.name
+        assert read(one.path).of("window")
+        assert not read(other.path).of("window")
+
+
 def test_record__a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with Endpoint(**LOCAL) as endpoint:
         with pytest.raises(InvalidArgumentError, match=r"cannot record into .*/absent/x: No such"):
@@ -127,11 +161,13 @@ def test_record__a_full_file_ends_and_traffic_goes_on(tmp_path: Path) -> None:
     with pair(record_bytes_max=65_536) as (here, there):
         live = here._endpoint.record(tmp_path / "small.weftrec")
         traffic(here, there, messages=12)
-        with pytest.raises(WeftError, match="has reached WEFT_RECORD_BYTES_MAX"):
+        with pytest.raises(RecordingEndedError, match="has reached WEFT_RECORD_BYTES_MAX"):
             live.stop()
         found = read(live.path)
         assert not found.cut
-        assert live.path.stat().st_size <= 65_536
+        assert live.decisions == len(found.steps) > 0
+        assert live.lost == found.lost > 0
+        assert live.path.stat().st_size == live.size_bytes <= 65_536 + 24  # and the gap's entry
 
 
 def test_read__what_is_cut_keeps_what_came_before(recorded: list[Recording]) -> None:

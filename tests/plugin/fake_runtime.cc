@@ -235,7 +235,9 @@ class FakeRuntime final : public Runtime {
     return Status::internal_error;
   }
   std::vector<PolicyInfo> policies() const override { return {}; }
-  Status start_recording(const std::string&, std::string*) noexcept override { return Status::internal_error; }
+  Status start_recording(const std::string&, std::string*, std::string*) noexcept override {
+    return Status::internal_error;
+  }
   Status stop_recording(RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
   int event_descriptor() const noexcept override { return -1; }
   EngineCounters counters() const override { return {}; }
