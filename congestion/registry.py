@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from congestion.api import FAMILIES, Policy
 
@@ -62,11 +62,26 @@ class Entry:
 def _load(module: str, attribute: str = "POLICY") -> Policy:
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise RegistryError(f"{module}:{attribute} cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        words = " ".join(str(error).split())
+        raise RegistryError(
+            f"{module}:{attribute} cannot be loaded: {type(error).__name__}: {words}"
+        ) from error
     if not isinstance(found, Policy):
         raise RegistryError(f"{module}:{attribute} is no policy but a {type(found).__name__}")
     return found
+
+
+def _load_installed(point: EntryPoint) -> Entry:
+    distribution = point.dist.name if point.dist else "unknown distribution"
+    try:
+        policy = _load(point.module, point.attr or "POLICY")
+    except RegistryError as error:
+        raise RegistryError(
+            f"the entry point {point.name!r} of {distribution}: {error}; "
+            f"repair {distribution} or uninstall it"
+        ) from error
+    return Entry(policy, f"{point.module} ({distribution})")
 
 
 def shipped() -> list[Entry]:
@@ -76,10 +91,7 @@ def shipped() -> list[Entry]:
 def installed() -> list[Entry]:
     """What other distributions registered."""
     return [
-        Entry(
-            _load(point.module, point.attr or "POLICY"),
-            f"{point.module} ({point.dist.name if point.dist else 'unknown distribution'})",
-        )
+        _load_installed(point)
         for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.value)
     ]
 

@@ -4,14 +4,19 @@ Never mentions weft. Run it: weft run -- torchrun --nproc-per-node 2 examples/dd
 """
 
 import os
+import sys
 
 WIDTH, BATCH, STEPS = 1_024, 64, 100
 
 
 def main() -> None:
-    import torch
-    from torch import distributed, nn
-    from torch.nn.parallel import DistributedDataParallel
+    try:
+        import torch
+        from torch import distributed, nn
+        from torch.nn.parallel import DistributedDataParallel
+    except ModuleNotFoundError as error:
+        print(f"{error}: pip install torch, one with CUDA", file=sys.stderr)
+        sys.exit(2)
 
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)

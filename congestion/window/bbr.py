@@ -29,6 +29,7 @@ Flow = record(
     full_rounds=int,  # without growth
     mode=int,
     round=int,
+    phase=int,  # where in the gain cycle round 0 would be
     round_ns=int,  # start of the one in progress
     round_bytes=int,  # delivered_bytes then
     rtt_ns=int,  # least, while it is believed
@@ -61,9 +62,9 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
         pacing_gain = params.startup_gain
     elif flow.mode == DRAIN:
         pacing_gain = 1.0 / params.startup_gain
-    elif flow.mode == CRUISE and flow.round % CYCLE == 0:
+    elif flow.mode == CRUISE and (flow.round + flow.phase) % CYCLE == 0:
         pacing_gain = params.probe_gain
-    elif flow.mode == CRUISE and flow.round % CYCLE == 1:
+    elif flow.mode == CRUISE and (flow.round + flow.phase) % CYCLE == 1:
         pacing_gain = params.drain_gain
     if flow.best_rate > 0.0:
         product_bytes = flow.best_rate * flow.rtt_ns * 1e-9
@@ -135,7 +136,8 @@ def move_on(flow: Any, params: Any, event: Any) -> None:
             flow.mode = DRAIN
     elif flow.mode == DRAIN and event.inflight_bytes <= flow.best_rate * flow.rtt_ns * 1e-9:
         flow.mode = CRUISE
-        flow.round += 2 + int(event.rand * 6.0)  # any place in the cycle but those two
+        # Any place in the cycle but those two.
+        flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
     elif flow.mode == PROBE_RTT and event.now_ns - flow.mode_ns >= params.probe_rtt_ns:
         flow.mode = CRUISE
 
@@ -199,7 +201,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Cardwell et al., ACM Queue 14(5), 2016",
         signals=("rate", "rtt", "loss", "timeout", "chance"),
-        state_bytes_max=208,
+        state_bytes_max=216,
         fairness_min=0.6,
         utilization_min=0.9,
     ),

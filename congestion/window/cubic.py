@@ -132,13 +132,15 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
-    cut(flow, params, event)
+    if flow.timeouts == 0:  # RFC 5681, section 3.1: the threshold stays while timeouts repeat
+        cut(flow, params, event)
     answer(flow, event, result)
 
 
 def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
+    if flow.timeouts == 0:
+        cut(flow, params, event)
     flow.timeouts += 1
-    cut(flow, params, event)
     if flow.timeouts >= params.timeout_limit:
         flow.window_bytes = 0.0  # answer lifts it to the least window
     answer(flow, event, result)

@@ -7,10 +7,11 @@ of its section 3.5.
 As in the paper there are two windows: one for the network, by queueing delay, and one for the
 receiving host, by how long that held the acknowledgment. The smaller is in force.
 
-Three departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
+Four departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
 the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
 few). It is taken over the path's own least RTT, so that paths of unequal length share one target.
-And losses below a tolerated share of the window are taken for corruption, not congestion.
+Losses below a tolerated share of the window are taken for corruption, not congestion. And where
+acknowledgments report ECN marks nothing grows: Swift knows none, a marked queue is a queue.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ POLICY = window_policy(
     on_timeout=on_timeout,
     promises=Promises(
         source="Kumar et al., SIGCOMM 2020, section 3",
-        signals=("rtt", "host_delay", "loss", "timeout"),
+        signals=("rtt", "host_delay", "ecn", "loss", "timeout"),
         state_bytes_max=104,
         growth_segments=(3.5, 4.5),
         cut_on=("rtt",),

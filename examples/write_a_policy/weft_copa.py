@@ -20,7 +20,8 @@ Flow = record(
     direction=int,
     slow_start=int,
 )
-Params = record(delta=0.5, start_segments=10.0, window_segments_min=2.0)
+# The paper's 0.5 wants two segments of queue; a burst here is sixteen.
+Params = record(delta=0.1, start_segments=10.0, window_segments_min=2.0)
 
 
 def answer(flow, params, event, result):
