@@ -178,6 +178,31 @@ TEST(histogram__percentiles_are_within_a_sixteenth) {
   }
 }
 
+TEST(wire_ledger__counts_what_no_acknowledgment_has_named) {
+  WireLedger ledger;
+  for (u64 seq = 0; seq < 70; ++seq) CHECK(ledger.on_sent(seq, 100) == WireLedger::Sent::first);
+  CHECK_EQUAL(ledger.unacked_bytes(), 7'000);
+  u8 bitmap[8] = {0b101, 0, 0, 0, 0, 0, 0, 0};
+  weft::wire::Ack ack;
+  ack.cumulative_seq = 10;
+  ack.base_seq = 11;
+  ack.bitmap_words = 1;
+  ack.bitmap = bitmap;
+  CHECK(ledger.on_ack(ack));
+  CHECK_EQUAL(ledger.unacked_bytes(), 5'800);  // less 0 to 9, 11 and 13
+  CHECK(ledger.on_ack(ack));
+  CHECK_EQUAL(ledger.unacked_bytes(), 5'800);
+  CHECK(ledger.on_sent(12, 100) == WireLedger::Sent::copy);
+  CHECK(ledger.on_sent(12, 100) == WireLedger::Sent::copy);
+  CHECK(ledger.on_sent(13, 100) == WireLedger::Sent::needless);
+  CHECK(ledger.on_sent(5, 100) == WireLedger::Sent::needless);
+  CHECK(ledger.on_sent(71, 100) == WireLedger::Sent::foreign);
+  CHECK_EQUAL(ledger.copies(), 4);
+  CHECK_EQUAL(ledger.copies_max(), 2);
+  ack.cumulative_seq = 71;
+  CHECK(!ledger.on_ack(ack));
+}
+
 TEST(arena__a_flow_alone_fills_its_link) {
   const ArenaReport report = run_arena(plan_of(1, 1));
   CHECK_EQUAL(report.violation, "");
