@@ -28,6 +28,10 @@ Number: TypeAlias = int | float
 Parameter: TypeAlias = "Number | Sequence[Number] | np.ndarray[Any, Any]"
 
 
+class PolicyRefusedError(InvalidArgumentError):
+    """A policy that is there and cannot be compiled or loaded."""
+
+
 @dataclass(frozen=True)
 class PolicyState:
     """A policy that decides, with the parameters in force."""
@@ -103,7 +107,7 @@ def _registered(family: str, name: str) -> Policy:
     try:
         known = policies()
     except RegistryError as error:
-        raise InvalidArgumentError(str(error)) from None
+        raise PolicyRefusedError(str(error)) from None
     if (family, name) not in known:
         there = ", ".join(sorted(n for f, n in known if f == family))
         raise InvalidArgumentError(f"no {family} policy {name!r}: there are {there}")
@@ -112,14 +116,15 @@ def _registered(family: str, name: str) -> Policy:
 
 def _library(policy: Policy | str) -> str:
     from transport.compiler import PolicyError, cached_policy
+    from transport.compiler.errors import INSTALL_NUMBA
 
     try:
         path = str(cached_policy(policy))
     except PolicyError as error:
-        raise InvalidArgumentError(str(error)) from None
+        raise PolicyRefusedError(str(error)) from None
     except ImportError as error:
-        raise InvalidArgumentError(
-            f"compiling a policy needs numba: pip install 'weft[policies]' ({error})"
+        raise PolicyRefusedError(
+            f"compiling a policy needs numba: {INSTALL_NUMBA} ({error})"
         ) from None
     if any(sign in path for sign in " :="):
         raise InvalidArgumentError(f"{path}: a path with ' ', ':' or '='; set XDG_CACHE_HOME")

@@ -13,6 +13,7 @@ import click
 
 from transport import Endpoint, knobs, native, probes
 from transport.cli.output import json_option, print_table, write_json
+from transport.compiler.errors import INSTALL_NUMBA
 from transport.errors import WeftError
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
@@ -158,7 +159,7 @@ def check_policies() -> Finding:
         state, remedy = OK, ""
     except metadata.PackageNotFoundError:
         text = f"{shipped} compiled, no numba for new ones"
-        state, remedy = ABSENT, "pip install 'weft[policies]'"
+        state, remedy = ABSENT, INSTALL_NUMBA
     if shipped == 0:
         state, remedy = BROKEN, "make build"
     return Finding("policies", state, text, remedy)

@@ -10,7 +10,7 @@ import click
 
 from transport import Endpoint, knobs, native
 from transport.errors import WeftError
-from transport.policy_choice import resolve_settings
+from transport.policy_choice import PolicyRefusedError, resolve_settings
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
@@ -50,6 +50,8 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         variables = environment(dict(os.environ), net_debug=net_debug)
         # Knobs may be well-formed and name an interface, a policy or a file that is not there.
         Endpoint().close()
+    except PolicyRefusedError as error:
+        raise click.ClickException(str(error)) from None
     except WeftError as error:
         raise click.UsageError(str(error)) from None
     program = shutil.which(cmd[0])

@@ -5,12 +5,15 @@ Never touches a policy.
 
 from __future__ import annotations
 
+INSTALL_NUMBA = "pip install 'numba>=0.68.0,<0.69'"
+
 
 class PolicyError(Exception):
-    """A policy that cannot be compiled."""
+    """A policy that cannot be compiled. Line 0: nobody knows which."""
 
     def __init__(self, file: str, line: int, reason: str, remedy: str) -> None:
-        super().__init__(f"{file}:{line}: {reason}; {remedy}")
+        place = f"{file}:{line}" if line else file
+        super().__init__(f"{place}: {reason}; {remedy}")
         self.file = file
         self.line = line
         self.reason = reason

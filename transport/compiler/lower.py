@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from congestion.api import Policy, Record
-from transport.compiler.errors import PolicyError
+from transport.compiler.errors import INSTALL_NUMBA, PolicyError
 
 OPTIONS = {
     "boundscheck": True,
@@ -59,14 +59,14 @@ def _numba() -> Any:
         import numba
     except ImportError as error:
         raise PolicyError(
-            "transport.compiler", 0, "numba is not installed", "pip install 'weft[policies]'"
+            "transport.compiler", 0, "numba is not installed", INSTALL_NUMBA
         ) from error
     if tuple(numba.version_info[:2]) not in NUMBA_VERSIONS:
         raise PolicyError(
             "transport.compiler",
             0,
             f"numba {numba.__version__} is not supported",
-            "pip install 'numba>=0.68.0,<0.69'",
+            INSTALL_NUMBA,
         )
     return numba
 
