@@ -6,6 +6,7 @@ never wait for it; they go on with the parameters they have.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -84,8 +85,8 @@ class ControlLoop:
         pace_s: float = 0.01,
         on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
-        if not pace_s >= PACE_S_MIN:
-            raise ValueError(f"pace_s: at least {PACE_S_MIN} s, not {pace_s}")
+        if not (math.isfinite(pace_s) and pace_s >= PACE_S_MIN):
+            raise ValueError(f"pace_s: finite and at least {PACE_S_MIN} s, not {pace_s}")
         self._target, self._step, self._pace_s = target, step, pace_s
         self._on_error = on_error
         self._stopping = threading.Event()
@@ -131,8 +132,7 @@ class ControlLoop:
         """One step now, in this thread: for tests and for callers with a loop of their own."""
         telemetry = self._observe()
         self.steps += 1
-        updates = self._step(telemetry)
-        for family, params in (updates or {}).items():
+        for family, params in _checked(self._step(telemetry)).items():
             self._target.set_params(family, **params)
 
     def _run(self) -> None:
@@ -172,6 +172,19 @@ class ControlLoop:
             self._target.check()
             return [self._target]
         return self._target.connections
+
+
+def _checked(updates: Any) -> Updates:
+    """What a step returned; TypeError when it is nothing of the kind."""
+    if updates is None:
+        return {}
+    whole = isinstance(updates, Mapping)
+    if whole and all(isinstance(params, Mapping) for params in updates.values()):
+        return updates  # type: ignore[no-any-return]
+    raise TypeError(
+        "a step returns None or parameters by family, as in "
+        f'{{"window": {{"window_bytes": 100_000}}}}; this one returned {updates!r:.80}'
+    )
 
 
 class _Totals:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,20 @@ def test_loop__ends_quietly_with_what_it_looks_after() -> None:
 def test_loop__refuses_a_pace_that_would_starve_the_engines() -> None:
     with pair() as (here, _), pytest.raises(ValueError, match="pace_s"):
         ControlLoop(here, lambda telemetry: None, pace_s=0.0)
+
+
+@pytest.mark.parametrize("pace_s", [float("inf"), float("nan"), -1.0])
+def test_loop__a_pace_is_finite(pace_s: float) -> None:
+    with pair() as (here, _), pytest.raises(ValueError, match="pace_s: finite"):
+        ControlLoop(here, lambda telemetry: None, pace_s=pace_s)
+
+
+@pytest.mark.parametrize("returned", [3, 0, [], "swift", {"window": 3}, [("window", {})]])
+def test_step__that_returns_something_else_is_told_what_to_return(returned: Any) -> None:
+    with pair() as (here, _):
+        loop = ControlLoop(here, lambda telemetry: returned)
+        with pytest.raises(TypeError, match="a step returns None or parameters by family"):
+            loop.once()
 
 
 def test_fault_paths__only_those_named_lose() -> None:
