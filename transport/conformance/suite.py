@@ -166,7 +166,8 @@ def same_in_every_form(
         not unsound,
         unsound[0] if unsound else "all of them",
         "finite, usable as they are, and no failure on plausible events",
-        "the core corrects such an answer and the policy does not know: clamp it there",
+        "the core corrects a finite answer and the policy does not know: clamp it there; after a "
+        "failed hook, inf or NaN `fixed` takes the policy's place",
     )
 
 

@@ -68,7 +68,8 @@ class Ledger:
             self.failed == 0,
             f"{self.failed} times `fixed` took over",
             "none",
-            "a hook failed in a run: try the event with weft policy check --events",
+            "a hook failed in a run: record it (weft policy try FILE --record) and run it "
+            "interpreted (transport.compiler.Interpreted) under a debugger",
         )
 
 
