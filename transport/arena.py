@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from congestion.api import FAMILIES
+from congestion.api import FAMILIES, MAX_PATHS
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyName, policy_text
+from transport.policy_choice import PolicyName, PolicyRefusedError, policy_text
 
 RECORDING_BYTES_MAX = 1 << 30
+FIGURE_MAX = 1 << 50  # bytes, ns: sums over paths and flows fit
+FLOWS_MAX = 2048
 RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
 DELAY_NS = 25_000  # one way: 50 us and the wire there and back
 
@@ -107,6 +110,7 @@ def run(
     `samples`: of the trace, 0 for none. `record`: every decision, as report.recording.
     InvalidArgumentError for a policy or a figure that makes no sense.
     """
+    _check(network, traffic, seed, samples)
     plan = native.ArenaPlan()
     plan.seed = seed
     plan.paths = _paths(network)
@@ -127,9 +131,15 @@ def run(
     plan.recording_bytes_max = RECORDING_BYTES_MAX if record else 0
     chosen: dict[str, PolicyName] = {"window": "swift", "path": "power_of_two", "loss": "rack"}
     chosen |= policies or {}
+    params = params or {}
+    for family in params:
+        if family not in chosen:
+            raise InvalidArgumentError(
+                f"params: no {family} policy is chosen; there are {', '.join(sorted(chosen))}"
+            )
     names = {}
     for family, policy in chosen.items():
-        names[family] = _choose(plan, family, policy, (params or {}).get(family, {}))
+        names[family] = _choose(plan, family, policy, params.get(family, {}))
     try:
         report = native.run_arena(plan)
     except ValueError as error:
@@ -150,7 +160,60 @@ def _choose(
     try:
         return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
     except ValueError as error:
-        raise InvalidArgumentError(str(error)) from None
+        kind = PolicyRefusedError if _is_broken(family, text) else InvalidArgumentError
+        raise kind(str(error)) from None
+
+
+def _is_broken(family: str, text: str) -> bool:
+    """Whether it is a library that is there and cannot be loaded, whatever its parameters."""
+    file = text.partition(":")[0]
+    if not Path(file).is_file():
+        return False
+    try:
+        native.ArenaPlan().choose_text(family, file)
+    except ValueError:
+        return True
+    return False
+
+
+def _whole(name: str, value: object, below: int, least: int = 0) -> None:
+    number = value if isinstance(value, int) else getattr(value, "item", lambda: None)()
+    if not isinstance(number, int) or not least <= number < below:
+        raise InvalidArgumentError(
+            f"{name}: a whole number from {least} to {below - 1}, not {value!r}"
+        )
+
+
+def _share(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise InvalidArgumentError(f"{name}: a share from 0 to 1, not {value!r}")
+
+
+def _span(name: str, from_ns: int, until_ns: int) -> None:
+    _whole(f"{name}: from_ns", from_ns, FIGURE_MAX)
+    _whole(f"{name}: until_ns", until_ns, FIGURE_MAX)
+    if from_ns >= until_ns:
+        raise InvalidArgumentError(f"{name}: from_ns {from_ns} is not before until_ns {until_ns}")
+
+
+def _check(network: Network, traffic: Traffic, seed: int, samples: int) -> None:
+    """What the plan cannot hold, or would hold as something else; the plan judges the rest."""
+    _whole("seed", seed, 1 << 63)
+    _whole("samples", samples, 1 << 24)
+    _whole("paths", network.paths, MAX_PATHS + 1, 1)
+    _whole("bytes_per_s", network.bytes_per_s, FIGURE_MAX, 1)
+    for name in ("delay_ns", "queue_bytes", "mark_bytes", "jitter_ns"):
+        _whole(name, getattr(network, name), FIGURE_MAX)
+    _whole("flows", traffic.flows, FLOWS_MAX + 1)
+    for name in ("stagger_ns", "message_bytes", "ahead", "duration_ns"):
+        _whole(name, getattr(traffic, name), FIGURE_MAX if name != "ahead" else 1 << 32)
+    _share("loss", network.loss)
+    if network.loss_burst is not None:
+        _span("loss_burst", *network.loss_burst[:2])
+        _share("loss_burst", network.loss_burst[2])
+    if network.dead_path is not None:
+        _whole("dead_path", network.dead_path[0], network.paths)
+        _span("dead_path", *network.dead_path[1:])
 
 
 def _paths(network: Network) -> list[native.LinkConfig]:

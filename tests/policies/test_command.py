@@ -13,7 +13,9 @@ import pytest
 pytest.importorskip("numba")
 from click.testing import CliRunner, Result
 
+from congestion import registry
 from transport.cli.policy import policy_group
+from transport.compiler import PolicyError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 
@@ -54,9 +56,69 @@ def test_policy_new__what_it_writes_passes_its_check(tmp_path: Path) -> None:
     assert "checks passed" in done.output
     assert "It could promise more" in done.output
     again = CliRunner().invoke(policy_group, ["new", str(path)])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "exists" in again.output
-    assert CliRunner().invoke(policy_group, ["new", str(tmp_path / "1.py")]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["1.py", "a b", "a b.py", "x+y", "ä", "-", "x" * 48])
+def test_policy_new__names_are_letters_digits_and_underscores(tmp_path: Path, name: str) -> None:
+    done = CliRunner().invoke(policy_group, ["new", "--", str(tmp_path / name)])
+    assert done.exit_code == 2
+    assert "give a name" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["compile", "-o", "{}/x.so"], ["list", "--json", "{}/a/x"]])
+def test_policy__a_file_that_cannot_be_written_is_wrong_usage(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    words = [word.format(tmp_path / "file") for word in words]
+    done = CliRunner().invoke(policy_group, words + ["swift"] * (words[0] == "compile"))
+    assert done.exit_code == 2
+    assert "cannot write" in done.output
+
+
+def test_policy_compile__a_cpu_that_is_none_is_the_options_fault() -> None:
+    done = CliRunner().invoke(policy_group, ["compile", "swift", "--cpu", "pdp11"])
+    assert done.exit_code == 2
+    assert "'--cpu': no CPU baseline 'pdp11'" in done.output
+
+
+def test_policy_error__has_a_line_only_where_one_is_known() -> None:
+    assert str(PolicyError("a.py", 3, "why", "what")) == "a.py:3: why; what"
+    assert str(PolicyError("a.py", 0, "why", "what")) == "a.py: why; what"
+
+
+@pytest.fixture
+def broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed distribution whose policy cannot be imported."""
+    described = tmp_path / "theirs-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[weft.policies]\nvegas = weft_theirs:POLICY\n")
+    (tmp_path / "weft_theirs.py").write_text("raise RuntimeError('of\\ntheirs')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("broken_package")
+@pytest.mark.parametrize(
+    "words", [["list"], ["check", "swift"], ["compile", "x"], ["try", "swift"]]
+)
+def test_policy__a_broken_package_is_named_in_one_line(words: list[str]) -> None:
+    done = CliRunner().invoke(policy_group, words)
+    assert done.exit_code == 1
+    assert done.output.count("\n") == 1
+    assert "'vegas' of theirs: weft_theirs:POLICY cannot be loaded: RuntimeError" in done.output
+    assert "repair theirs or uninstall it" in done.output
+
+
+def test_policy__two_of_one_name_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SHIPPED", (*registry.SHIPPED, "congestion.window.swift"))
+    for words in (["list"], ["check", "swift"], ["try", "swift"]):
+        done = CliRunner().invoke(policy_group, words)
+        assert (done.exit_code, done.output.count("\n")) == (1, 1)
+        assert "two window policies are named 'swift'" in done.output
 
 
 def quick(*arguments: str) -> Result:
@@ -97,3 +159,5 @@ def test_policy_check__wrong_names_are_wrong_usage() -> None:
     assert "window/fixed" in quick("fixed").output
     assert quick("fixed").exit_code == 2
     assert quick("absent.py").exit_code == 2
+    assert "'--seed'" in quick("aimd", "--seed", "-1").output
+    assert quick("aimd", "--seed", "-1").exit_code == 2

@@ -6,6 +6,7 @@ Never touches the compiler.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def test_registry__a_module_without_a_policy_is_named(monkeypatch: pytest.Monkey
         policies()
     monkeypatch.setattr(registry, "SHIPPED", ("congestion.absent",))
     with pytest.raises(RegistryError, match=r"congestion\.absent"):
+        policies()
+
+
+@pytest.mark.parametrize("raised", ["KeyError('x')", "SystemExit(3)", "SyntaxError('y')"])
+def test_registry__whatever_a_package_raises_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    (tmp_path / "weft_raises.py").write_text(f"raise {raised}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("vegas", "weft_raises:POLICY", registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(RegistryError, match=r"'vegas' of .*weft_raises:POLICY cannot .*uninstall"):
         policies()
 
 

@@ -6,9 +6,12 @@ Never opens a socket: the recording is made of events that the test writes.
 from __future__ import annotations
 
 import json
+import math
 import struct
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba")
@@ -17,7 +20,9 @@ import itertools
 from click.testing import CliRunner
 
 from congestion.registry import find
+from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
+from transport.cli.replay import sparkline
 from transport.compiler.interpret import Interpreted
 from transport.recording import MAGIC
 
@@ -29,6 +34,15 @@ def entry(kind: int, hook: int, owner: int, body: bytes, family: int = 1) -> byt
     return struct.pack("<IBBBBIHH", 16 + len(body), kind, family, hook, 0, owner, 0, 1) + body
 
 
+def declared(name: str) -> bytes:
+    """The entry that says which policy decides from here."""
+    policy = find("window", "fixed")
+    params = policy.params.filled()
+    sizes = (policy.family.event.size_bytes, policy.family.result.size_bytes, params.nbytes, 0)
+    names = name.encode().ljust(48, b"\0") + b"0".ljust(72, b"\0")
+    return entry(1, 0, 0, struct.pack("<IIII", *sizes) + names + params.tobytes())
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`fixed` over 300 acknowledgments and a loss in the middle, of two flows."""
@@ -36,9 +50,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runner = Interpreted(policy)
     params = policy.params.filled()
     event, result = policy.family.event.zeros(), policy.family.result.zeros()
-    head = struct.pack("<IIII", event.nbytes, result.nbytes, params.nbytes, 0)
-    names = policy.name.encode().ljust(48, b"\0") + b"0".ljust(72, b"\0")
-    image = MAGIC + entry(1, 0, 0, head + names + params.tobytes())
+    image = MAGIC + declared(policy.name)
     for step in range(300):
         hook = 0 if step < 2 else 2 if step == 150 else 1
         event["now_ns"] = 10**9 + step * 50_000
@@ -107,7 +119,7 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         import matplotlib  # noqa: F401
     except ImportError:
         assert status == 2
-        assert "pip install 'weft[plots]'" in text
+        assert "pip install matplotlib" in text
     else:
         assert status == 0, text
         assert b"<svg" in out.read_bytes()
@@ -121,6 +133,14 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         (["--family", "loss"], 1, "no loss decisions; there are window (fixed)"),
         (["--owner", "9"], 2, "no decisions of 9; there are those of 0, 1"),
         (["--policy", "absent.py"], 2, "no such file"),
+        (["--policy", "loss/rack", "--family", "window"], 2, "loss/rack is a loss policy"),
+        (["--policy", "swift:speed=1"], 2, "no parameter 'speed': there are target_queue_ns"),
+        (["--policy", "swift:decrease_max=inf"], 2, "decrease_max=inf: not a finite number"),
+        (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes holds 1 values, not 2"),
+        (["--policy", "fixed:window_bytes=0.5"], 2, "window_bytes=0.5: not a whole number"),
+        (["--owner", "1:2"], 2, "no decisions of 1:2; there are those of 0, 1"),
+        (["--owner", "x"], 2, "'x' is neither a number nor ENGINE:INDEX"),
+        (["--plot", "/absent/x.svg"], 2, "cannot write /absent/x.svg"),
         (["--family", "path", "--policy", str(EXAMPLE)], 1, "no path decisions"),
     ],
 )
@@ -137,3 +157,79 @@ def test_replay__another_file_is_refused(tmp_path: Path) -> None:
     code, text = run(str(other))
     assert code == 1
     assert "not a recording" in text
+
+
+def of_windows(path: Path, *windows: float) -> Path:
+    """A recording of these answers, the latter half by another policy."""
+    family = find("window", "fixed").family
+    event, result = family.event.zeros(), family.result.zeros()
+    image = MAGIC + declared("fixed")
+    for step, window in enumerate(windows):
+        if step == len(windows) // 2:
+            image += declared("other")
+        event["now_ns"], event["kind"] = 10**9 + step * 50_000, 0
+        event["segment_bytes"], event["window_bytes_max"] = SEGMENT, 1 << 24
+        result["window_bytes"] = window
+        image += entry(2, 1, 0, event.tobytes() + result.tobytes())
+    path.write_bytes(image)
+    return path
+
+
+def test_replay__only_finite_answers_are_drawn_and_the_others_counted(tmp_path: Path) -> None:
+    finite = [float(1 << 20)] * 60
+    path = of_windows(tmp_path / "a", *finite, math.inf, math.nan, *finite)
+    status, text = run(str(path), "--policy", "swift")
+    assert status == 0, text
+    assert "2 of 122 answers are not finite" in text
+    assert "fixed, other (recorded)" in text
+    status, text = run(str(path), "--json", "-")
+    document = json.loads(text, parse_constant=pytest.fail)["policies"][0]
+    assert document["not_finite"] == 2
+    assert document["answers"][60][0] is None
+    assert document["figures"]["window_bytes_max"] == 1 << 20
+    status, text = run(str(of_windows(tmp_path / "b", math.nan, -math.inf)), "--policy", "swift")
+    assert status == 0, text
+    assert "2 of 2 answers are not finite" in text
+
+
+def test_sparkline__a_part_without_a_finite_value_is_blank() -> None:
+    nan = math.nan
+    assert sparkline(np.array([1.0, nan, 2.0, math.inf, 3.0])) == "▁ ▄ █"
+    assert sparkline(np.array([nan, nan])) == "  "
+    assert sparkline(np.array([nan, 1.0, 2.0, nan]), 2) == "▁█"
+    assert sparkline(np.array([1e308, 1e308, -1e308]), 1) == "▁"
+    assert sparkline(np.array([])) == ""
+
+
+def test_replay__a_family_a_parameter_and_an_engine_can_be_named(recording: Path) -> None:
+    words = ("--policy", "window/fixed:window_bytes=65536", "--owner", "0:1", "--json", "-")
+    status, text = run(str(recording), *words)
+    assert status == 0, text
+    tried = json.loads(text[text.index("{") :])["policies"][1]
+    assert tried["name"] == "fixed:window_bytes=65536"
+    assert set(tried["owner"]) == {1}
+    assert {answer[0] for answer in tried["answers"]} == {65536.0}
+
+
+def test_parameters__arrays_keep_what_is_not_given() -> None:
+    policy = find("path", "weighted")
+    name = next(one for one, start in policy.params.defaults.items() if isinstance(start, tuple))
+    start = policy.params.defaults[name]
+    assert parameters(policy, f"{name}=3/0") == {name: [3, 0, *start[2:]]}
+
+
+def test_replay__a_policy_that_cannot_be_loaded_has_failed(recording: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("1 / 0\n")
+    status, text = run(str(recording), "--policy", str(wrong))
+    assert (status, "ZeroDivisionError" in text) == (1, True)
+
+
+def test_replay__matplotlib_is_missed_before_anything_runs(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("transport.cli.replay.read", lambda *a: pytest.fail("it ran"))
+    status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
+    assert status == 2
+    assert text.endswith("--plot needs matplotlib: pip install matplotlib\n")

@@ -6,7 +6,10 @@ Never judges a policy: the conformance suite does.
 from __future__ import annotations
 
 import json
+import math
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +82,31 @@ def test_run__what_makes_no_sense_is_refused() -> None:
         run(traffic=Traffic(flows=0))
 
 
+@pytest.mark.parametrize(
+    ("says", "given"),
+    [
+        ("seed", {"seed": -1}),
+        ("samples", {"samples": -1}),
+        ("bytes_per_s", {"network": Network(bytes_per_s=0)}),
+        ("delay_ns", {"network": Network(delay_ns=math.nan)}),  # type: ignore[arg-type]
+        ("queue_bytes", {"network": Network(queue_bytes=-1)}),
+        ("loss", {"network": Network(loss=math.nan)}),
+        ("loss_burst", {"network": Network(loss_burst=(0, 9, math.inf))}),
+        ("loss_burst", {"network": Network(loss_burst=(9, 3, 0.5))}),
+        ("loss_burst", {"network": Network(loss_burst=(-1, 3, 0.5))}),
+        ("dead_path", {"network": Network(dead_path=(0, 9, 3))}),
+        ("dead_path", {"network": Network(dead_path=(1, 3, 9))}),
+        ("stagger_ns", {"traffic": Traffic(stagger_ns=-1)}),
+        ("duration_ns", {"traffic": Traffic(duration_ns=math.inf)}),  # type: ignore[arg-type]
+        ("params: no speed policy", {"params": {"speed": {}}}),
+        ("params: no credit policy", {"params": {"credit": {"window_bytes": 1}}}),
+    ],
+)
+def test_run__a_wrong_figure_is_named(says: str, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{says}"):
+        run(**given)
+
+
 def test_try__table_json_and_recording(tmp_path: Path) -> None:
     recording, out = tmp_path / "try.weftrec", tmp_path / "try.json"
     arguments = ["try", f"{EXAMPLE}:factor=0.7", "path=reps", "--paths", "2", "--flows", "3"]
@@ -99,14 +127,70 @@ def test_try__table_json_and_recording(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["teleport"], "no policy 'teleport'"),
-        (["fixed"], "write window=fixed or"),
+        (["fixed"], "write window/fixed or"),
         (["swift", "cubic"], "two window policies"),
         (["swift:speed=3"], "no parameter 'speed'"),
         (["absent.py"], "no such file"),
         (["swift", "--flows", "0"], "--flows"),
+        (["swift", "--gbytes-per-s", "nan"], "'--gbytes-per-s': nan is not in the range"),
+        (["swift", "--gbytes-per-s", "0"], "'--gbytes-per-s'"),
+        (["swift", "--delay-us", "inf"], "'--delay-us': inf is not in the range"),
+        (["swift", "--duration-ms", "nan"], "'--duration-ms'"),
+        (["swift", "--duration-ms", "0"], "'--duration-ms'"),
+        (["swift", "--stagger-ms", "-1"], "'--stagger-ms'"),
+        (["swift", "--queue-kb", "-1"], "'--queue-kb'"),
+        (["swift", "--mark-kb", "-1"], "'--mark-kb'"),
+        (["swift", "--loss", "nan"], "'--loss'"),
+        (["swift", "--seed", "-1"], "'--seed'"),
+        (["swift", "--plot", "/absent/x.svg"], "cannot write /absent/x.svg"),
+        (["swift", "--record", "/absent/x"], "cannot write /absent/x"),
+        (["swift", "--json", "/absent/x"], "cannot write /absent/x"),
+        (["window=absent.py"], "no such file"),
+        (["x.so"], "window=x.so"),
     ],
 )
 def test_try__wrong_usage_is_one_line(arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(policy_group, ["try", *arguments])
     assert done.exit_code == 2
     assert says in done.output
+
+
+@pytest.mark.parametrize("family", ["", "window="])
+def test_try__a_policy_that_cannot_be_loaded_has_failed(tmp_path: Path, family: str) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("1 / 0\n")
+    done = CliRunner().invoke(policy_group, ["try", f"{family}{wrong}"])
+    assert done.exit_code == 1
+    assert f"{wrong}:1: ZeroDivisionError" in done.output
+    library = tmp_path / "wrong.so"
+    library.write_bytes(b"no library")
+    assert CliRunner().invoke(policy_group, ["try", f"window={library}"]).exit_code == 1
+
+
+def test_try__matplotlib_is_missed_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("transport.cli.try_policy.run", lambda *a, **b: pytest.fail("it ran"))
+    done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.svg")])
+    assert done.exit_code == 2
+    assert done.output.endswith("--plot needs matplotlib: pip install matplotlib\n")
+
+
+def test_try__a_plot_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "x.svg"
+    done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(out)])
+    assert done.exit_code == 0, done.output
+    assert b"<svg" in out.read_bytes()
+    done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.nope")])
+    assert done.exit_code == 2
+
+
+def test_try__a_queue_holds_no_more_than_it_can() -> None:
+    words = ["try", "credit/fixed", "swift", "--flows", "8", "--stagger-ms", "0"]
+    done = CliRunner().invoke(policy_group, [*words, "--json", "-"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    assert document["policies"]["credit"] == "fixed"
+    assert document["queue_bytes_p99"] == [400_000]

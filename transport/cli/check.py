@@ -7,47 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from congestion.api import Policy
-from congestion.registry import RegistryError, policies
+from transport.cli.lookup import named
+from transport.cli.options import SEED
 from transport.cli.output import json_option, print_table, write_json
 
 if TYPE_CHECKING:
     from transport.conformance import Report
     from transport.conformance.suite import Progress as OnProgress
-
-
-def named(text: str) -> Policy:
-    """A file that declares a policy, a registered name, or family/name where several have it."""
-    from transport.compiler import PolicyError
-    from transport.compiler.source import load
-
-    if text.endswith(".py") or Path(text).is_file():
-        if not Path(text).is_file():
-            raise click.UsageError(f"{text}: there is no such file")
-        try:
-            return load(text)
-        except PolicyError as error:
-            raise click.ClickException(str(error)) from None
-    try:
-        entries = policies()
-    except RegistryError as error:
-        raise click.ClickException(str(error)) from None
-    family, _, name = text.rpartition("/")
-    found = [key for key in entries if key[1] == name and family in ("", key[0])]
-    if not found:
-        names = ", ".join(sorted(f"{one}/{other}" for one, other in entries))
-        raise click.UsageError(f"{text}: no file and no policy; there are {names}")
-    if len(found) > 1:
-        choices = ", ".join(f"{one}/{other}" for one, other in found)
-        raise click.UsageError(f"{text}: there are several: {choices}")
-    return entries[found[0]].policy
 
 
 @contextmanager
@@ -89,7 +61,7 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
 @click.argument("policy", metavar="FILE|NAME")
 @click.option("--quick", is_flag=True, help="Fewer events and shorter runs: some seconds.")
 @click.option("--events", type=click.IntRange(min=1), help="How many random events.")
-@click.option("--seed", default=7, show_default=True, help="Where they come from.")
+@click.option("--seed", default=7, show_default=True, type=SEED, help="Where they come from.")
 @json_option
 def command(policy: str, quick: bool, events: int | None, seed: int, json_path: str | None) -> None:
     """Hold a policy to what every policy owes, and to what it promises."""

@@ -4,14 +4,15 @@ Never compiles by itself: transport.compiler does, with its own refusals.
 """
 
 import ast
+import re
 from pathlib import Path
 
 import click
 
 from congestion.api import FAMILIES
-from congestion.registry import Entry, RegistryError, policies
+from congestion.registry import Entry
 from transport.cli.check import command as check
-from transport.cli.check import named
+from transport.cli.lookup import named, registered
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import command as replay
 from transport.cli.templates import TEMPLATES
@@ -34,10 +35,7 @@ def summary(entry: Entry) -> str:
 @json_option
 def list_policies(json_path: str | None) -> None:
     """Every registered policy: what it decides, by which signals, from which paper, its state."""
-    try:
-        entries = list(policies().values())
-    except RegistryError as error:
-        raise click.ClickException(str(error)) from None
+    entries = list(registered().values())
     if json_path is not None:
         write_json([described(entry) for entry in entries], json_path)
         return
@@ -94,16 +92,18 @@ def new(name: str, family: str) -> None:
     It works as it is; weft policy check says what it holds to.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py")
-    plain = file.stem.lower().replace(" ", "_")
-    if not (plain.replace("-", "_").isidentifier() and plain.isascii()):
-        raise click.UsageError(f"{name}: give a name of letters, digits and _")
+    plain = file.stem.lower()
+    if re.fullmatch(r"[a-z_][a-z0-9_-]{0,46}", plain, re.ASCII) is None:
+        raise click.UsageError(
+            f"{name}: give a name that begins with no digit, of letters, digits, _ and -"
+        )
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(TEMPLATES[family].replace("{name}", plain))
     except FileExistsError:
-        raise click.ClickException(f"{file} exists") from None
+        raise click.UsageError(f"{file} exists") from None
     except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from None
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
     click.echo(f"{file}: edit it, then weft policy check {file}")
 
 
@@ -112,22 +112,26 @@ def new(name: str, family: str) -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="The library to write; <family>_<name>.so here when absent.",
 )
 @click.option("--cpu", default="", help="The CPU baseline: x86-64-v3 or aarch64.")
 def compile_file(policy: str, out: Path | None, cpu: str) -> None:
     """Compile a policy, of a file or by its name, into a library that needs no Python."""
-    from transport.compiler import PolicyError, compile_policy
+    from transport.compiler import PolicyError, compile_policy, emit
 
+    if cpu and cpu != emit.baseline():
+        foreign = cpu in emit.BASELINES
+        why = f"{cpu} is not this machine's" if foreign else f"no CPU baseline {cpu!r}"
+        raise click.BadParameter(f"{why}; give {emit.baseline()}", param_hint="'--cpu'")
     declared = named(policy)
-    default = Path(f"{declared.family.name}_{declared.name}.so")
+    out = out or Path(f"{declared.family.name}_{declared.name}.so")
     try:
-        written = compile_policy(declared, out or default, cpu=cpu)
+        written = compile_policy(declared, out, cpu=cpu)
     except PolicyError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
+        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
     click.echo(f"{written}: the {declared.family.name} policy {declared.name}")
 
 

@@ -5,7 +5,10 @@ Never decides anything about a policy: transport.replay runs it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,13 @@ import click
 import numpy as np
 
 from congestion.api import FAMILIES
-from congestion.registry import RegistryError
+from transport.cli import plots
+from transport.cli.lookup import named, parameters
+from transport.cli.options import output_file, owner_text
+from transport.cli.options import owner as owner_of
 from transport.cli.output import json_option, print_table, write_json
 from transport.recording import RecordingError, Step, read
-from transport.replay import Summary, Track, named, recorded, replay, summarize
+from transport.replay import Summary, Track, recorded, replay, summarize
 
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60
@@ -31,13 +37,42 @@ DRAWN = {
 
 
 def sparkline(values: np.ndarray[Any, Any], cells: int = CELLS) -> str:
-    """The course of a value in one line: means of equal shares of the decisions."""
-    if values.size == 0:
-        return ""
-    means = [float(part.mean()) for part in np.array_split(values, min(cells, values.size))]
-    low, high = min(means), max(means)
-    span = (high - low) or 1.0
-    return "".join(BARS[round((mean - low) / span * (len(BARS) - 1))] for mean in means)
+    """The course of a value in one line: means of equal shares of the decisions.
+
+    Only of finite values; a share without any is a blank.
+    """
+    finite = values[np.isfinite(values)]
+    if finite.size == 0:
+        return " " * min(cells, values.size)
+    values = values / (float(np.abs(finite).max()) or 1.0)  # sums of the largest stay finite
+    parts = [part[np.isfinite(part)] for part in np.array_split(values, min(cells, values.size))]
+    means = [float(part.mean()) if part.size else None for part in parts]
+    known = [mean for mean in means if mean is not None]
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    last = len(BARS) - 1
+    return "".join(" " if one is None else BARS[round((one - low) / span * last)] for one in means)
+
+
+def finite_answers(track: Track) -> np.ndarray[Any, Any]:
+    """Which of the answers are finite in every field."""
+    return np.array([all(map(math.isfinite, answer)) for answer in track.answers], bool)
+
+
+def summary_of(track: Track) -> Summary:
+    """The table's figures, of the finite answers."""
+    finite = finite_answers(track)
+    if finite.all():
+        return summarize(track)
+    kept = replace(
+        track,
+        now_ns=list(compress(track.now_ns, finite)),
+        owners=list(compress(track.owners, finite)),
+        hooks=list(compress(track.hooks, finite)),
+        answers=list(compress(track.answers, finite)),
+    )
+    if not kept.answers:
+        return Summary(track.name, finite.size, track.differs, track.failures, {})
+    return replace(summarize(kept), decisions=finite.size)
 
 
 def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -53,15 +88,8 @@ def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[A
     return (now_ns - start) / 1e6, values
 
 
-def draw(tracks: Sequence[Track], title: str, out: Path) -> None:
+def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
     """A plot: one panel for each thing the family answers, one colour for each policy."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise click.UsageError("--plot needs matplotlib: pip install 'weft[plots]'") from None
     panels = DRAWN[tracks[0].family]
     figure, axes = pyplot.subplots(
         len(panels), 1, figsize=(9, 3 * len(panels)), sharex=True, squeeze=False
@@ -73,21 +101,18 @@ def draw(tracks: Sequence[Track], title: str, out: Path) -> None:
             style = {"marker": ".", "linestyle": "none", "markersize": 2}
             if track.family in ("window", "credit"):
                 style = {"linewidth": 1.0, "drawstyle": "steps-post"}
+            values = np.where(np.isfinite(values), values, np.nan)
             axis.plot(at_ms, values, label=track.name, **style)
         axis.set_ylabel(f"{what} ({unit})" if unit else what)
         axis.legend(loc="best", fontsize="small")
     axes[-1][0].set_xlabel("ms since the first decision")
-    figure.suptitle(title)
-    figure.tight_layout()
-    try:
-        figure.savefig(out)
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"cannot write {out}: {error}") from None
-    pyplot.close(figure)
+    plots.save(figure, title, out)
 
 
 def figure_text(name: str, value: float) -> str:
     """A number with its unit, as a table shows it."""
+    if not math.isfinite(value):
+        return "not finite"
     if "bytes_per_s" in name:
         return f"{value / 1e9:.3f} GB/s" if value else "unpaced"
     if "bytes" in name:
@@ -98,7 +123,7 @@ def figure_text(name: str, value: float) -> str:
 
 
 def rows_of(summaries: Sequence[Summary]) -> tuple[list[str], list[tuple[str, ...]]]:
-    figures = list(summaries[0].figures)
+    figures = list(next((one.figures for one in summaries if one.figures), {}))
     headings = ["policy", "decisions", "other answers", "failed"]
     headings += [name.removesuffix("_bytes").replace("_", " ") for name in figures]
     rows = [
@@ -107,7 +132,7 @@ def rows_of(summaries: Sequence[Summary]) -> tuple[list[str], list[tuple[str, ..
             str(one.decisions),
             "" if index == 0 else f"{one.differs / max(one.decisions, 1):.1%}",
             str(one.failures),
-            *(figure_text(name, one.figures[name]) for name in figures),
+            *(figure_text(name, one.figures.get(name, math.nan)) for name in figures),
         )
         for index, one in enumerate(summaries)
     ]
@@ -119,26 +144,39 @@ def choose(steps: list[Step], owner: int | None) -> list[Step]:
     if owner is None:
         return steps
     if owner not in owners:
-        known = ", ".join(str(one) for one in owners)
-        raise click.UsageError(f"no decisions of {owner}; there are those of {known}")
+        known = ", ".join(owner_text(one) for one in owners)
+        raise click.UsageError(f"no decisions of {owner_text(owner)}; there are those of {known}")
     return [step for step in steps if step.owner == owner]
 
 
-def tried(names: Sequence[str], family: str, steps: list[Step]) -> list[Track]:
+def decided(steps: list[Step]) -> Track:
+    """What was decided then, under the names of all that decided."""
+    track = recorded(steps)
+    names = dict.fromkeys(step.policy.name for step in steps)
+    track.name = f"{', '.join(names)} (recorded)"
+    return track
+
+
+def tried(words: Sequence[str], family: str, steps: list[Step]) -> list[Track]:
     """Each policy over the same events."""
     from transport.compiler import PolicyError
     from transport.compiler.source import sha256
 
     tracks = []
-    for name in names:
+    for word in words:
+        name, colon, values = word.partition(":")
+        policy = named(name, "" if "/" in name else family)
+        if policy.family.name != family:
+            text = f"{name} is a {policy.family.name} policy; give a {family} policy"
+            raise click.UsageError(f"{text}, or --family {policy.family.name}")
+        # Without any it decides with those in force then, if it is the one that decided.
+        params = parameters(policy, values) or None
         try:
-            policy = named(name, family)
-            if policy.family.name != family:
-                text = f"{name} is a {policy.family.name} policy; give a {family} policy"
-                raise click.UsageError(f"{text}, or --family {policy.family.name}")
-            tracks.append(replay(policy, steps))
-        except (RegistryError, PolicyError) as error:
-            raise click.UsageError(str(error)) from None
+            track = replay(policy, steps, params=params)
+        except PolicyError as error:
+            raise click.ClickException(str(error)) from None
+        track.name += colon + values
+        tracks.append(track)
         then = {s.policy.source_sha256 for s in steps if s.policy.name == policy.name}
         if then and sha256(policy) not in then:
             click.echo(f"{policy.name}: recorded with another version of {policy.module}", err=True)
@@ -151,16 +189,24 @@ def tried(names: Sequence[str], family: str, steps: list[Step]) -> list[Track]:
     "--policy",
     "names",
     multiple=True,
-    help="A registered policy or a .py file; may be given several times.",
+    help="A registered policy (NAME or FAMILY/NAME) or a .py file, with parameters as in "
+    "swift:decrease_max=0.3; may be given several times.",
 )
 @click.option(
     "--family",
     type=click.Choice(list(FAMILIES)),
     help="Which decisions; when absent, those of the first --policy, or window.",
 )
-@click.option("--owner", type=int, help="One flow (path family: one peer) only.")
+@click.option(
+    "--owner",
+    "owner",
+    type=owner_of,
+    metavar="NUMBER|ENGINE:INDEX",
+    help="Only one flow's decisions. The number, as in --json, has the engine in its highest 8 of "
+    "32 bits, then the flow, or the peer for paths; ENGINE:INDEX says the same.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="The first so many decisions.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into a file.")
+@click.option("--plot", type=output_file(), help="Draw into a file.")
 @json_option
 def command(
     file: Path,
@@ -177,6 +223,7 @@ def command(
 
     Example: weft policy replay run.weftrec --policy dctcp --policy mine.py --plot windows.svg
     """
+    pyplot = plots.prepared(plot) if plot is not None else None
     try:
         recording = read(file, limit)
     except RecordingError as error:
@@ -186,19 +233,13 @@ def command(
     if not steps:
         there = ", ".join(f"{f} ({', '.join(n)})" for f, n in recording.policies().items())
         raise click.ClickException(f"{file}: no {family} decisions; there are {there or 'none'}")
-    tracks = [recorded(steps), *tried(names, family, steps)]
+    tracks = [decided(steps), *tried(names, family, steps)]
     if plot is not None:
-        draw(tracks, f"{file.name}: {family} policies", plot)
+        draw(pyplot, tracks, f"{file.name}: {family} policies", plot)
     if json_path is not None:
         write_json(document(recording.lost, recording.cut, tracks), json_path)
         return
-    print_table(*rows_of([summarize(track) for track in tracks]))
-    for track in tracks:
-        for index, what, _ in DRAWN[family]:
-            at_ms, values = series(track, index)
-            if family in ("window", "credit") and np.any(values):
-                span = f"{at_ms[-1]:.1f} ms, {values.min():.4g} to {values.max():.4g}"
-                click.echo(f"{track.name} {what}: {sparkline(values)} ({span})")
+    show(tracks)
     if recording.lost:
         click.echo(f"{recording.lost} decisions found no room while recording", err=True)
     if recording.cut:
@@ -207,22 +248,30 @@ def command(
         click.echo(f"{plot}: written")
 
 
-def family_named(names: Sequence[str]) -> str:
+def show(tracks: Sequence[Track]) -> None:
+    """The table, and the course of what is a quantity."""
+    print_table(*rows_of([summary_of(track) for track in tracks]))
+    for track in tracks:
+        for index, what, _ in DRAWN[track.family]:
+            at_ms, values = series(track, index)
+            finite = values[np.isfinite(values)]
+            if track.family not in ("window", "credit") or not np.any(values):
+                continue
+            span = f"{at_ms[-1]:.1f} ms"
+            if finite.size:
+                span += f", {finite.min():.4g} to {finite.max():.4g}"
+            if finite.size < values.size:
+                span += f"; {values.size - finite.size} of {values.size} answers are not finite"
+            click.echo(f"{track.name} {what}: {sparkline(values)} ({span})")
+
+
+def family_named(words: Sequence[str]) -> str:
     """The family of the first policy given."""
-    if not names:
-        return "window"
-    for family in FAMILIES:
-        try:
-            return named(names[0], family).family.name
-        except RegistryError:
-            continue
-        except Exception as error:  # a file's own errors are told by whoever compiles it
-            raise click.UsageError(str(error)) from None
-    raise click.UsageError(f"no policy {names[0]!r}: weft policy list shows what there is")
+    return named(words[0].partition(":")[0], first=True).family.name if words else "window"
 
 
 def document(lost: int, cut: bool, tracks: Sequence[Track]) -> dict[str, Any]:
-    """For machines: every answer with its time, and the table's figures."""
+    """For machines: every answer with its time, and the table's figures; null: not finite."""
     return {
         "lost_decisions": lost,
         "cut": cut,
@@ -232,12 +281,16 @@ def document(lost: int, cut: bool, tracks: Sequence[Track]) -> dict[str, Any]:
                 "family": track.family,
                 "differs": track.differs,
                 "failures": track.failures,
-                "figures": summarize(track).figures,
-                "path_shares": list(summarize(track).path_shares),
+                "not_finite": int(np.count_nonzero(~finite_answers(track))),
+                "figures": summary_of(track).figures,
+                "path_shares": list(summary_of(track).path_shares),
                 "now_ns": track.now_ns,
                 "owner": track.owners,
                 "hook": track.hooks,
-                "answers": [list(answer) for answer in track.answers],
+                "answers": [
+                    [one if math.isfinite(one) else None for one in answer]
+                    for answer in track.answers
+                ],
             }
             for track in tracks
         ],

@@ -12,44 +12,43 @@ import click
 import numpy as np
 
 from congestion.api import FAMILIES
-from congestion.registry import policies as registered
 from transport.arena import Network, Outcome, Traffic, run
+from transport.cli import plots
+from transport.cli.lookup import is_file, named
+from transport.cli.options import SEED, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
+from transport.policy_choice import PolicyRefusedError
 
-
-def family_of(policy: str) -> str:
-    """Of a registered name or a file; the name may carry parameters."""
-    name = policy.partition(":")[0]
-    if name.endswith(".py") or "/" in name:
-        from transport.compiler import PolicyError
-        from transport.compiler.source import load
-
-        try:
-            return load(name).family.name
-        except PolicyError as error:
-            raise click.UsageError(str(error)) from None
-    families = [family for family, known in registered() if known == name]
-    if len(families) == 1:
-        return families[0]
-    if families:
-        choices = " or ".join(f"{family}={name}" for family in families)
-        raise click.UsageError(f"{name} is the name of several policies: write {choices}")
-    raise click.UsageError(f"no policy {name!r}: weft policy list shows what there is")
+MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
 
 def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
-    """ "dctcp", "mine.py" and "path=reps:freeze_ns=1000" by family."""
+    """ "dctcp", "mine.py", "credit/fixed" and "path=reps:freeze_ns=1000" by family."""
     chosen: dict[str, str] = {}
     for word in words:
         family, equals, policy = word.partition("=")
         if not equals or family not in FAMILIES:
-            family, policy = family_of(word), word
+            family, policy = asked_for(word)
+        elif policy.partition(":")[0].endswith((".py", ".so")):
+            file = policy.partition(":")[0]
+            if not Path(file).is_file():
+                raise click.UsageError(f"{file}: there is no such file")
         if family in chosen:
             raise click.UsageError(f"two {family} policies: {chosen[family]} and {policy}")
         chosen[family] = policy
     return chosen
+
+
+def asked_for(word: str) -> tuple[str, str]:
+    """The family of a name or a file, and what the arena is to load; parameters stay."""
+    name, colon, values = word.partition(":")
+    if name.endswith(".so"):
+        raise click.UsageError(f"{name}: say of which family, as in window={name}")
+    policy = named(name)
+    family = policy.family.name
+    return family, (name if is_file(name) else policy.name) + colon + values
 
 
 def rows_of(outcome: Outcome) -> list[tuple[str, ...]]:
@@ -100,19 +99,12 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
             for index, flow in enumerate(report.flows)
         ],
         "path_bytes": [path.forward.bytes_delivered for path in report.paths],
-        "queue_bytes_p99": [path.queue_bytes_p99 for path in report.paths],
+        "queue_bytes_p99": queue_bytes_p99(outcome),
     }
 
 
-def draw(outcome: Outcome, title: str, out: Path) -> None:
+def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     """Windows, goodput and queues over time."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise click.UsageError("--plot needs matplotlib: pip install 'weft[plots]'") from None
     figure, axes = pyplot.subplots(3, 1, figsize=(9, 8), sharex=True)
     at_ms = outcome.at_ms
     windows, delivered = outcome.trace("window_bytes"), outcome.trace("delivered_bytes")
@@ -129,31 +121,68 @@ def draw(outcome: Outcome, title: str, out: Path) -> None:
         axis.set_ylabel(what)
     axes[0].legend(loc="best", fontsize="small")
     axes[2].set_xlabel("ms")
-    figure.suptitle(title)
-    figure.tight_layout()
-    try:
-        figure.savefig(out)
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"cannot write {out}: {error}") from None
-    pyplot.close(figure)
+    plots.save(figure, title, out)
+
+
+def queue_bytes_p99(outcome: Outcome) -> list[int]:
+    """Of each path. The histogram tells the end of a bucket: never more than the queue holds."""
+    most = outcome.network.queue_bytes
+    seen = [path.queue_bytes_p99 for path in outcome.report.paths]
+    return [min(one, most) for one in seen] if most else seen
 
 
 @click.command("try")
 @click.argument("policies", nargs=-1, required=True)
 @click.option("--flows", default=2, show_default=True, type=click.IntRange(1, 64))
-@click.option("--stagger-ms", default=5.0, show_default=True, help="Between the flows' starts.")
+@click.option(
+    "--stagger-ms",
+    default=5.0,
+    show_default=True,
+    type=FiniteRange(0, MS_MAX),
+    help="Between the flows' starts.",
+)
 @click.option("--paths", default=1, show_default=True, type=click.IntRange(1, 256))
-@click.option("--gbytes-per-s", default=1.25, show_default=True, help="Of each path.")
-@click.option("--delay-us", default=25.0, show_default=True, help="One way, of each path.")
-@click.option("--queue-kb", default=400, show_default=True, help="Of each path.")
-@click.option("--mark-kb", default=50, show_default=True, help="Where ECN marks begin; 0: none.")
-@click.option("--loss", default=0.0, show_default=True, type=click.FloatRange(0, 0.9))
-@click.option("--duration-ms", default=50.0, show_default=True, help="Of virtual time.")
-@click.option("--seed", default=1, show_default=True)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw into a file.")
+@click.option(
+    "--gbytes-per-s",
+    default=1.25,
+    show_default=True,
+    type=FiniteRange(0.001, 1000),
+    help="Of each path.",
+)
+@click.option(
+    "--delay-us",
+    default=25.0,
+    show_default=True,
+    type=FiniteRange(0, 1e6),
+    help="One way, of each path.",
+)
+@click.option(
+    "--queue-kb",
+    default=400,
+    show_default=True,
+    type=click.IntRange(0, KB_MAX),
+    help="Of each path; 0: no limit.",
+)
+@click.option(
+    "--mark-kb",
+    default=50,
+    show_default=True,
+    type=click.IntRange(0, KB_MAX),
+    help="Where ECN marks begin; 0: none.",
+)
+@click.option("--loss", default=0.0, show_default=True, type=FiniteRange(0, 0.9))
+@click.option(
+    "--duration-ms",
+    default=50.0,
+    show_default=True,
+    type=FiniteRange(0.001, MS_MAX),
+    help="Of virtual time.",
+)
+@click.option("--seed", default=1, show_default=True, type=SEED)
+@click.option("--plot", type=output_file(), help="Draw into a file.")
 @click.option(
     "--record",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=output_file(),
     help="Write every decision into a file, for weft policy replay.",
 )
 @json_option
@@ -192,14 +221,12 @@ def command(
     traffic = Traffic(
         flows=flows, stagger_ns=int(stagger_ms * 1e6), duration_ns=int(duration_ms * 1e6)
     )
-    try:
-        outcome = run(chosen, network, traffic, seed=seed, record=record is not None)
-    except InvalidArgumentError as error:
-        raise click.UsageError(str(error)) from None
+    pyplot = plots.prepared(plot) if plot is not None else None
+    outcome = simulated(chosen, network, traffic, seed, record is not None)
     if record is not None:
         keep(outcome, record)
     if plot is not None:
-        draw(outcome, " ".join(policies), plot)
+        draw(pyplot, outcome, " ".join(policies), plot)
     if json_path is not None:
         write_json(document(outcome, chosen, seed), json_path)
     else:
@@ -208,11 +235,23 @@ def command(
         raise click.ClickException(f"an invariant broke: {outcome.report.violation}")
 
 
+def simulated(
+    chosen: dict[str, str], network: Network, traffic: Traffic, seed: int, record: bool
+) -> Outcome:
+    """The run; a policy that is refused has failed, anything else is wrong usage."""
+    try:
+        return run(chosen, network, traffic, seed=seed, record=record)
+    except PolicyRefusedError as error:
+        raise click.ClickException(str(error)) from None
+    except InvalidArgumentError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def keep(outcome: Outcome, out: Path) -> None:
     try:
         out.write_bytes(outcome.report.recording)
     except OSError as error:
-        raise click.ClickException(f"cannot write {out}: {error.strerror}") from None
+        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
 
 
 def show(outcome: Outcome) -> None:
@@ -223,7 +262,7 @@ def show(outcome: Outcome) -> None:
     click.echo(
         f"{outcome.goodput_share:.1%} of the paths' rate, Jain {report.jain:.3f}, "
         f"{outcome.lost()} datagrams lost, queue p99 "
-        f"{max(path.queue_bytes_p99 for path in report.paths) / 1e3:.0f} kB"
+        f"{max(queue_bytes_p99(outcome)) / 1e3:.0f} kB"
         + (
             f", path shares {' '.join(f'{one / whole:.0%}' for one in shares)}"
             if shares[1:]

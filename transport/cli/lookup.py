@@ -1,0 +1,103 @@
+"""Decides which policy the words of a command line mean, and with which parameters.
+
+Never compiles one. A name that nobody has is wrong usage (exit status 2); a policy that is there
+and cannot be loaded has failed (1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from congestion.api import FAMILIES, Policy
+from congestion.registry import Entry, RegistryError, policies
+
+
+def registered() -> Mapping[tuple[str, str], Entry]:
+    """All registered policies, or one line that says why they cannot be had."""
+    try:
+        return policies()
+    except RegistryError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def is_file(text: str) -> bool:
+    """Whether the words name a file, and not a registered policy."""
+    return text.endswith(".py") or Path(text).is_file()
+
+
+def loaded(file: str) -> Policy:
+    """The policy that a file declares."""
+    from transport.compiler import PolicyError
+    from transport.compiler.source import load
+
+    if not Path(file).is_file():
+        raise click.UsageError(f"{file}: there is no such file")
+    if file.endswith(".so"):
+        raise click.UsageError(f"{file}: a library has no source; give the .py file")
+    try:
+        return load(file)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def named(text: str, family: str = "", first: bool = False) -> Policy:
+    """A file that declares a policy, a registered name, or family/name where several have it.
+
+    `family`: only one of it. `first`: of several, that of the first family.
+    """
+    if is_file(text):
+        return loaded(text)
+    head, _, name = text.rpartition("/")
+    entries = registered()
+    found = [
+        (one, name)
+        for one in FAMILIES
+        if (one, name) in entries and head in ("", one) and family in ("", one)
+    ]
+    if not found:
+        kind = f"{family} policy" if family else "policy"
+        names = ", ".join(sorted(f"{a}/{b}" for a, b in entries if family in ("", a)))
+        raise click.UsageError(f"no {kind} {text!r} and no such file: there are {names}")
+    if len(found) > 1 and not first:
+        choices = " or ".join(f"{one}/{other}" for one, other in found)
+        raise click.UsageError(f"{text} is the name of several policies: write {choices}")
+    return entries[found[0]].policy
+
+
+def parameters(policy: Policy, text: str) -> dict[str, Any]:
+    """ "decrease_max=0.3,weight=1/0/0.5" by the policy's record, as the engine reads it."""
+    given: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, _, values = part.partition("=")
+        name = name.strip()
+        if name not in policy.params.defaults:
+            there = ", ".join(policy.params.defaults) or "none"
+            raise click.UsageError(f"{policy.name} has no parameter {name!r}: there are {there}")
+        field = policy.params.dtype[name]
+        count = field.shape[0] if field.shape else 1
+        words = values.split("/")
+        if len(words) > count:
+            raise click.UsageError(f"{policy.name}: {name} holds {count} values, not {len(words)}")
+        numbers = [number(f"{policy.name}: {name}={word}", word, field.base.kind) for word in words]
+        if field.shape:
+            # What is not given keeps its default.
+            given[name] = numbers + list(policy.params.defaults[name])[len(numbers) :]
+        else:
+            given[name] = numbers[0]
+    return given
+
+
+def number(what: str, word: str, kind: str) -> int | float:
+    """A whole number of 64 bits, or a finite one."""
+    try:
+        value: int | float = int(word) if kind == "i" else float(word)
+    except ValueError:
+        value = math.nan
+    if not (abs(value) < 1 << 63 if kind == "i" else math.isfinite(value)):
+        raise click.UsageError(f"{what}: not a {'whole' if kind == 'i' else 'finite'} number")
+    return value

@@ -1,0 +1,64 @@
+"""Decides what an option's value may be, so that a wrong one is refused by the option's name.
+
+Never touches what the commands do with it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+SEED = click.IntRange(0, (1 << 63) - 1)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; neither nan nor inf is one."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+class OutputFile(click.Path):
+    """A file that can be written: its folder is there. Found before the work begins."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        out = super().convert(value, param, ctx)
+        file = Path(os.fsdecode(out))
+        if self.allow_dash and str(file) == "-":
+            return out
+        if not file.parent.is_dir():
+            self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
+        if not file.exists() and not os.access(file.parent, os.W_OK):
+            self.fail(f"cannot write {file}: {file.parent} is not yours to write", param, ctx)
+        return out
+
+
+def output_file() -> OutputFile:
+    """For options whose file is a Path."""
+    return OutputFile(dir_okay=False, writable=True, path_type=Path)
+
+
+def owner(text: str) -> int:
+    """Whose decisions: a number as in the recording, or ENGINE:INDEX."""
+    match = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is neither a number nor ENGINE:INDEX.")
+    engine, index = int(match[1] or 0), int(match[2])
+    if engine > 0xFF or index >> (24 if match[1] else 32):
+        raise click.BadParameter(f"{text}: engines are 0 to 255, indices below 2^24.")
+    return engine << 24 | index
+
+
+def owner_text(owner: int) -> str:
+    """As --owner takes it, with the engine where it is not the first."""
+    return f"{owner >> 24}:{owner & 0xFFFFFF}" if owner >> 24 else str(owner)

@@ -1,0 +1,41 @@
+"""Decides what a plot needs before anything runs for it, and how it is written.
+
+Never draws: each command draws its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def prepared(out: Path) -> Any:
+    """matplotlib.pyplot, without a display, and a file type that it can write."""
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import backend_bases, pyplot
+    except ImportError:
+        raise click.UsageError("--plot needs matplotlib: pip install matplotlib") from None
+    types = backend_bases.FigureCanvasBase.get_supported_filetypes()
+    if out.suffix.removeprefix(".").lower() not in types:
+        known = ", ".join(f".{one}" for one in sorted(types))
+        raise click.UsageError(f"--plot {out}: give a name that ends in one of {known}")
+    return pyplot
+
+
+def save(figure: Any, title: str, out: Path) -> None:
+    """Writes the figure and lets it go."""
+    from matplotlib import pyplot
+
+    figure.suptitle(title)
+    figure.tight_layout()
+    try:
+        figure.savefig(out)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"cannot write {out}: {error}") from None
+    finally:
+        pyplot.close(figure)
