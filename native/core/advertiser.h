@@ -34,6 +34,8 @@ class Advertiser {
   }
 
   bool due() const noexcept { return due_; }
+  // How often in a row what was sent went unconfirmed.
+  u32 retries() const noexcept { return backoff_; }
   // A few that were sent and not confirmed go along: the sender takes no advertisement behind a hole, and paths
   // reorder.
   u64 first() const noexcept { return sent_ - confirmed_ <= kSaidAgainMax ? confirmed_ : sent_; }

@@ -147,7 +147,8 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
     return true;
   }
   if (!advertiser_.due()) return false;
-  write_advert(now_ns, advert_path, rto_ns, out);
+  // A receiver sends nothing that shows it which paths are dead: each second attempt goes where something came from.
+  write_advert(now_ns, advertiser_.retries() % 2 == 1 ? last_path_ : advert_path, rto_ns, out);
   return true;
 }
 

@@ -42,6 +42,8 @@ class FlowReceiver {
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
   bool waits() const noexcept { return queue_.pending(); }
+  bool awaits() const noexcept { return queue_.awaits(); }
+  void forget_elsewhere() noexcept { queue_.forget_elsewhere(); }
   u64 held() const noexcept { return queue_.held(); }
   void release_idle() noexcept { acks_.release(); }
   FlowCounters& counters() noexcept { return counters_; }

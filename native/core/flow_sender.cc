@@ -73,11 +73,17 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
       break;
   }
   if (credit_in_force_ && handed_out_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
+  const Blocked gate = gate_window(now_ns);
+  if (gate != Blocked::sent) return gate;
+  return ledger_.reserve() ? Blocked::sent : Blocked::window;
+}
+
+// Copies are under the same window and rate as what is new: a network that just lost them is not to be filled again.
+FlowSender::Blocked FlowSender::gate_window(i64 now_ns) noexcept {
   if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + segment_payload_bytes_ > window_.window_bytes()) {
     return Blocked::window;
   }
-  if (!window_.pacer().may_send(now_ns)) return Blocked::pacing;
-  return ledger_.reserve() ? Blocked::sent : Blocked::window;
+  return window_.pacer().may_send(now_ns) ? Blocked::sent : Blocked::pacing;
 }
 
 FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out,
@@ -106,7 +112,7 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
 FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept {
   paced_ = false;
   const bool resend = ledger_.has_lost();
-  const Blocked gate = resend ? (window_.pacer().may_send(now_ns) ? Blocked::sent : Blocked::pacing) : gate_new(now_ns);
+  const Blocked gate = resend ? gate_window(now_ns) : gate_new(now_ns);
   paced_ = gate == Blocked::pacing;
   if (gate != Blocked::sent) return gate;
   if (!activate()) return Blocked::memory;

@@ -72,6 +72,7 @@ class FlowSender {
   FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
   Blocked gate_new(i64 now_ns) noexcept;
+  Blocked gate_window(i64 now_ns) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,

@@ -227,8 +227,11 @@ i64 PathSet::poll_timeout() const noexcept {
   return earliest;
 }
 
+// What is still in flight on a path that fell silent is not to wait ever longer while others carry: only when no path
+// answers is patience doubled.
 i64 PathSet::rto_ns(u8 path) const noexcept {
-  return paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, paths_[path].timeouts);
+  const u32 backoff = any_usable() ? 0 : paths_[path].timeouts;
+  return paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, backoff);
 }
 
 }  // namespace weft::core

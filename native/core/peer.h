@@ -43,6 +43,7 @@ class Peer {
       return;  // a lost reply costs the prober one interval
     replies_[reply_count_++] = {probe, path};
   }
+  bool quiet(i64 now_ns) const noexcept { return now_ns - heard_ns_ >= shared_->config.peer_silence_ns / 4; }
   bool silent(i64 now_ns) const noexcept {
     return waiting_flows_ != 0 && now_ns - heard_ns_ >= shared_->config.peer_silence_ns;
   }

@@ -14,18 +14,34 @@ ReceiveQueue::~ReceiveQueue() {
   }
 }
 
+// Posted here, but carried by other flows alone: its ticket has moved on, or its size leaves no stripe for this flow.
+bool ReceiveQueue::is_elsewhere(const Slot& slot) const noexcept {
+  if (slot.state != Slot::posted) return false;
+  if (slot.ticket->message.load(std::memory_order_acquire) != slot.message) return true;
+  const i64 agreed_bytes = slot.ticket->agreed_bytes.load(std::memory_order_acquire);
+  return agreed_bytes >= 0 && slot.message_bytes == ~u64{0} &&
+         !takes_part(slot.message, static_cast<u64>(agreed_bytes), stripe_, stripes_);
+}
+
+void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
+  if (slot.state == Slot::posted && !in_turn(slot.message)) --others_;
+  slot = Slot{};
+  slot.message = message;
+}
+
+void ReceiveQueue::forget_elsewhere() noexcept {
+  for (u64 i = 0; ring_ != nullptr && others_ != 0 && i <= mask_; ++i) {
+    if (is_elsewhere(ring_[i]) && !in_turn(ring_[i].message)) clear(ring_[i], ~u64{0});
+  }
+}
+
 // A slot for `message` that no unfinished message holds; grows the ring until there is one.
 bool ReceiveQueue::ensure(u64 message) noexcept {
   for (;;) {
     if (ring_ != nullptr) {
       const Slot& slot = ring_[message & mask_];
-      // A posted slot of a message that other flows carried is free once its ticket has moved on.
-      const bool elsewhere =
-          slot.state == Slot::posted &&
-          (slot.ticket->message.load(std::memory_order_acquire) != slot.message ||
-           (slot.ticket->agreed_bytes.load(std::memory_order_acquire) >= 0 && slot.message_bytes == ~u64{0} &&
-            !takes_part(slot.message, static_cast<u64>(slot.ticket->agreed_bytes.load()), stripe_, stripes_)));
-      if (slot.message == message || slot.state == Slot::idle || slot.state == Slot::whole || elsewhere) return true;
+      const bool free = slot.state == Slot::idle || slot.state == Slot::whole || is_elsewhere(slot);
+      if (slot.message == message || free) return true;
     }
     const u64 entries = ring_ == nullptr ? 4 : 2 * (mask_ + 1);
     if (entries > kPostedMax) return false;
@@ -55,15 +71,14 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, R
     shared_->eager_blocks.give(block);
     ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
   } else {
-    slot = Slot{};
-    slot.message = message;
+    clear(slot, message);
   }
   slot.data = data;
   slot.capacity_bytes = capacity_bytes;
   slot.ticket = ticket;
   slot.state = Slot::posted;
   posted_ = message + 1;
-  count_ += in_turn(message) ? 1 : 0;
+  (in_turn(message) ? count_ : others_) += 1;
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
 }
@@ -82,8 +97,7 @@ ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noe
   if (slot.message == message && slot.state == Slot::eager) return &slot;
   void* block = shared_->eager_blocks.take();
   if (block == nullptr) return nullptr;
-  slot = Slot{};
-  slot.message = message;
+  clear(slot, message);
   slot.data = static_cast<u8*>(block);
   slot.capacity_bytes = eager_.bytes;
   slot.state = Slot::eager;
@@ -142,7 +156,11 @@ bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {
 }
 
 void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
-  finished_ += in_turn(slot.message) ? 1 : 0;
+  if (in_turn(slot.message)) {
+    ++finished_;
+  } else {
+    --others_;
+  }
   slot.state = Slot::whole;
   slot.data = nullptr;  // from here on the buffer is the caller's again
   Event event{};

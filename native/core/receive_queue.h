@@ -39,6 +39,10 @@ class ReceiveQueue {
   u64 posted() const noexcept { return posted_; }
   // Whether a message waits whose first stripe this flow carries: each message has one such flow, whatever its size.
   bool pending() const noexcept { return count_ != finished_; }
+  // Whether anything may still come, stripes of messages that begin on other flows included. Those may prove short:
+  // forget_elsewhere() looks.
+  bool awaits() const noexcept { return pending() || others_ != 0; }
+  void forget_elsewhere() noexcept;
   // Whole eager messages that wait for their receives.
   u64 held() const noexcept;
   // 0 for a message that cannot come over this flow, or has come.
@@ -70,6 +74,8 @@ class ReceiveQueue {
     bool empty_arrived = false;  // the segment of a zero-byte message
   };
   bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
+  bool is_elsewhere(const Slot& slot) const noexcept;
+  void clear(Slot& slot, u64 message) noexcept;
   bool settle(Slot& slot, u64 message_bytes) noexcept;
   bool is_whole(const Slot& slot) const noexcept;
   void finish(u32 flow, Slot& slot) noexcept;
@@ -81,6 +87,7 @@ class ReceiveQueue {
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
   u64 count_ = 0, finished_ = 0;
+  u64 others_ = 0;  // posted, not whole, and begun on another flow
   u64 posted_ = 0;  // 1 + number of the newest message with a posted receive
   u8 stripe_;
   u8 stripes_;

@@ -192,7 +192,7 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
 // Brings queues, the peer's count of waiting flows and timers in line with the flow's state.
 void Stack::refresh(i64 now_ns, u32 index) noexcept {
   Flow& target = *flows_[index];
-  const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.waits());
+  const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.awaits());
   if (waits != target.waits) {
     target.waits = waits;
     if (waits) {

@@ -246,6 +246,13 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   if (target == nullptr) return;
   target->scheduled_ns = kNever;
   if (target->dead()) return;
+  // What still waits for it: a receive that other flows filled does not. Rare enough to walk the table.
+  for (u32 i = 0; target->quiet(now_ns) && i < flows_.size(); ++i) {
+    Flow* each = flow(i);
+    if (each == nullptr || each->peer != target || !each->waits || each->rx.waits()) continue;
+    each->rx.forget_elsewhere();
+    refresh(now_ns, i);
+  }
   if (target->silent(now_ns)) {
     fail_peer(now_ns, index, Status::peer_silent);
     return;

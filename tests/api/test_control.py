@@ -138,11 +138,17 @@ def test_step__that_returns_something_else_is_told_what_to_return(returned: Any)
 
 
 def test_fault_paths__only_those_named_lose() -> None:
-    with pair(fault_loss=0.1, fault_paths="0,2", paths=4) as (here, there):
-        traffic(here, there)
-        lost = [path.segments_lost for path in here.counters().paths]
-        assert lost[0] + lost[2] > 0
-        assert lost[1] + lost[3] <= 2  # a late acknowledgment may be taken for a loss
+    with pair(fault_loss=0.3, fault_paths="0,2", paths=4) as (here, there):
+        for _ in range(10):
+            traffic(here, there)
+        paths = here.counters().paths
+        named, spared = (
+            sum(path.segments_lost for path in some) / sum(path.segments_sent for path in some)
+            for some in (paths[0::2], paths[1::2])
+        )
+        assert named > 0.2
+        # A late acknowledgment may be taken for a loss: on a loaded machine some are.
+        assert spared < 0.6 * named
 
 
 def test_example__weights_are_learned() -> None:

@@ -36,7 +36,7 @@ inline std::vector<Wired> corpus() {
   static_cast<void>(pair.run([&] { return false; }, [](const Wired&) { return true; }, 50'000'000));
   static_cast<void>(pair.run([&] { return false; }, record, 1'000'000'000));
   pair.stack[0].close_flow(pair.now_ns, pair.flow[0], Status::cancelled);
-  for (int i = 0; i < 10; ++i) pair.exchange(record);
+  static_cast<void>(pair.run([&] { return false; }, record, 1'000'000'000));
   return seen;
 }
 

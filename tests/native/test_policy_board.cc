@@ -170,10 +170,11 @@ TEST(policy_board__changes_from_many_threads_while_data_flows) {
       CHECK_EQUAL(stats.error, "");
     }
   });
-  for (int i = 0; i < 40; ++i) pair.exchange(300'000);
+  // As long as it takes for each kind of change to have met data; a machine that never runs the others ends it, too.
+  for (int i = 0; i < 40 || (changes <= 16 && i < 10'000); ++i) pair.exchange(300'000);
   stopping = true;
   for (std::thread* thread : {&one, &other, &recorder}) thread->join();
-  CHECK(changes > 8);
+  CHECK(changes > 16);
   CHECK_EQUAL(pair.runtime->counters().events_policy_failed, 0);
   std::filesystem::remove(file);
 }

@@ -54,10 +54,10 @@ DEFECTS = (
         "",
     ),
     Defect(
-        "loss_timer_forgotten",
-        "native/core/stack_transmit.cc",
-        "at_ns = std::min({at_ns, target.tx.check_ns(), ",
-        "at_ns = std::min({at_ns, ",
+        "loss_timer_never_set",
+        "native/core/flow_sender.cc",
+        "if (path.next_check_ns == kNever) path.next_check_ns =",
+        "if (path.next_check_ns == 0) path.next_check_ns =",
     ),
     Defect(
         "silent_peer_never_dies",
@@ -68,8 +68,8 @@ DEFECTS = (
     Defect(
         "eager_slot_reused_while_in_use",
         "native/core/receive_queue.cc",
-        "slot.message == message || slot.state == Slot::idle ||",
-        "slot.message == message || slot.state == Slot::idle || slot.state == Slot::eager ||",
+        "const bool free = slot.state == Slot::idle ||",
+        "const bool free = slot.state == Slot::idle || slot.state == Slot::eager ||",
     ),
     Defect(
         "eager_block_given_back_twice",
