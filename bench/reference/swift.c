@@ -88,7 +88,7 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
   double scaling = f->scaling_alpha / sqrt(segments) - f->scaling_beta;
   double target_ns = base_ns * (1.0 + min_f(max_f(scaling, 0.0), p->scaling_multiple));
   double grown = 0.0;
-  if (e->ecn_segments == 0 && e->app_limited == 0)
+  if (e->app_limited == 0)
     grown = p->increase_segments * segment_bytes * (double)e->acked_bytes;
 
   f->round_host_ns = min_i(f->round_host_ns, e->ack_delay_ns);

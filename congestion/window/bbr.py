@@ -49,8 +49,8 @@ Params = record(
     full_rounds=3,
     loss_tolerance=0.02,  # share of a round trip; more lowers the bound
     loss_factor=0.7,
-    rtt_believed_ns=10_000_000,  # the paper's 10 s: a hundred round trips, here of 100 us
-    probe_rtt_ns=400_000,  # and its 200 ms, with room for a few of them
+    rtt_believed_ns=5_000_000,  # the paper's 10 s: a hundred round trips, here of 50 us
+    probe_rtt_ns=200_000,  # and its 200 ms, two of them, with room for held acknowledgments
     timeout_limit=3,
 )
 

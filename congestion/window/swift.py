@@ -7,11 +7,10 @@ of its section 3.5.
 As in the paper there are two windows: one for the network, by queueing delay, and one for the
 receiving host, by how long that held the acknowledgment. The smaller is in force.
 
-Four departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
+Three departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
 the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
 few). It is taken over the path's own least RTT, so that paths of unequal length share one target.
-Losses below a tolerated share of the window are taken for corruption, not congestion. And where
-acknowledgments report ECN marks nothing grows: Swift knows none, a marked queue is a queue.
+And losses below a tolerated share of the window are taken for corruption, not congestion.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     queue_ns = observe(flow, event)
     grown = 0.0  # bytes times bytes: an increase, once divided by a window
-    if event.ecn_segments == 0 and event.app_limited == 0:
+    if event.app_limited == 0:
         grown = params.increase_segments * max(float(event.segment_bytes), 1.0) * event.acked_bytes
     window_bytes = heed_network(flow, params, event, queue_ns, grown)
     host_bytes = heed_host(flow, params, event, grown)
@@ -181,7 +180,7 @@ POLICY = window_policy(
     on_timeout=on_timeout,
     promises=Promises(
         source="Kumar et al., SIGCOMM 2020, section 3",
-        signals=("rtt", "host_delay", "ecn", "loss", "timeout"),
+        signals=("rtt", "host_delay", "loss", "timeout"),
         state_bytes_max=104,
         growth_segments=(3.5, 4.5),
         cut_on=("rtt",),
