@@ -64,9 +64,10 @@ def test_standard__fixed_fills_the_queue_whatever_happens() -> None:
 def test_aimd__saws_between_a_window_and_its_half() -> None:
     window = part("wide_aimd", "window_0", 2_000, 60_000) / SEGMENT
     falls = cuts(window)
-    assert len(falls) == 1
-    assert falls[0][1] == pytest.approx(0.5, abs=0.02)
-    climb = window[50:380]  # a straight line: the same each round trip
+    assert len(falls) >= 2
+    for _, left in falls:
+        assert left == pytest.approx(0.5, abs=0.02)
+    climb = window[falls[0][0] + 2 : falls[1][0]]  # a straight line: the same each round trip
     line = np.polyval(np.polyfit(np.arange(len(climb)), climb, 1), np.arange(len(climb)))
     assert np.abs(climb - line).max() < 0.02 * climb.max()
     small = part("standard_aimd", "window_0", 10, 20)
@@ -122,9 +123,10 @@ def test_dcqcn__is_cut_less_and_less_and_climbs_back_by_halves() -> None:
     assert left[0] < 0.6
     assert left[-1] > left[0] + 0.1  # alpha decays: marks are rare
     for at, _ in falls[:4]:
-        lost, regained = rate[at] - rate[at + 1], rate[at + 2] - rate[at + 1]
-        assert regained > 0.3 * lost  # fast recovery: half of the way each 105 us
-        assert rate[at + 4] - rate[at + 3] < regained  # then a line
+        # Fast recovery: half of the way each 105 us, wherever between two samples the cut was.
+        lost, regained = rate[at] - rate[at + 1], rate[at + 3] - rate[at + 1]
+        assert regained > 0.4 * lost
+        assert rate[at + 5] - rate[at + 4] < 0.5 * regained  # then a line
 
 
 def test_nscc__keeps_delay_near_one_round_trip() -> None:
