@@ -83,7 +83,11 @@ class FlowSender {
   void acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept;
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
   void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
-  i64 apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end, i64* oldest_lost_ns) noexcept;
+  struct Lost {
+    i64 segments = 0, bytes = 0, oldest_sent_ns = 0;
+  };
+  Lost apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
+  void on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
   WindowFacts window_facts(i64 now_ns, u8 path) const noexcept;
   void note_check(u8 path) noexcept;

@@ -120,31 +120,37 @@ void FlowSender::note_check(u8 path) noexcept {
 
 // Walks the path's send order from the oldest on and stops at the first segment that the horizon does not name.
 // Segments at `covered_end` and beyond were outside the report: nothing is known of them.
-i64 FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end,
-                              i64* oldest_lost_ns) noexcept {
+FlowSender::Lost FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   FlowPath& state = flow_path(path);
   if (horizon.probe) paths_->ask_probe(now_ns, path);
-  i64 lost_bytes = 0, lost_segments = 0;
+  Lost lost;
   while (!state.order.empty()) {
     const u64 seq = ledger_.seq_of(state.order.head);
     const SentSegment& segment = ledger_.at(seq);
     if (!horizon.names(segment, seq) || seq >= covered_end) break;
-    if (lost_segments == 0) *oldest_lost_ns = segment.sent_ns;
-    lost_bytes += segment.payload_bytes;
-    ++lost_segments;
+    if (lost.segments == 0) lost.oldest_sent_ns = segment.sent_ns;
+    lost.bytes += segment.payload_bytes;
+    ++lost.segments;
     paths_->on_gone(path, segment.payload_bytes);
     --state.inflight_segments;
     ledger_.on_lost(&state.order, seq);
   }
-  if (lost_segments == 0) return 0;
+  if (lost.segments == 0) return lost;
   if (state.order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
-  counters_.segments_lost += lost_segments;
-  paths_->on_lost(path, lost_segments);
+  counters_.segments_lost += lost.segments;
+  paths_->on_lost(path, lost.segments);
   WindowFacts facts = window_facts(now_ns, path);
-  facts.lost_bytes = lost_bytes;
-  facts.lost_segments = lost_segments;
+  facts.lost_bytes = lost.bytes;
+  facts.lost_segments = lost.segments;
   window_.on_loss(facts);
-  return lost_segments;
+  return lost;
+}
+
+// Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.
+void FlowSender::on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
+  const Lost lost = apply_horizon(now_ns, path, horizon, covered_end);
+  if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+  note_check(path);
 }
 
 // One event for each (acknowledgment, path).
@@ -180,10 +186,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   loss.rtt_ns = rtt_ns;
   loss.acked_segments = acked_segments;
   loss.spurious_segments = spurious;
-  const LossHorizon horizon = loss_.on_ack(loss, &path);
-  i64 oldest_lost_ns = 0;
-  static_cast<void>(apply_horizon(now_ns, report.path, horizon, covered_end, &oldest_lost_ns));
-  note_check(report.path);
+  on_horizon(now_ns, report.path, loss_.on_ack(loss, &path), covered_end);
 }
 
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
@@ -221,10 +224,7 @@ bool FlowSender::on_final(i64 now_ns, u64 cumulative_seq) noexcept {
 
 void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
   if (per_path_ == nullptr || flow_path(path).order.empty()) return;
-  const LossHorizon horizon = loss_.on_ack(loss_facts(now_ns, path), &flow_path(path));
-  i64 oldest_lost_ns = 0;
-  static_cast<void>(apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns));
-  note_check(path);
+  on_horizon(now_ns, path, loss_.on_ack(loss_facts(now_ns, path), &flow_path(path)), ~u64{0});
 }
 
 void FlowSender::on_timer(i64 now_ns) noexcept {
@@ -236,9 +236,8 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
       FlowPath& state = flow_path(path);
       if (state.next_check_ns <= now_ns) {
         const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
-        i64 oldest_lost_ns = 0;
-        const bool lost = apply_horizon(now_ns, path, horizon, ~u64{0}, &oldest_lost_ns) != 0;
-        if (lost && paths_->on_timeout(now_ns, path, oldest_lost_ns, path_key_)) {
+        const Lost lost = apply_horizon(now_ns, path, horizon, ~u64{0});
+        if (lost.segments != 0 && paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_)) {
           window_.on_timeout(window_facts(now_ns, path));
         }
       }
