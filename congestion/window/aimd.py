@@ -107,6 +107,7 @@ POLICY = window_policy(
         cut_factor=(0.5, 0.55),
         cuts_per_rtt=1,
         fairness_min=0.9,
+        convergence_rtts=40,
         utilization_min=0.7,
     ),
 )

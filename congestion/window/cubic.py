@@ -164,6 +164,7 @@ POLICY = window_policy(
         cuts_per_rtt=1,
         regain_s=(5.5, 7.0),  # cube roots: of 300 / 0.4, less that of 10 / 0.4
         fairness_min=0.8,
+        convergence_rtts=60,
         utilization_min=0.8,
     ),
 )

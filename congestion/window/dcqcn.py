@@ -153,6 +153,7 @@ POLICY = window_policy(
         cut_on=("ecn", "loss"),
         cut_factor=(0.5, 0.999),
         cuts_per_rtt=1,
+        convergence_rtts=30,
         utilization_min=0.8,
     ),
 )

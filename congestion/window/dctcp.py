@@ -125,6 +125,7 @@ POLICY = window_policy(
         cut_factor=(0.5, 0.99),  # by how many are marked, and were before
         cuts_per_rtt=1,
         fairness_min=0.9,
+        convergence_rtts=120,
         utilization_min=0.9,
     ),
 )

@@ -222,6 +222,7 @@ POLICY = window_policy(
         cut_factor=(0.5, 1.0),
         cuts_per_rtt=1,
         fairness_min=0.7,
+        convergence_rtts=30,
         utilization_min=0.9,
     ),
 )

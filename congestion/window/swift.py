@@ -187,6 +187,7 @@ POLICY = window_policy(
         cut_factor=(0.5, 0.99),
         cuts_per_rtt=1,
         fairness_min=0.6,  # the least window is wide: hosts are noisy
+        convergence_rtts=40,
         utilization_min=0.9,
     ),
 )

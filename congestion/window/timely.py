@@ -126,6 +126,7 @@ POLICY = window_policy(
         state_bytes_max=48,
         cut_on=("rtt", "loss"),
         cut_factor=(0.4, 0.999),
+        convergence_rtts=40,
         utilization_min=0.7,
     ),
 )

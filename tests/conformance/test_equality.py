@@ -180,4 +180,16 @@ def test_example__passes_the_suite_and_promises_nothing(tmp_path: Path) -> None:
     report = check_policy(policy, Settings(5_000, quick=True))
     assert report.passed, report.failures
     assert "fairness_min" in unpromised(policy)
-    assert unpromised(find("window", "cubic")) == ["convergence_rtts"]
+    assert unpromised(find("window", "cubic")) == []
+
+
+def test_convergence__a_promise_that_is_not_kept_fails_and_says_what_was_measured() -> None:
+    from dataclasses import replace
+
+    from transport.conformance import Settings, check_policy
+
+    policy = find("window", "dctcp")
+    hasty = replace(policy, promises=replace(policy.promises, convergence_rtts=5))
+    report = check_policy(hasty, Settings(5_000, quick=True))
+    assert [outcome.check for outcome in report.failures] == ["converges"]
+    assert "until a newcomer has half its share" in report.failures[0].measured

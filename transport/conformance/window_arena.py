@@ -139,8 +139,9 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         delivered = np.diff(np.array(trace.delivered_bytes, np.int64).reshape(-1, 2)[:, 1])
         # Over 32 round trips: a share is an average.
         rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
-        reached = np.flatnonzero(rate >= BYTES_PER_S * PAYLOAD_SHARE / 4)
-        since_ns = np.array(trace.at_ns[8:], np.int64)[reached[0]] if len(reached) else 1 << 60
+        below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
+        ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)  # never, if at the end
+        since_ns = ends_ns[below[-1] + 1]  # before it came it had nothing
         worst = max(worst, (since_ns - join_ns) / RTT_NS)
     yield verdict(
         "converges",
