@@ -60,6 +60,16 @@ def contenders() -> dict[str, dict[str, str]]:
     }
 
 
+def driver() -> str:
+    """The version of the NVIDIA driver, or unknown."""
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.split("\n", 1)[0].strip()
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
@@ -187,7 +197,7 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
         )
     same = losses["weft"] == losses["Socket"]
     words = "equal" if same else "DIFFERENT"
-    found = document("nccl-ddp", rows, equal=same, losses=losses, **facts)
+    found = document("nccl-ddp", rows, equal=same, losses=losses, driver=driver(), **facts)
     emit(found, json_path, DDP_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
     verdict(same)
 
@@ -225,7 +235,9 @@ def command(
         + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
         for r in found_ratios
     ]
-    found = document("nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, **facts)
+    found = document(
+        "nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, driver=driver(), **facts
+    )
     emit(found | {"rounds": rows}, json_path, COLUMNS, notes)
     verdict(all(row["wrong"] == 0 for row in rows))
 
