@@ -13,7 +13,7 @@ namespace weft::engine {
 namespace {
 
 // Flows of a connection when the knob leaves it open: more engines than this gain nothing a connection can use.
-constexpr std::uint16_t kStripesAuto = 4;
+constexpr std::uint16_t kStripesAuto = 8;
 
 std::string version_text(std::uint16_t theirs) {
   return "the peer speaks version " + std::to_string(theirs) + " of the control protocol, this is version " +

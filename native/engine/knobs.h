@@ -31,7 +31,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
     "TCP port that listeners take when the caller names none; 0: any free port")                                      \
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
-    "Engine threads of the process; 0: a quarter of the usable cores, 1 to 4")                                        \
+    "Engine threads of the process; 0: a quarter of the usable cores, 1 to 8")                                        \
   INTEGER(paths, "count", 8, 1, 256, false, "1,2,3,64,256",                                                           \
     "Paths to each peer, one UDP port pair each")                                                                     \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \

@@ -24,7 +24,7 @@
 namespace weft::engine {
 namespace {
 
-constexpr std::int64_t kEnginesAutoMax = 4;
+constexpr std::int64_t kEnginesAutoMax = 8;
 // How long closing waits for peers to confirm: they learn of it anyway when the control sockets close.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
 

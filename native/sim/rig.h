@@ -100,6 +100,7 @@ class Rig {
   bool settled() const noexcept;  // nothing is left but time
   void check_burst(int end);
   void violate(const char* invariant, const std::string& what);
+  void check_window(int end, u32 remote_flow);
   void check_step();
   void check_end();
   void mix(u64 value) noexcept;

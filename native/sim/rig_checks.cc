@@ -1,5 +1,6 @@
 // The invariants of PROTOCOL.md, looked at from outside: after each step what is cheap, at the end everything.
 // Each violation names its number.
+#include <algorithm>
 #include <cstring>
 
 #include "native/sim/rig_state.h"
@@ -43,6 +44,7 @@ void Rig::check_burst(int end) {
     if (!side.failed && (!known || side.owned[packet.data.message]->send_finished)) {
       return violate("P-3", "bytes left a buffer that its send had given back");
     }
+    check_window(end, packet.common.flow);
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;
@@ -57,6 +59,19 @@ void Rig::check_burst(int end) {
     }
     place->second = burst.path;
   }
+}
+
+// After each burst: the policy's window holds for every flow, whatever the length of its messages. One segment may go.
+void Rig::check_window(int end, u32 remote_flow) {
+  Side& side = *sides_[end];
+  const std::vector<u32>& there = sides_[1 - end]->flows;
+  const auto stripe = static_cast<std::size_t>(std::find(there.begin(), there.end(), remote_flow) - there.begin());
+  if (stripe >= side.flows.size()) return violate("wire", "a segment for a flow that its peer does not have");
+  core::FlowSender& sender = side.stack.flow(side.flows[stripe])->tx;
+  const i64 window_bytes = sender.window().window_bytes();
+  if (sender.inflight_bytes() <= std::max<i64>(window_bytes, schedule_.segment_bytes)) return;
+  violate("window",
+          std::to_string(sender.inflight_bytes()) + " bytes in flight, the window is " + std::to_string(window_bytes));
 }
 
 void Rig::check_step() {
