@@ -49,6 +49,8 @@ class Promises:
     reorder_segments: reordering within one path, in segments, that causes no verdict.
     repairs_rtts: round trips after which a single lost segment, with others delivered after it on
         the same path, is taken for lost.
+    repairs_windows: windows' worth of segments, delivered beyond a lost one, after which it is
+        taken for lost, whatever the clock says.
 
     Credit policies (fairness_min and utilization_min hold for senders to one port):
 
@@ -75,6 +77,7 @@ class Promises:
     heals_picks: int | None = None
     reorder_segments: int | None = None
     repairs_rtts: float | None = None
+    repairs_windows: float | None = None
     speculative_bytes: int | None = None
     port_queue_bytes_max: int | None = None
 

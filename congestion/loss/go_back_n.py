@@ -55,5 +55,6 @@ POLICY = loss_policy(
         state_bytes_max=0,
         reorder_segments=0,
         repairs_rtts=1.5,
+        repairs_windows=1.5,
     ),
 )

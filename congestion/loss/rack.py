@@ -127,5 +127,6 @@ POLICY = loss_policy(
         signals=("rtt", "loss", "timeout"),
         state_bytes_max=64,
         repairs_rtts=2.0,
+        repairs_windows=1.5,
     ),
 )

@@ -71,5 +71,6 @@ POLICY = loss_policy(
         state_bytes_max=24,
         reorder_segments=2,
         repairs_rtts=2.0,
+        repairs_windows=1.5,
     ),
 )

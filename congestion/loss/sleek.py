@@ -116,5 +116,6 @@ POLICY = loss_policy(
         signals=("loss", "timeout"),
         state_bytes_max=72,
         reorder_segments=4,
+        repairs_windows=1.5,
     ),
 )

@@ -234,6 +234,12 @@ MUTANTS = (
         "if 0 <= oldest_ns < event.newest_acked_sent_ns:",
         "if 0 <= oldest_ns:",
     ),
+    Mutant(
+        "count_kept_in_eight_bits",
+        "loss/sleek.py",
+        "event.sacked_segments >= reach",
+        "event.sacked_segments % 256 >= reach",
+    ),
     # Credit.
     Mutant(
         "grant_taken_back",
@@ -258,6 +264,12 @@ MUTANTS = (
         "credit/eqds.py",
         "    port.clock_ns += int(min(pull_ns, 1e9))\n",
         "",
+    ),
+    Mutant(
+        "headers_taken_for_nothing",
+        "credit/eqds.py",
+        "link_share=0.98,",
+        "link_share=1.02,",
     ),
     # Whatever the family.
     Mutant(

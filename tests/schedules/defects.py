@@ -54,6 +54,20 @@ DEFECTS = (
         "",
     ),
     Defect(
+        "window_less_what_is_in_flight_wraps_below_zero",
+        "native/core/flow_sender.cc",
+        "ledger_.inflight_bytes() + segment_payload_bytes_ > window_.window_bytes()",
+        "u64(window_.window_bytes() - ledger_.inflight_bytes()) < segment_payload_bytes_",
+    ),
+    Defect(
+        "messages_of_one_segment_pass_by_the_window",
+        "native/core/flow_sender.cc",
+        "if (ledger_.inflight_bytes() != 0 && ledger",
+        "const bool small = queue_.has_unsent() &&\n"
+        "                     queue_.next().message_bytes <= segment_payload_bytes_;\n"
+        "  if (!small && ledger_.inflight_bytes() != 0 && ledger",
+    ),
+    Defect(
         "loss_timer_never_set",
         "native/core/flow_sender.cc",
         "if (path.next_check_ns == kNever) path.next_check_ns =",

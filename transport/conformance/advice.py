@@ -20,6 +20,7 @@ _HELD = {
     "dead_path_picks": ("path",),
     "heals_picks": ("path",),
     "repairs_rtts": ("loss",),
+    "repairs_windows": ("loss",),
     "reorder_segments": ("loss",),
     "speculative_bytes": ("credit",),
     "port_queue_bytes_max": ("credit",),

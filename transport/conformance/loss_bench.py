@@ -31,6 +31,7 @@ class Segment:
     sent_ns: int
     first_ns: int
     verdicts: list[int] = field(default_factory=list)  # when it was judged lost
+    beyond: int = 0  # segments delivered out of order at the first of them
     acked: bool = False
 
 
@@ -38,8 +39,15 @@ class LossBench:
     """`late_ns` says how much later than a round trip a segment is reported; None: it is lost."""
 
     def __init__(
-        self, policy: Policy, library: Library, late_ns: Callable[[int], int | None]
+        self,
+        policy: Policy,
+        library: Library,
+        late_ns: Callable[[int], int | None],
+        *,
+        window_segments: int = 64,
+        rto_ns: int = RTO_NS,
     ) -> None:
+        self.window_segments, self.rto_ns = window_segments, rto_ns
         self.side = NativeSide(policy, library)
         self.event = Guarded(policy.family.event.dtype, 1)
         self.result = Guarded(policy.family.result.dtype, 1)
@@ -66,7 +74,7 @@ class LossBench:
             "srtt_ns": RTT_NS,
             "rttvar_ns": RTT_NS // 16,
             "rtt_min_ns": RTT_NS,
-            "rto_ns": RTO_NS,
+            "rto_ns": self.rto_ns,
             "newest_acked_sent_ns": self.newest_acked_ns,
             "oldest_inflight_sent_ns": in_flight[0] if in_flight else -1,
             "newest_inflight_sent_ns": in_flight[-1] if in_flight else -1,
@@ -76,7 +84,7 @@ class LossBench:
             "inflight_segments": len(in_flight),
             "spurious_segments": self.needless if acked else 0,
             "sacked_segments": self.acked_count - self.cumulative,
-            "window_bytes": 64 * SEGMENT_BYTES,
+            "window_bytes": self.window_segments * SEGMENT_BYTES,
             "probed_sent_ns": -1,
             "rand": 0.5,
         }
@@ -95,10 +103,10 @@ class LossBench:
         if not in_flight:
             self.check_ns = NEVER
             return
-        backstop_ns = in_flight[0] + BACKSTOP * RTO_NS
+        backstop_ns = in_flight[0] + BACKSTOP * self.rto_ns
         if kind == 1 and backstop_ns <= self.now_ns:
-            before_ns = max(before_ns, self.now_ns - BACKSTOP * RTO_NS + 1)
-        asked_ns = check_ns if check_ns >= 0 else in_flight[0] + RTO_NS
+            before_ns = max(before_ns, self.now_ns - BACKSTOP * self.rto_ns + 1)
+        asked_ns = check_ns if check_ns >= 0 else in_flight[0] + self.rto_ns
         self.check_ns = max(min(asked_ns, backstop_ns), self.now_ns + CHECK_NS_MIN)
         lost: list[int] = []
         for seq in self.order:
@@ -108,6 +116,8 @@ class LossBench:
         del self.order[: len(lost)]
         for turn, seq in enumerate(lost):
             segment = self.segments[seq]
+            if not segment.verdicts:
+                segment.beyond = self.acked_count - self.cumulative
             segment.verdicts.append(self.now_ns)
             segment.sent_ns = self.now_ns + turn
             self.order.append(seq)

@@ -16,6 +16,8 @@ from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
 from transport.conformance.window_arena import Ledger
 
 MESSAGES = 60
+WINDOWS = (16, 512)  # segments
+FAR_RTO_NS = 1_000 * MS
 FLOWS = 2
 TAIL_TIMEOUTS = 2.5
 # Two flows of 60 messages take 13 ms over two paths, 24 over one; a path's traffic is to have moved
@@ -66,6 +68,26 @@ def repairs(policy: Policy, library: Library) -> Outcomes:
         f"<= {TAIL_TIMEOUTS}; the core's own last resort comes after {BACKSTOP}",
         "nothing is delivered after the last segment: on_timer has to judge it",
     )
+
+
+def repairs_in_windows(policy: Policy, library: Library) -> Outcomes:
+    """One segment is lost and no timeout helps: what is delivered beyond it has to."""
+    promised = policy.promises.repairs_windows
+    if promised is None:
+        return
+    for window in WINDOWS:
+        sent = 4 * window
+        bench = LossBench(policy, library, all_but(7), window_segments=window, rto_ns=FAR_RTO_NS)
+        bench.run(sent)
+        segment = bench.segments[7]
+        beyond = segment.beyond if segment.verdicts else sent
+        yield verdict(
+            f"repairs within windows of {window}",
+            beyond <= promised * window + 1,
+            f"judged once {beyond} segments had been delivered beyond it",
+            f"<= {promised} windows",
+            "a count that wraps, or a threshold that so many never reach",
+        )
 
 
 def tolerates(policy: Policy, library: Library) -> Outcomes:

@@ -131,6 +131,7 @@ def _behaviour(
         yield path_checks.alone(policy, cast, ledger, limit_ns)
     elif policy.family.name == "loss":
         yield from loss_checks.repairs(policy, library)
+        yield from loss_checks.repairs_in_windows(policy, library)
         yield from loss_checks.tolerates(policy, library)
         yield from loss_checks.in_the_arena(policy, cast, ledger)
     else:
