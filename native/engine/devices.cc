@@ -44,7 +44,7 @@ bool add_interface(const Knobs& knobs, const datapath::Interface& interface, Dev
   const std::uint32_t segment = datagram_bytes(knobs, interface.mtu_bytes, address->is_v6());
   const auto train = static_cast<std::uint32_t>(datapath::train_bytes_max(interface, address->is_v6()));
   const bool first = device->places.empty();
-  device->places.push_back({*address, interface.index});
+  device->places.push_back({*address, interface.index, {}, 0, -1});
   device->segment_bytes = first ? segment : std::min(device->segment_bytes, segment);
   device->train_bytes = first ? train : std::min(device->train_bytes, train);
   Device& info = device->info;

@@ -5,21 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/datapath.h"
 #include "native/engine/knobs.h"
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
 
-struct DevicePlace {
-  datapath::SocketAddress address;
-  unsigned interface_index = 0;
-};
-
 struct DeviceState {
   Device info;
-  std::vector<DevicePlace> places;  // one an interface; path i uses places[i % size]
-  std::uint32_t segment_bytes = 0;  // largest datagram its interfaces take, capped as the knob says
+  std::vector<datapath::Place> places;  // one an interface; path i uses places[i % size]
+  std::uint32_t segment_bytes = 0;      // largest datagram its interfaces take, capped as the knob says
   std::uint32_t train_bytes = 0;
 };
 

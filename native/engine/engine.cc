@@ -30,14 +30,14 @@ inline void relax() noexcept {
 
 }  // namespace
 
-Engine::Engine(std::uint32_t id, const EngineConfig& config)
+Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath)
     : id_(id),
       spin_ns_(config.spin_ns),
       stack_(config.stack),
-      datapath_(config.udp),
+      datapath_(std::move(datapath)),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
-  items_.reserve(kTxBatch);
+  for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
 }
 
 Engine::~Engine() {
@@ -46,13 +46,13 @@ Engine::~Engine() {
 }
 
 bool Engine::start(std::string* error) {
-  if (!datapath_.open(error)) return false;
+  if (!datapath_->open(error)) return false;
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (doorbell_ < 0) {
     *error = std::string("no descriptor for an engine's doorbell: ") + std::strerror(errno);
     return false;
   }
-  if (!datapath_.watch(doorbell_)) {
+  if (!datapath_->watch(doorbell_)) {
     *error = std::string("an engine's doorbell cannot be watched: ") + std::strerror(errno);
     return false;
   }
@@ -98,7 +98,7 @@ bool Engine::round() noexcept {
   now_ns_ = now_ns();
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
-  busy |= datapath_.rx_burst(this) != 0;
+  busy |= datapath_->rx_burst(this) != 0;
   if (!stranger_logged_ && stack_.counters().bad_magic + stack_.counters().bad_version != 0) log_stranger();
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   busy |= transmit();
@@ -130,8 +130,8 @@ void Engine::sleep() noexcept {
   if (ring_.empty() && !has_urgent_.load(std::memory_order_seq_cst) && !stopping_.load(std::memory_order_seq_cst)) {
     const std::int64_t due_ns = stack_.poll_timeout();
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
-    if (datapath_.holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
-    datapath_.wait(timeout_ns);
+    if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
+    datapath_->wait(timeout_ns);
     ++wakeups_;
   }
   sleeping_.store(false, std::memory_order_relaxed);
@@ -244,25 +244,10 @@ void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
 }
 
 bool Engine::transmit() noexcept {
-  items_.clear();
-  while (items_.size() < kTxBatch) {
-    wire::TxBurst& burst = bursts_[items_.size()];
-    if (!stack_.poll_transmit(now_ns_, &burst)) break;
-    const bool routed = burst.peer < routes_.size() && burst.path < routes_[burst.peer].size();
-    if (!routed) continue;  // its peer was closed in this very round
-    const Route& route = routes_[burst.peer][burst.path];
-    items_.push_back({&burst, route.port, &route.to});
-  }
-  if (items_.empty()) return false;
-  // Bursts of one port next to each other share a system call. Which port goes first rotates: the last one's bursts
-  // leave later than their send time says, and its path would look slower than the others.
-  const auto ports = static_cast<std::uint32_t>(datapath_.port_count());
-  const std::uint32_t first = static_cast<std::uint32_t>(rounds_sent_++ % ports);
-  std::stable_sort(items_.begin(), items_.end(), [ports, first](const datapath::TxItem& a, const datapath::TxItem& b) {
-    return (a.port + first) % ports < (b.port + first) % ports;
-  });
-  datapath_.tx_burst(items_.data(), items_.size());
-  return true;
+  std::size_t count = 0;
+  while (count < kTxBatch && stack_.poll_transmit(now_ns_, batch_[count])) ++count;
+  if (count != 0) datapath_->tx_burst(batch_, count);
+  return count != 0;
 }
 
 bool Engine::take_events() noexcept {
@@ -317,11 +302,6 @@ void Engine::release(std::uint32_t flow) noexcept {
   stack_.release_flow(flow);
 }
 
-void Engine::set_routes(std::uint32_t peer, std::vector<Route> routes) {
-  if (routes_.size() <= peer) routes_.resize(peer + 1);
-  routes_[peer] = std::move(routes);
-}
-
 void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {
   if (owners_.size() <= flow) {
     owners_.resize(flow + 1);
@@ -339,16 +319,16 @@ std::uint64_t Engine::owner_id(std::uint32_t flow) const noexcept {
 
 EngineCounters Engine::counters() const {
   const core::StackCounters& stack = stack_.counters();
-  const datapath::UdpCounters& udp = datapath_.counters();
-  const datapath::FaultCounters& faults = datapath_.fault_counters();
+  const datapath::DatapathCounters& moved = datapath_->counters();
+  const datapath::FaultCounters& faults = datapath_->fault_counters();
   EngineCounters counters;
-  counters.datagrams_sent = udp.datagrams_sent;
-  counters.datagrams_received = udp.datagrams_received;
+  counters.datagrams_sent = moved.datagrams_sent;
+  counters.datagrams_received = moved.datagrams_received;
   counters.malformed = stack.malformed + stack.bad_magic;
   counters.stray = stack.stray;
   counters.bad_crc = stack.bad_crc;
   counters.bad_version = stack.bad_version;
-  counters.host_drops = udp.host_drops + udp.send_errors;
+  counters.host_drops = moved.host_drops + moved.send_errors;
   counters.injected_loss = faults.lost;
   counters.injected_loss_data = faults.lost_data;
   counters.injected_reorder = faults.reordered;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "native/core/stack.h"
-#include "native/datapath/udp/udp_datapath.h"
+#include "native/datapath/datapath.h"
 #include "native/engine/command_ring.h"
 #include "native/engine/counters.h"
 
@@ -40,19 +40,12 @@ struct Command {
 
 struct EngineConfig {
   core::StackConfig stack;
-  datapath::UdpOptions udp;
   std::int64_t spin_ns = 50'000;
-};
-
-// Where the datagrams of one path of one peer go.
-struct Route {
-  std::uint32_t port = 0;
-  datapath::SocketAddress to;
 };
 
 class Engine final : private datapath::RxSink {
  public:
-  Engine(std::uint32_t id, const EngineConfig& config);
+  Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -72,8 +65,7 @@ class Engine final : private datapath::RxSink {
 
   // Only inside call().
   core::Stack& stack() noexcept { return stack_; }
-  datapath::UdpDatapath& datapath() noexcept { return datapath_; }
-  void set_routes(std::uint32_t peer, std::vector<Route> routes);
+  datapath::Datapath& datapath() noexcept { return *datapath_; }
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
   std::int64_t time_ns() const noexcept { return now_ns_; }
   std::uint64_t owner_id(std::uint32_t flow) const noexcept;
@@ -113,7 +105,7 @@ class Engine final : private datapath::RxSink {
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
   core::Stack stack_;
-  datapath::UdpDatapath datapath_;
+  std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
   std::mutex urgent_mutex_;
   std::vector<Urgent> urgent_;
@@ -126,11 +118,9 @@ class Engine final : private datapath::RxSink {
   std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
   std::vector<bool> let_go_;                             // by flow: its connection has been told
   std::vector<bool> closed_;                             // by flow: the stack is done with it
-  std::vector<std::vector<Route>> routes_;               // by peer, by path
   std::unique_ptr<wire::TxBurst[]> bursts_;
-  std::vector<datapath::TxItem> items_;
+  wire::TxBurst* batch_[kTxBatch];
   bool stranger_logged_ = false, policy_failure_logged_ = false;
-  std::uint64_t rounds_sent_ = 0;
   std::int64_t loops_ = 0, wakeups_ = 0;
   std::thread thread_;
 };

@@ -8,6 +8,16 @@
 
 namespace weft::engine {
 
+namespace {
+
+// On the engine's thread: what reserve_peer() made and nothing was opened on.
+void release_peer(Engine* engine, std::uint32_t index) {
+  engine->datapath().close_link(index);
+  engine->stack().release_peer(index);
+}
+
+}  // namespace
+
 std::uint64_t random_token() noexcept {
   std::uint64_t token = 0;
   while (::getrandom(&token, sizeof token, 0) != sizeof token || token == 0) {
@@ -15,24 +25,19 @@ std::uint64_t random_token() noexcept {
   return token;
 }
 
-bool FlowSetup::open_ports(Engine* engine, std::uint32_t device, std::vector<std::uint32_t>* out, std::string* error) {
-  std::vector<std::uint32_t>& ports = ports_[{engine->id(), device}];
-  bool ok = true;
-  if (ports.empty()) {
-    const std::vector<DevicePlace>& places = (*devices_)[device].places;
-    engine->call([&] {
-      for (std::int64_t i = 0; i < knobs_->paths && ok; ++i) {
-        const DevicePlace& place = places[static_cast<std::size_t>(i) % places.size()];
-        std::uint32_t port = 0;
-        ok = engine->datapath().open_port(place.address, place.interface_index, &port, error);
-        if (ok) ports.push_back(port);
-      }
-    });
-    // Fewer paths than asked for still make a connection; none does not.
-    if (!ports.empty()) ok = true;
-  }
-  *out = ports;
-  return ok;
+// On the engine's thread.
+Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
+  const Status status = engine->stack().reserve_peer(&place->index);
+  if (status != Status::ok) return status;
+  datapath::LinkPlan plan;
+  plan.peer = place->index;
+  plan.device = device;
+  plan.path_count = static_cast<std::uint16_t>(knobs_->paths);
+  plan.places = &(*devices_)[device].places;
+  place->token = random_token();
+  if (engine->datapath().open_link(plan, &place->words, error)) return Status::ok;
+  engine->stack().release_peer(place->index);
+  return Status::out_of_descriptors;
 }
 
 Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
@@ -43,31 +48,24 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint
     flow.key = PeerKey{plan.local_engine, channel, device, remote_device, plan.remote_engine, plan.apart};
     flow.end.engine = plan.local_engine;
     flow.end.remote_engine = plan.remote_engine;
-    std::vector<std::uint32_t> ports;
-    if (!open_ports(flow.engine, device, &ports, error)) {
-      give_back(*out);
-      return Status::out_of_descriptors;
-    }
     const auto [place, fresh] = peers_.try_emplace(flow.key);
     Status status = Status::ok;
     flow.engine->call([&] {
-      core::Stack& stack = flow.engine->stack();
-      if (fresh) status = stack.reserve_peer(&place->second.index);
-      const bool peer_is_new = fresh && status == Status::ok;
-      if (status == Status::ok) status = stack.reserve_flow(&flow.end.flow);
-      if (status != Status::ok && peer_is_new) stack.release_peer(place->second.index);
-      for (const std::uint32_t port : ports) flow.end.ports.push_back(flow.engine->datapath().port_number(port));
+      if (fresh) status = reserve_peer(flow.engine, device, &place->second, error);
+      if (status != Status::ok) return;
+      status = flow.engine->stack().reserve_flow(&flow.end.flow);
+      if (status != Status::ok && fresh) release_peer(flow.engine, place->second.index);
     });
-    if (fresh) place->second.token = random_token();
     if (status != Status::ok) {
       if (fresh) peers_.erase(place);
       give_back(*out);
-      *error = "an engine cannot hold another flow";
+      if (error->empty()) *error = "an engine cannot hold another flow";
       return status;
     }
     ++place->second.reserved;
     flow.end.peer = place->second.index;
     flow.end.peer_token = place->second.token;
+    flow.end.words = place->second.words;
     flow.end.flow_token = random_token();
     out->push_back(std::move(flow));
   }
@@ -89,28 +87,11 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
     if (mtu_bytes > 0)
       out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));
   }
-  for (const DevicePlace& place : state.places) out->addresses.push_back(place.address);
+  for (const datapath::Place& place : state.places) out->addresses.push_back(place.address);
   for (const LocalFlow& flow : flows) {
     out->flows.push_back(flow.end);
     flow.engine->call([&] { out->buffer_bytes = static_cast<std::uint64_t>(flow.engine->datapath().buffer_bytes()); });
   }
-}
-
-std::vector<Route> FlowSetup::make_routes(const LocalFlow& local, const FlowEnd& remote, const Open& open,
-                                          std::uint32_t device, std::size_t path_count) const {
-  const std::vector<std::uint32_t>& ports = ports_.at({local.engine->id(), device});
-  const std::vector<DevicePlace>& places = (*devices_)[device].places;
-  std::vector<Route> routes(path_count);
-  for (std::size_t i = 0; i < path_count; ++i) {
-    routes[i].port = ports[i];
-    routes[i].to = open.addresses[i % open.addresses.size()];
-    routes[i].to.set_port(remote.ports[i]);
-    // A link-local address means nothing without the interface it is on.
-    if (routes[i].to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&routes[i].to.v6.sin6_addr)) {
-      routes[i].to.v6.sin6_scope_id = places[i % places.size()].interface_index;
-    }
-  }
-  return routes;
 }
 
 Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
@@ -122,18 +103,10 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
     return Status::refused;
   }
   const std::uint32_t device = std::get<2>(local.key);
-  const std::size_t path_count = std::min(local.end.ports.size(), remote.ports.size());
-  const bool same_family =
-      !open.addresses.empty() && open.addresses[0].is_v6() == (*devices_)[device].places[0].address.is_v6();
-  if (path_count == 0 || !same_family) {
-    *error = path_count == 0 ? "the peer offers no path" : "the two ends use different address families (knob family)";
-    return Status::refused;
-  }
   core::PeerConfig config;
   config.remote_peer = remote.peer;
   config.remote_token = remote.peer_token;
   config.local_token = place.token;
-  config.path_count = static_cast<std::uint16_t>(path_count);
   config.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
   const std::uint32_t train = std::min((*devices_)[device].train_bytes, open.train_bytes);
   config.train_bytes_max = std::max(train, segment_bytes);
@@ -143,15 +116,19 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   config.payload_crc = open.payload_crc || knobs_->payload_crc == CrcMode::on ||
                        (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
   Status status = Status::ok;
-  std::vector<Route> routes = make_routes(local, remote, open, device, path_count);
   local.engine->call([&] {
-    status = local.engine->stack().open_peer(place.index, config);
-    if (status == Status::ok) local.engine->set_routes(place.index, std::move(routes));
+    datapath::Datapath& datapath = local.engine->datapath();
+    const datapath::FarEnds theirs{&open.addresses, &remote.words};
+    if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
+      status = local.engine->stack().open_peer(place.index, config);
+    } else {
+      status = Status::refused;
+    }
   });
   place.open = status == Status::ok;
   place.remote_index = remote.peer;
   place.remote_token = remote.peer_token;
-  if (status != Status::ok) *error = "the paths to the peer cannot be opened";
+  if (status != Status::ok && error->empty()) *error = "the paths to the peer cannot be opened";
   return status;
 }
 
@@ -208,7 +185,7 @@ void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
     const bool last = place != peers_.end() && --place->second.reserved == 0 && !place->second.open;
     flow.engine->call([&] {
       flow.engine->stack().release_flow(flow.end.flow);
-      if (last) flow.engine->stack().release_peer(place->second.index);
+      if (last) release_peer(flow.engine, place->second.index);
     });
     if (last) peers_.erase(place);
   }
@@ -226,8 +203,9 @@ void FlowSetup::forget(std::uint64_t channel) {
     engine->call([&] {
       if (opened) {
         engine->stack().fail_peer(engine->time_ns(), index, Status::peer_dead);
+        engine->datapath().close_link(index);
       } else {
-        engine->stack().release_peer(index);
+        release_peer(engine, index);
       }
     });
     place = peers_.erase(place);

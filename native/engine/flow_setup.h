@@ -59,21 +59,18 @@ class FlowSetup {
     std::uint64_t token = 0;
     std::uint32_t remote_index = 0;
     std::uint64_t remote_token = 0;
+    std::string words;           // of our datapath, for its peer
     std::uint32_t reserved = 0;  // flows that are neither open nor given back
     bool open = false;
   };
-  // Our data ports of a device on an engine, opened when first needed.
-  bool open_ports(Engine* engine, std::uint32_t device, std::vector<std::uint32_t>* out, std::string* error);
+  Status reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::string* error);
-  std::vector<Route> make_routes(const LocalFlow& local, const FlowEnd& remote, const Open& open, std::uint32_t device,
-                                 std::size_t path_count) const;
 
   const Knobs* knobs_;
   std::vector<std::unique_ptr<Engine>>* engines_;
   const std::vector<DeviceState>* devices_;
   std::map<PeerKey, PeerPlace> peers_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> ports_;  // by engine and device
 };
 
 std::uint64_t random_token() noexcept;

@@ -51,10 +51,10 @@ class Reader {
     get(&value);
     *out = value != 0;
   }
-  void get_text(std::string* out) {
+  void get_text(std::string* out, std::size_t most = 0xFFFF) {
     std::uint16_t size = 0;
     get(&size);
-    if (bytes_.size() - at_ < size) return fail();
+    if (bytes_.size() - at_ < size || size > most) return fail();
     out->assign(bytes_, at_, size);
     at_ += size;
   }
@@ -109,8 +109,7 @@ void put_flow(Writer* writer, const FlowEnd& flow) {
   writer->put(flow.peer_token);
   writer->put(flow.flow);
   writer->put(flow.flow_token);
-  writer->put(static_cast<std::uint16_t>(flow.ports.size()));
-  for (const std::uint16_t port : flow.ports) writer->put(port);
+  writer->put_text(flow.words);
 }
 
 void get_flow(Reader* reader, FlowEnd* flow) {
@@ -120,8 +119,7 @@ void get_flow(Reader* reader, FlowEnd* flow) {
   reader->get(&flow->peer_token);
   reader->get(&flow->flow);
   reader->get(&flow->flow_token);
-  flow->ports.resize(reader->count(core::kMaxPaths));
-  for (std::uint16_t& port : flow->ports) reader->get(&port);
+  reader->get_text(&flow->words, kWordsBytesMax);
 }
 
 }  // namespace

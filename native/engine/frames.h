@@ -13,12 +13,13 @@
 namespace weft::engine {
 
 // Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
-inline constexpr std::uint16_t kControlVersion = 1;
+inline constexpr std::uint16_t kControlVersion = 2;
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;
 inline constexpr std::size_t kStripesMax = 16;
 inline constexpr std::size_t kAddressesMax = 64;
+inline constexpr std::size_t kWordsBytesMax = 3072;
 
 enum class FrameType : std::uint16_t {
   hello = 1,
@@ -53,18 +54,17 @@ struct FlowEnd {
   std::uint64_t peer_token = 0;
   std::uint32_t flow = 0;
   std::uint64_t flow_token = 0;
-  std::vector<std::uint16_t> ports;  // by path
+  std::string words;  // of its datapath, about its ends of the paths
 };
 
 struct Open {
   std::uint64_t dial = 0;
-  std::uint64_t listener =
-      0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0  // open: who is to accept; reply: 0
-  std::uint32_t status = 0;  // reply: a Status
+  std::uint64_t listener = 0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0
+  std::uint32_t status = 0;    // reply: a Status
   std::uint32_t device = 0;
   std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force
   std::uint32_t train_bytes = 0;
-  std::uint64_t buffer_bytes = 0;  // of one of its data sockets
+  std::uint64_t buffer_bytes = 0;  // that its end of a path holds
   bool payload_crc = false;
   std::uint64_t eager_bytes = 0;  // this end's limits; the smaller of both ends' are in force
   std::uint64_t eager_slots = 0;

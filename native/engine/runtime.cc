@@ -17,6 +17,7 @@
 
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
+#include "native/engine/datapath_choice.h"
 #include "native/engine/handle.h"
 #include "native/engine/log.h"
 #include "native/engine/policy_board.h"
@@ -147,10 +148,11 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
  private:
   bool valid(int device, std::string* error) const;
   std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
-  EngineConfig engine_config(std::uint32_t id) const;
+  EngineConfig engine_config() const;
 
   const Knobs knobs_;
   mutable Notifier notifier_;
+  DatapathChoice datapath_;
   std::vector<DeviceState> device_states_;
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<Engine>> engines_;
@@ -160,18 +162,9 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Recorder> recorder_;
 };
 
-EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
+EngineConfig RuntimeImpl::engine_config() const {
   EngineConfig config;
   config.spin_ns = knobs_.spin_ns;
-  config.udp.socket_buffer_bytes = knobs_.socket_buffer_bytes;
-  config.udp.ecn = knobs_.ecn != 0;
-  config.udp.faults.seed = static_cast<std::uint64_t>(knobs_.fault_seed) * 1'000'003 + id;
-  config.udp.faults.loss = knobs_.fault_loss;
-  config.udp.faults.reorder = knobs_.fault_reorder;
-  config.udp.faults.duplicate = knobs_.fault_duplicate;
-  config.udp.faults.corrupt = knobs_.fault_corrupt;
-  std::string unused;  // check_knobs has seen it
-  static_cast<void>(read_paths(knobs_.fault_paths, &config.udp.faults.ports, &unused));
   core::StackConfig& stack = config.stack;
   stack.seed = random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
@@ -192,14 +185,14 @@ EngineConfig RuntimeImpl::engine_config(std::uint32_t id) const {
 Status RuntimeImpl::start(std::string* error) {
   set_log_level(knobs_.log_level);
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
-  if (!find_devices(knobs_, &device_states_, error)) return Status::address_unavailable;
+  if (!choose_datapath(knobs_, &datapath_, &device_states_, error)) return Status::address_unavailable;
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
   const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
   const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
-    engines_.push_back(std::make_unique<Engine>(id, engine_config(id)));
+    engines_.push_back(std::make_unique<Engine>(id, engine_config(), make_datapath(knobs_, datapath_, id)));
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
   if (!knobs_.record_file.empty()) {
@@ -333,14 +326,14 @@ EngineCounters RuntimeImpl::counters() const {
 
 std::string RuntimeImpl::summary() const {
   std::ostringstream text;
-  text << "udp, " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ") << knobs_.paths
-       << " paths, devices";
+  text << datapath_.summary << ", " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ")
+       << knobs_.paths << " paths, devices";
   for (const DeviceState& device : device_states_) {
     text << ' ' << device.info.name << " (" << device.info.address << ", segments of " << device.segment_bytes << " B)";
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
-  if (engine_config(0).udp.faults.any()) text << ", FAULTS INJECTED";
+  if (fault_rates(knobs_, 0).any()) text << ", FAULTS INJECTED";
   return text.str();
 }
 

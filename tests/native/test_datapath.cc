@@ -57,20 +57,37 @@ SocketAddress loopback(bool v6) {
   return address;
 }
 
+// One path from each to the other, over loopback.
+struct Ends {
+  explicit Ends(bool v6) {
+    places[0].address = loopback(v6);
+    addresses[0] = loopback(v6);
+    std::string error;
+    CHECK(a.open(&error) && b.open(&error));
+    CHECK(a.open_link({0, 0, 1, &places}, &words_of_a, &error));
+    CHECK(b.open_link({0, 0, 1, &places}, &words_of_b, &error));
+    std::uint16_t paths = 0;
+    CHECK(a.connect_link(0, {&addresses, &words_of_b}, &paths, &error));
+    CHECK_EQUAL(paths, 1u);
+  }
+  std::uint16_t port_of_b() const {
+    return static_cast<std::uint16_t>(static_cast<std::uint8_t>(words_of_b[1]) |
+                                      static_cast<std::uint8_t>(words_of_b[2]) << 8);
+  }
+  std::vector<Place> places{1};
+  std::vector<SocketAddress> addresses{1};
+  std::string words_of_a, words_of_b;
+  UdpDatapath a{{}}, b{{}};
+};
+
 void carry(bool v6, std::uint16_t count, std::uint32_t bytes, std::uint32_t last_bytes) {
-  UdpDatapath a({}), b({});
-  std::string error;
-  std::uint32_t port_a = 0, port_b = 0;
-  CHECK(a.open(&error) && b.open(&error));
-  CHECK(a.open_port(loopback(v6), 1, &port_a, &error));
-  CHECK(b.open_port(loopback(v6), 1, &port_b, &error));
-  SocketAddress to = loopback(v6);
-  to.set_port(b.port_number(port_b));
+  Ends ends(v6);
+  UdpDatapath &a = ends.a, &b = ends.b;
   std::vector<std::uint8_t> payload(std::size_t{count} * bytes);
   for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
   const auto burst = burst_of(payload, count, bytes, last_bytes);
-  const TxItem item{burst.get(), port_a, &to};
-  a.tx_burst(&item, 1);
+  wire::TxBurst* const bursts[] = {burst.get()};
+  a.tx_burst(bursts, 1);
   CHECK_EQUAL(a.counters().datagrams_sent, count);
   Sink sink;
   for (int i = 0; i < 1000 && sink.datagrams.size() < count; ++i) {
@@ -99,17 +116,14 @@ TEST(udp__a_train_arrives_as_it_left) {
 }
 
 TEST(udp__marks_come_through) {
-  UdpDatapath a({}), b({});
-  std::string error;
-  std::uint32_t port_a = 0, port_b = 0;
-  CHECK(a.open(&error) && b.open(&error));
-  CHECK(a.open_port(loopback(false), 1, &port_a, &error) && b.open_port(loopback(false), 1, &port_b, &error));
+  Ends ends(false);
+  UdpDatapath& b = ends.b;
   // A sender of its own that marks what a congested switch would mark.
   const int marker = ::socket(AF_INET, SOCK_DGRAM, 0);
   const int congested = 3;
   CHECK(::setsockopt(marker, IPPROTO_IP, IP_TOS, &congested, sizeof congested) == 0);
   SocketAddress to = loopback(false);
-  to.set_port(b.port_number(port_b));
+  to.set_port(ends.port_of_b());
   const char bytes[] = "any bytes do";
   CHECK(::sendto(marker, bytes, sizeof bytes, 0, &to.any, to.bytes()) > 0);
   ::close(marker);
@@ -132,13 +146,33 @@ TEST(udp__marks_come_through) {
 
 TEST(udp__an_address_that_is_not_ours_is_an_error) {
   UdpDatapath datapath({});
-  std::string error;
-  std::uint32_t port = 0;
+  std::string error, words;
   CHECK(datapath.open(&error));
-  SocketAddress foreign = loopback(false);
-  foreign.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, for documentation
-  CHECK(!datapath.open_port(foreign, 1, &port, &error));
+  std::vector<Place> places(1);
+  places[0].address = loopback(false);
+  places[0].address.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, for documentation
+  CHECK(!datapath.open_link({0, 0, 8, &places}, &words, &error));
   CHECK(error.find("192.0.2.1") != std::string::npos);
+}
+
+TEST(udp__what_a_peer_says_of_its_ends_is_checked) {
+  Ends ends(false);
+  std::vector<SocketAddress> none, other{loopback(true)};
+  std::uint16_t paths = 0;
+  for (const std::string& words : {std::string(), std::string("u"), std::string("u1"), std::string(600, 'u')}) {
+    std::string error;
+    CHECK(!ends.b.connect_link(0, {&ends.addresses, &words}, &paths, &error));
+    CHECK(!error.empty());
+  }
+  std::string foreign = ends.words_of_a;
+  foreign[0] = 'v';
+  std::string error;
+  CHECK(!ends.b.connect_link(0, {&ends.addresses, &foreign}, &paths, &error));
+  CHECK(error.find("WEFT_DATAPATH") != std::string::npos);
+  CHECK(!ends.b.connect_link(0, {&none, &ends.words_of_a}, &paths, &error));
+  CHECK(!ends.b.connect_link(0, {&other, &ends.words_of_a}, &paths, &error));
+  CHECK(!ends.b.connect_link(7, {&ends.addresses, &ends.words_of_a}, &paths, &error));
+  CHECK(ends.b.connect_link(0, {&ends.addresses, &ends.words_of_a}, &paths, &error));
 }
 
 TEST(interfaces__loopback_is_there) {

@@ -30,7 +30,7 @@ Open sample_open() {
     open.flows[i].remote_engine = static_cast<std::uint16_t>(i + 1);
     open.flows[i].peer_token = 100u + i;
     open.flows[i].flow_token = 200u + i;
-    open.flows[i].ports = {1, 2, static_cast<std::uint16_t>(60'000 + i)};
+    open.flows[i].words = "u" + std::string(300, static_cast<char>(i));
   }
   return open;
 }
@@ -56,7 +56,7 @@ TEST(frames__open_survives) {
   CHECK_EQUAL(back.addresses[0].text(), "127.0.0.1");
   CHECK_EQUAL(back.addresses[1].text(), "::1");
   CHECK_EQUAL(back.flows.size(), 3u);
-  CHECK_EQUAL(back.flows[2].ports[2], 60'002);
+  CHECK(back.flows[2].words == sample_open().flows[2].words);
   CHECK_EQUAL(back.flows[1].flow_token, 201u);
 }
 

@@ -1,4 +1,4 @@
-// Opening and waiting; sending is in udp_tx.cc, receiving in udp_rx.cc.
+// Opening and waiting; sending is in udp_tx.cc, receiving in udp_rx.cc, the ends of paths in udp_link.cc.
 // What the kernel refuses is either named in an error or, where the transport works without, done without.
 #include "native/datapath/udp/udp_datapath.h"
 
@@ -73,18 +73,17 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   return true;
 }
 
-bool UdpDatapath::open_port(const SocketAddress& local, unsigned interface_index, std::uint32_t* port,
-                            std::string* error) {
+bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string* error) {
   Port made;
-  made.v6 = local.is_v6();
-  made.descriptor = ::socket(local.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  made.v6 = place.address.is_v6();
+  made.descriptor = ::socket(place.address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made.descriptor < 0) {
     *error = complaint("no socket for a path");
     return false;
   }
-  SocketAddress bound = local;
+  SocketAddress bound = place.address;
   bound.set_port(0);
-  if (bound.is_v6() && IN6_IS_ADDR_LINKLOCAL(&bound.v6.sin6_addr)) bound.v6.sin6_scope_id = interface_index;
+  if (bound.is_v6() && IN6_IS_ADDR_LINKLOCAL(&bound.v6.sin6_addr)) bound.v6.sin6_scope_id = place.interface_index;
   socklen_t length = bound.bytes();
   epoll_event event{};
   event.events = EPOLLIN;
@@ -94,7 +93,7 @@ bool UdpDatapath::open_port(const SocketAddress& local, unsigned interface_index
                      ::getsockname(made.descriptor, &bound.any, &length) == 0 &&
                      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
   if (!ready) {
-    if (error->empty()) *error = complaint(("cannot bind a path to " + local.text()).c_str());
+    if (error->empty()) *error = complaint(("cannot bind a path to " + place.address.text()).c_str());
     ::close(made.descriptor);
     return false;
   }

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "native/datapath/faults.h"
-#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/datapath.h"
 
 struct mmsghdr;
 struct iovec;
@@ -21,47 +21,31 @@ struct UdpOptions {
   FaultRates faults;
 };
 
-struct UdpCounters {
-  std::int64_t datagrams_sent = 0;
-  std::int64_t datagrams_received = 0;
-  std::int64_t send_errors = 0;  // datagrams the kernel did not take: they count as lost on this host
-  std::int64_t host_drops = 0;   // dropped by a full receive buffer of ours
-  std::int64_t calls = 0;
-};
-
-struct TxItem {
-  const wire::TxBurst* burst;
-  std::uint32_t port;
-  const SocketAddress* to;
-};
-
-class UdpDatapath {
+class UdpDatapath final : public Datapath {
  public:
   explicit UdpDatapath(const UdpOptions& options);
-  ~UdpDatapath();
+  ~UdpDatapath() override;
   UdpDatapath(const UdpDatapath&) = delete;
   UdpDatapath& operator=(const UdpDatapath&) = delete;
 
-  // False with `error` set when the receive buffers cannot be had.
-  bool open(std::string* error);
-  // Binds a socket to `local` (its port is ignored: any). The index is what datagrams are tagged with.
-  bool open_port(const SocketAddress& local, unsigned interface_index, std::uint32_t* port, std::string* error);
-  std::size_t port_count() const noexcept { return ports_.size(); }
-  std::uint16_t port_number(std::uint32_t port) const noexcept { return ports_[port].number; }
-  // Payload bytes the kernel holds for this port before it drops; the kernel counts twice what a datagram brings.
-  std::int64_t buffer_bytes() const noexcept { return buffer_bytes_; }
+  bool open(std::string* error) override;
+  char kind() const noexcept override { return 'u'; }
+  // Sockets belong to the device: all its peers share them. The words are their port numbers.
+  bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
+  bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
+  void close_link(std::uint32_t peer) noexcept override;
+  // Payload bytes the kernel holds for a port before it drops; the kernel counts twice what a datagram brings.
+  std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_; }
 
-  // Hands the bursts to the kernel, which has copied them when this returns. Runs of one port share a system call.
-  void tx_burst(const TxItem* items, std::size_t count);
-  // Passes on what has arrived, at most a few trains a port. Returns the datagrams seen.
-  std::size_t rx_burst(RxSink* sink);
-  // Sleeps until a port or `wake_descriptor` (see watch) is readable, or the time is over (< 0: for ever).
-  void wait(std::int64_t timeout_ns);
-  bool watch(int descriptor);
-  bool holds_datagrams() const noexcept { return faults_.holds(); }
+  // The kernel has copied everything when this returns. Runs of one port share a system call.
+  void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
+  std::size_t rx_burst(RxSink* sink) override;
+  void wait(std::int64_t timeout_ns) override;
+  bool watch(int descriptor) override;
+  bool holds_datagrams() const noexcept override { return faults_.holds(); }
 
-  const UdpCounters& counters() const noexcept { return counters_; }
-  const FaultCounters& fault_counters() const noexcept { return faults_.counters(); }
+  const DatapathCounters& counters() const noexcept override { return counters_; }
+  const FaultCounters& fault_counters() const noexcept override { return faults_.counters(); }
 
  private:
   struct Port {
@@ -71,20 +55,40 @@ class UdpDatapath {
     bool trains = true;            // until the kernel refuses one
     std::uint32_t drops_seen = 0;  // SO_RXQ_OVFL's running count
   };
+  // Where the datagrams of one path of one peer go.
+  struct Route {
+    std::uint32_t port = 0;
+    SocketAddress to;
+  };
+  struct Item {
+    const wire::TxBurst* burst;
+    const Route* route;
+  };
+  struct Link {
+    std::uint32_t device = 0;
+    const std::vector<Place>* places = nullptr;
+    std::vector<Route> routes;  // by path; empty until connected
+  };
   struct Staging;
-  void send_run(const TxItem* items, std::size_t count);
-  void send_singly(const TxItem& item);
+  // Binds a socket to the place's address, at any port. The index is what datagrams are tagged with.
+  bool open_port(const Place& place, std::uint32_t* port, std::string* error);
+  bool set_options(int descriptor, bool v6, std::string* error);
+  void send_run(const Item* items, std::size_t count);
+  void send_singly(const Item& item);
   std::size_t receive(std::uint32_t index, RxSink* sink);
   void split(std::uint32_t index, const std::uint8_t* at, std::size_t bytes, std::size_t stride, bool marked,
              RxSink* sink);
-  bool set_options(int descriptor, bool v6, std::string* error);
 
   UdpOptions options_;
   FaultInjector faults_;
-  UdpCounters counters_;
+  DatapathCounters counters_;
   std::vector<Port> ports_;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> device_ports_;  // by path
+  std::vector<Link> links_;                                           // by peer
+  std::vector<Item> items_;                                           // of the call in progress
   std::unique_ptr<Staging> staging_;
   std::int64_t buffer_bytes_ = 0;
+  std::uint64_t rounds_sent_ = 0;
   int epoll_ = -1;
 };
 

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -22,9 +23,9 @@ std::size_t fill_vectors(const wire::TxBurst& burst, std::size_t from, std::size
   return used;
 }
 
-void fill_address(const TxItem& item, msghdr* header) {
-  header->msg_name = const_cast<SocketAddress*>(item.to);
-  header->msg_namelen = item.to->bytes();
+void fill_address(const SocketAddress& to, msghdr* header) {
+  header->msg_name = const_cast<SocketAddress*>(&to);
+  header->msg_namelen = to.bytes();
 }
 
 void fill_segment_size(std::uint32_t datagram_bytes, char* control, msghdr* header) {
@@ -46,24 +47,36 @@ void wait_writable(int descriptor) {
 
 }  // namespace
 
-void UdpDatapath::tx_burst(const TxItem* items, std::size_t count) {
-  std::size_t begin = 0;
-  while (begin < count) {
-    std::size_t end = begin + 1;
-    while (end < count && end - begin < kTxMessages && items[end].port == items[begin].port) ++end;
-    send_run(items + begin, end - begin);
-    begin = end;
+void UdpDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
+  items_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const wire::TxBurst& burst = *bursts[i];
+    const bool routed = burst.peer < links_.size() && burst.path < links_[burst.peer].routes.size();
+    if (routed) items_.push_back({&burst, &links_[burst.peer].routes[burst.path]});
+  }
+  // Bursts of one port next to each other share a system call. Which port goes first rotates: the last one's bursts
+  // leave later than their send time says, and its path would look slower than the others.
+  const auto ports = static_cast<std::uint32_t>(ports_.size());
+  const std::uint32_t first = ports == 0 ? 0 : static_cast<std::uint32_t>(rounds_sent_++ % ports);
+  std::stable_sort(items_.begin(), items_.end(), [ports, first](const Item& a, const Item& b) {
+    return (a.route->port + first) % ports < (b.route->port + first) % ports;
+  });
+  for (std::size_t begin = 0, end; begin < items_.size(); begin = end) {
+    for (end = begin + 1; end < items_.size() && end - begin < kTxMessages; ++end) {
+      if (items_[end].route->port != items_[begin].route->port) break;
+    }
+    send_run(items_.data() + begin, end - begin);
   }
 }
 
-void UdpDatapath::send_run(const TxItem* items, std::size_t count) {
-  Port& port = ports_[items[0].port];
+void UdpDatapath::send_run(const Item* items, std::size_t count) {
+  Port& port = ports_[items[0].route->port];
   Staging& staging = *staging_;
   for (std::size_t i = 0; i < count; ++i) {
     const wire::TxBurst& burst = *items[i].burst;
     msghdr& header = staging.tx_headers[i].msg_hdr;
     header = msghdr{};
-    fill_address(items[i], &header);
+    fill_address(items[i].route->to, &header);
     header.msg_iov = staging.tx_vectors[i];
     header.msg_iovlen = fill_vectors(burst, 0, burst.count, staging.tx_vectors[i]);
     if (burst.count > 1) fill_segment_size(burst.datagram_bytes, staging.tx_control[i], &header);
@@ -100,12 +113,12 @@ void UdpDatapath::send_run(const TxItem* items, std::size_t count) {
   }
 }
 
-void UdpDatapath::send_singly(const TxItem& item) {
-  const Port& port = ports_[item.port];
+void UdpDatapath::send_singly(const Item& item) {
+  const Port& port = ports_[item.route->port];
   for (std::size_t i = 0; i < item.burst->count; ++i) {
     msghdr header{};
     iovec vectors[2];
-    fill_address(item, &header);
+    fill_address(item.route->to, &header);
     header.msg_iov = vectors;
     header.msg_iovlen = fill_vectors(*item.burst, i, 1, vectors);
     ++counters_.calls;

@@ -1,0 +1,83 @@
+// What an engine asks of whatever moves its datagrams: the ends of a peer's paths, bursts out, datagrams in, sleep.
+// A datapath decides nothing: which path, what again and how fast was decided before a burst reaches it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "native/datapath/faults.h"
+#include "native/datapath/udp/interfaces.h"
+
+namespace weft::datapath {
+
+// One network interface of a device, or one port of an RDMA device and the interface that it belongs to.
+struct Place {
+  SocketAddress address;
+  unsigned interface_index = 0;
+  std::string rdma_device;  // empty: sockets only
+  std::uint8_t rdma_port = 0;
+  int gid_index = -1;
+};
+
+// Our ends of the paths to one peer.
+struct LinkPlan {
+  std::uint32_t peer = 0;  // the engine's index of it
+  std::uint32_t device = 0;
+  std::uint16_t path_count = 0;
+  const std::vector<Place>* places = nullptr;  // of the device; path i uses places[i % size]
+};
+
+// What the peer said of its ends: addresses of its device, and words that only a datapath of the same kind reads.
+struct FarEnds {
+  const std::vector<SocketAddress>* addresses = nullptr;
+  const std::string* words = nullptr;
+};
+
+struct DatapathCounters {
+  std::int64_t datagrams_sent = 0;
+  std::int64_t datagrams_received = 0;
+  std::int64_t send_errors = 0;  // datagrams that were not taken: they count as lost on this host
+  std::int64_t host_drops = 0;   // dropped by a full receive buffer of ours
+  std::int64_t calls = 0;        // system calls, or doorbells
+  std::int64_t foreign = 0;      // completions that name nothing we know
+  std::int64_t ends_failed = 0;  // ends of paths that broke (queue pairs in error)
+  std::int64_t ends_mended = 0;  // and work again
+};
+
+class Datapath {
+ public:
+  virtual ~Datapath() = default;
+
+  // False with `error` set to one line that says what to do.
+  virtual bool open(std::string* error) = 0;
+  // Words that begin with it are of this kind.
+  virtual char kind() const noexcept = 0;
+
+  // Setting up; on the engine's thread. Fewer paths than planned still make a link; none does not.
+  virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
+  // `path_count`: of the paths that both ends have.
+  virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
+                            std::string* error) = 0;
+  virtual void close_link(std::uint32_t peer) noexcept = 0;
+  // Bytes in flight on a path that this end holds before it drops.
+  virtual std::int64_t buffer_bytes() const noexcept = 0;
+
+  // Takes the bursts; headers are copied when this returns. Payload too, but where memory is registered: then until
+  // the message is acknowledged. A burst to a link that is closed is dropped.
+  virtual void tx_burst(wire::TxBurst* const* bursts, std::size_t count) = 0;
+  // Passes on what has arrived, at most a few bursts a path. Returns the datagrams seen.
+  virtual std::size_t rx_burst(RxSink* sink) = 0;
+  // Sleeps until a datagram or a watched descriptor is there, or the time is over (< 0: for ever).
+  virtual void wait(std::int64_t timeout_ns) = 0;
+  virtual bool watch(int descriptor) = 0;
+  virtual bool holds_datagrams() const noexcept = 0;
+
+  virtual const DatapathCounters& counters() const noexcept = 0;
+  virtual const FaultCounters& fault_counters() const noexcept = 0;
+};
+
+// The first complaint about words of another kind is the operator's to read.
+inline std::string kind_mismatch() { return "the two ends use different datapaths: give both the same WEFT_DATAPATH"; }
+
+}  // namespace weft::datapath

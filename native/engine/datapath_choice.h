@@ -1,0 +1,27 @@
+// Which datapath moves the datagrams of this process: the knob `datapath`, and what the host can do.
+// Opens nothing that outlives the question.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/engine/devices.h"
+
+namespace weft::engine {
+
+// What every engine of the process uses, decided once.
+struct DatapathChoice {
+  bool verbs = false;
+  std::string summary = "udp";  // for the log: "udp", "verbs UC"
+};
+
+datapath::FaultRates fault_rates(const Knobs& knobs, std::uint32_t engine);
+
+// Finds the devices and decides how to reach them. False with `error` when there is no way as the knobs want it.
+bool choose_datapath(const Knobs& knobs, DatapathChoice* choice, std::vector<DeviceState>* devices, std::string* error);
+
+std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,
+                                                  std::uint32_t engine);
+
+}  // namespace weft::engine
