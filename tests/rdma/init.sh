@@ -1,0 +1,33 @@
+#!/bin/sh
+# Decides what the guest's root is: the host's own, read only over 9p, under a layer in memory.
+# Never touches a network; that is start.sh, which comes from the run and not from the image.
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+while read -r module; do
+  insmod "/modules/$module" || echo "init: no $module"
+done < /modules/order
+
+# Nobody writes to the host's files through the guest, so it may keep what it has read (loose);
+# 500 KiB is the most that one request of this transport carries.
+ninep=trans=virtio,version=9p2000.L,msize=512000
+mount -t 9p -o "ro,noatime,cache=loose,$ninep" root /below
+mount -t tmpfs -o size=75% memory /memory
+mkdir /memory/upper /memory/work
+mount -t overlay -o lowerdir=/below,upperdir=/memory/upper,workdir=/memory/work overlay /merged
+
+for tree in proc sys dev; do
+  mount --move /$tree /merged/$tree
+done
+ln -s /proc/self/fd /merged/dev/fd # bash opens its process substitutions there
+for stream in stdin:0 stdout:1 stderr:2; do
+  ln -s "/proc/self/fd/${stream#*:}" "/merged/dev/${stream%:*}"
+done
+mkdir -p /merged/dev/pts /merged/dev/shm
+mount -t devpts devpts /merged/dev/pts
+mount -t tmpfs shm /merged/dev/shm
+mount -t tmpfs run /merged/run
+mkdir /merged/run/control
+mount -t 9p -o "cache=none,$ninep" control /merged/run/control
+exec switch_root /merged /bin/bash /run/control/start.sh
