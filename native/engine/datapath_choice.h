@@ -13,7 +13,9 @@ namespace weft::engine {
 // What every engine of the process uses, decided once.
 struct DatapathChoice {
   bool verbs = false;
-  std::string summary = "udp";  // for the log: "udp", "verbs UC"
+  std::int32_t verbs_mode = 0;      // a VerbsMode
+  std::uint32_t segment_bytes = 0;  // the largest of any device
+  std::string summary = "udp";      // for the log: "udp", "verbs UC"
 };
 
 datapath::FaultRates fault_rates(const Knobs& knobs, std::uint32_t engine);

@@ -82,7 +82,8 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
       knobs_->payload_crc == CrcMode::on || (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
-  if (to != nullptr) {
+  const bool over_sockets = state.places.front().rdma_device.empty();  // a route's MTU is that of sockets
+  if (to != nullptr && over_sockets) {
     const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
     if (mtu_bytes > 0)
       out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));

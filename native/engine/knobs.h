@@ -14,6 +14,8 @@ namespace weft::engine {
 // The words of each are the texts of its CHOICE rows, in the same order.
 enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
 enum class CrcMode : std::int32_t { automatic, on, off };
+enum class DatapathKind : std::int32_t { udp, verbs, automatic };
+enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
 // The variable of a row is WEFT_ and the field in upper case. `wild` lists values that a randomised run may draw.
@@ -26,6 +28,23 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(interfaces, "", "lo",                                                                                          \
     "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: every interface "       \
     "that is up and has an address, lo only when there is no other")                                                  \
+  CHOICE(datapath, DatapathKind, udp, "udp|verbs|auto", "udp,auto",                                                   \
+    "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
+  TEXT(rdma_devices, "", "",                                                                                          \
+    "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
+    "device; empty: every active port")                                                                               \
+  CHOICE(rdma_mode, RdmaMode, automatic, "auto|uc|rc|ud", "uc,rc,ud",                                                 \
+    "Transport of the queue pairs; auto: the first of UC, RC, UD that the device can do")                             \
+  INTEGER(rdma_mtu_bytes, "bytes", 0, 256, 4096, true, "1024",                                                        \
+    "Largest packet of a queue pair; 0: what the port has active")                                                    \
+  INTEGER(rdma_slots, "count", 2048, 64, 65536, false, "64,4096",                                                     \
+    "Segments that an engine can hold in registered memory for a port, in each direction")                            \
+  INTEGER(rdma_traffic_class, "class", 0, 0, 255, false, "96",                                                        \
+    "Traffic class of RoCE packets: the DSCP in its upper six bits")                                                  \
+  INTEGER(rdma_service_level, "level", 0, 0, 15, false, "3",                                                          \
+    "Service level of RDMA packets")                                                                                  \
+  INTEGER(rdma_spread_ports, "switch", 1, 0, 1, false, "0",                                                           \
+    "1: every path has a flow label of its own, which RoCE v2 turns into a UDP source port for ECMP to spread")       \
   CHOICE(family, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                             \
     "Address family of control and data sockets")                                                                     \
   INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
@@ -33,7 +52,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
     "Engine threads of the process; 0: a quarter of the usable cores, 1 to 8")                                        \
   INTEGER(paths, "count", 8, 1, 256, false, "1,2,3,64,256",                                                           \
-    "Paths to each peer, one UDP port pair each")                                                                     \
+    "Paths to each peer, one UDP port pair or queue pair each")                                                         \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
@@ -86,6 +105,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Injected duplication per datagram")                                                                              \
   REAL(fault_corrupt, "probability", 0.0, 0.0, 0.9, "0.001,0.02",                                                     \
     "Injected bit errors per datagram")                                                                               \
+  REAL(fault_qp_error, "probability", 0.0, 0.0, 0.9, "0.001",                                                         \
+    "Injected failures of queue pairs, per burst: each is moved to its error state")                                  \
   TEXT(fault_paths, "", "0,1",                                                                                        \
     "Paths on which faults are injected, as in 0,3: those of the receiving end's ports; empty: all")                  \
   INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \

@@ -1,0 +1,32 @@
+// The functions of libibverbs that we call, found at run time: without the library there is no verbs datapath, and
+// nothing else is missing. What verbs.h defines inline (posting, polling) needs no entry: it goes through the context.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <string>
+
+namespace weft::datapath {
+
+// Each entry has the name and the type of its function.
+#define WEFT_IBV_FUNCTIONS(X)                                                                                          \
+  X(get_device_list)                                                                                                   \
+  X(free_device_list)                                                                                                  \
+  X(get_device_name) X(open_device) X(close_device) X(query_device) X(query_gid) X(alloc_pd) X(dealloc_pd) X(dereg_mr) \
+      X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events)       \
+          X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(query_qp) X(destroy_qp) X(create_ah) X(destroy_ah)  \
+              X(get_async_event) X(ack_async_event) X(wc_status_str) X(event_type_str)
+
+struct Ibv {
+#define WEFT_IBV_POINTER(name) decltype(&::ibv_##name) name = nullptr;
+  WEFT_IBV_FUNCTIONS(WEFT_IBV_POINTER)
+#undef WEFT_IBV_POINTER
+  // Macros of verbs.h hide these two: their symbols' own types.
+  struct ibv_mr* (*reg_mr)(struct ibv_pd*, void*, std::size_t, int) = nullptr;
+  int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
+};
+
+// The library, loaded once; null with `error` saying what to install.
+const Ibv* load_ibv(std::string* error);
+
+}  // namespace weft::datapath

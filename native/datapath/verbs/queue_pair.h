@@ -1,0 +1,82 @@
+// One queue pair and its way through the states: made, joined with a far end, broken, mended, gone.
+// Posts nothing and polls nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "native/datapath/verbs/ibv.h"
+
+namespace weft::datapath {
+
+enum class VerbsMode : std::uint8_t { uc, rc, ud };
+
+constexpr const char* mode_name(VerbsMode mode) noexcept {
+  return mode == VerbsMode::uc ? "UC" : mode == VerbsMode::rc ? "RC" : "UD";
+}
+
+// How packets are to be marked and cut; the same for every queue pair of a process.
+struct QpTraits {
+  std::uint8_t port = 1;
+  std::uint8_t gid_index = 0;
+  std::uint8_t traffic_class = 0;
+  std::uint8_t service_level = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+  bool global = true;  // RoCE; InfiniBand within a subnet does without
+};
+
+struct FarQp {
+  std::uint32_t number = 0;
+  ibv_gid gid{};
+  std::uint16_t lid = 0;
+  std::uint32_t flow_label = 0;  // RoCE v2: becomes the UDP source port, and so the path through ECMP
+};
+
+// Datagrams of strangers with another key are dropped by the NIC.
+inline constexpr std::uint32_t kQkey = 0x57454654;
+inline constexpr std::uint32_t kPsnMask = 0xFFFFFF;
+
+ibv_ah_attr address_of(const QpTraits& traits, const FarQp& far) noexcept;
+
+// Owns the queue pair.
+class QueuePair {
+ public:
+  struct Plan {
+    ibv_qp_type type = IBV_QPT_UC;
+    ibv_pd* pd = nullptr;
+    ibv_cq *send_cq = nullptr, *receive_cq = nullptr;
+    ibv_srq* srq = nullptr;  // null: a receive queue of its own, `receives` deep
+    std::uint32_t sends = 0, receives = 0, inline_bytes = 0;
+  };
+  QueuePair() = default;
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+  QueuePair(QueuePair&& other) noexcept;
+  QueuePair& operator=(QueuePair&& other) noexcept;
+  ~QueuePair() { reset(); }
+
+  bool make(const Ibv* ibv, const Plan& plan, std::string* error);
+  void reset() noexcept;
+  // UD: ready for everybody. UC, RC: ready for `far`, from packet number `psn` on, the same both ways.
+  bool join(const QpTraits& traits, const FarQp& far, std::uint32_t psn, std::string* error);
+  // Everything outstanding is flushed; must be joined again.
+  bool to_reset() noexcept;
+  bool to_error() noexcept;
+
+  ibv_qp* get() const noexcept { return qp_; }
+  std::uint32_t number() const noexcept { return qp_ == nullptr ? 0 : qp_->qp_num; }
+  std::uint32_t inline_bytes_max() const noexcept { return inline_bytes_; }
+  std::uint32_t sends_max() const noexcept { return sends_; }
+
+  std::uint32_t sends_under_way = 0;  // work requests that its owner has posted and not seen complete
+
+ private:
+  bool to_init(const QpTraits& traits, std::string* error);
+
+  const Ibv* ibv_ = nullptr;
+  ibv_qp* qp_ = nullptr;
+  ibv_qp_type type_ = IBV_QPT_UC;
+  std::uint32_t inline_bytes_ = 0, sends_ = 0;
+};
+
+}  // namespace weft::datapath

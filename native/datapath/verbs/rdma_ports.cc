@@ -1,0 +1,102 @@
+// Reads /sys/class/infiniband. A file that is missing or odd leaves its field empty: a virtual device has fewer.
+// Judges nothing: whether a port can be used is found out by using it.
+#include "native/datapath/verbs/rdma_ports.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace weft::datapath {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kGidsMax = 256;
+
+std::string line_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "fe80:0000:...": eight groups of four digits.
+bool parse_gid(const std::string& text, std::array<std::uint8_t, 16>* out) {
+  if (text.size() != 39) return false;
+  bool any = false;
+  for (std::size_t group = 0; group < 8; ++group) {
+    const auto value = std::strtoul(text.substr(group * 5, 4).c_str(), nullptr, 16);
+    (*out)[2 * group] = static_cast<std::uint8_t>(value >> 8);
+    (*out)[2 * group + 1] = static_cast<std::uint8_t>(value);
+    any = any || value != 0;
+  }
+  return any;
+}
+
+std::vector<Gid> gids_of(const fs::path& port) {
+  std::vector<Gid> found;
+  for (int index = 0; index < kGidsMax; ++index) {
+    const std::string name = std::to_string(index);
+    const std::string text = line_of(port / "gids" / name);
+    if (text.empty()) break;
+    Gid gid;
+    gid.index = index;
+    if (!parse_gid(text, &gid.bytes)) continue;  // an empty place in the table
+    gid.roce_v2 = line_of(port / "gid_attrs" / "types" / name).find("v2") != std::string::npos;
+    gid.interface = line_of(port / "gid_attrs" / "ndevs" / name);
+    found.push_back(gid);
+  }
+  return found;
+}
+
+RdmaPort port_of(const fs::path& device, const fs::path& path) {
+  RdmaPort port;
+  port.device = device.filename();
+  port.number = static_cast<std::uint8_t>(std::atoi(path.filename().c_str()));
+  port.active = line_of(path / "state").find("ACTIVE") != std::string::npos;
+  port.ethernet = line_of(path / "link_layer") == "Ethernet";
+  port.rate_mbps = static_cast<std::int64_t>(std::strtod(line_of(path / "rate").c_str(), nullptr) * 1000);
+  port.firmware = line_of(device / "fw_ver");
+  std::error_code problem;
+  const fs::path pci = fs::canonical(device / "device", problem);
+  if (!problem) port.pci_path = pci;
+  port.gids = gids_of(path);
+  return port;
+}
+
+}  // namespace
+
+bool Gid::is_v4() const noexcept {
+  return std::all_of(bytes.begin(), bytes.begin() + 10, [](std::uint8_t b) { return b == 0; }) && bytes[10] == 0xFF &&
+         bytes[11] == 0xFF;
+}
+
+bool Gid::is_link_local() const noexcept { return bytes[0] == 0xFE && (bytes[1] & 0xC0) == 0x80; }
+
+std::vector<RdmaPort> list_rdma_ports() {
+  std::vector<RdmaPort> ports;
+  std::error_code problem;
+  std::vector<fs::path> devices;
+  for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", problem)) devices.push_back(entry.path());
+  std::sort(devices.begin(), devices.end());
+  for (const fs::path& device : devices) {
+    std::vector<fs::path> numbers;
+    for (const auto& entry : fs::directory_iterator(device / "ports", problem)) numbers.push_back(entry.path());
+    std::sort(numbers.begin(), numbers.end());
+    for (const fs::path& number : numbers) ports.push_back(port_of(device, number));
+  }
+  return ports;
+}
+
+std::vector<Gid> gids_by_preference(const RdmaPort& port, bool v6) {
+  std::vector<Gid> gids = port.gids;
+  const auto rank = [v6](const Gid& gid) {
+    const int family = gid.is_v4() == !v6 && !gid.is_link_local() ? 0 : gid.is_link_local() ? 2 : 1;
+    return (gid.roce_v2 ? 0 : 10) + family;
+  };
+  std::stable_sort(gids.begin(), gids.end(), [&](const Gid& a, const Gid& b) { return rank(a) < rank(b); });
+  return gids;
+}
+
+}  // namespace weft::datapath

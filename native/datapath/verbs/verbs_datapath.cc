@@ -1,0 +1,67 @@
+// Opening, closing and sleeping. Ports are opened when a link first needs them and stay open.
+// Sleeping is arm, look once more, wait: a completion between the last poll and the arming rings no bell.
+#include "native/datapath/verbs/verbs_datapath.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace weft::datapath {
+
+VerbsDatapath::VerbsDatapath(const VerbsOptions& options)
+    : options_(options), faults_(options.faults), random_(options.faults.seed | 1) {}
+
+VerbsDatapath::~VerbsDatapath() {
+  // Queue pairs before what they refer to.
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) close_link(peer);
+  shared_.clear();
+  ports_.clear();
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+bool VerbsDatapath::open(std::string* error) {
+  ibv_ = load_ibv(error);
+  if (ibv_ == nullptr) return false;
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ < 0) {
+    *error = std::string("epoll_create1: ") + std::strerror(errno);
+    return false;
+  }
+  records_.resize(options_.slots);
+  for (std::uint32_t i = 0; i < records_.size(); ++i) free_records_.push_back(i);
+  return true;
+}
+
+bool VerbsDatapath::watch(int descriptor) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0;
+}
+
+void VerbsDatapath::wait(std::int64_t timeout_ns) {
+  bool idle = mendings_.empty();
+  for (const auto& port : ports_) {
+    ibv_cq* queue = nullptr;
+    void* unused = nullptr;
+    unsigned events[2] = {0, 0};
+    while (ibv_->get_cq_event(port->channel, &queue, &unused) == 0) ++events[queue == port->control_cq ? 1 : 0];
+    if (events[0] != 0) ibv_->ack_cq_events(port->data_cq, events[0]);
+    if (events[1] != 0) ibv_->ack_cq_events(port->control_cq, events[1]);
+    idle = port->arm() && idle;
+    // Polling takes one out, and the caller polls next: what is taken is kept for it.
+    if (port->stashed == 0) port->stashed = ibv_poll_cq(port->data_cq, 1, &port->stash_data) > 0 ? 1 : 0;
+    if (port->stashed_control == 0)
+      port->stashed_control = ibv_poll_cq(port->control_cq, 1, &port->stash_control) > 0 ? 1 : 0;
+    idle = idle && port->stashed == 0 && port->stashed_control == 0;
+    take_async(port.get());
+  }
+  if (!idle) return;
+  pollfd descriptor{epoll_, POLLIN, 0};
+  const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  ::ppoll(&descriptor, 1, timeout_ns < 0 ? nullptr : &timeout, nullptr);
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,120 @@
+// Moves bursts over RDMA queue pairs: one a path, acknowledgments over a UD queue pair of their own, polled first.
+// Everything lands in slots that the transport owns and is handed on from there (decision 0010, P-1).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/datapath/verbs/verbs_port.h"
+
+namespace weft::datapath {
+
+class VerbsDatapath final : public Datapath {
+ public:
+  explicit VerbsDatapath(const VerbsOptions& options);
+  ~VerbsDatapath() override;
+  VerbsDatapath(const VerbsDatapath&) = delete;
+  VerbsDatapath& operator=(const VerbsDatapath&) = delete;
+
+  bool open(std::string* error) override;
+  char kind() const noexcept override { return 'v'; }
+  bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
+  bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
+  void close_link(std::uint32_t peer) noexcept override;
+  std::int64_t buffer_bytes() const noexcept override { return std::int64_t{kSendsPerQp} * options_.segment_bytes; }
+
+  void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
+  std::size_t rx_burst(RxSink* sink) override;
+  void wait(std::int64_t timeout_ns) override;
+  bool watch(int descriptor) override;
+  bool holds_datagrams() const noexcept override { return faults_.holds(); }
+
+  const DatapathCounters& counters() const noexcept override { return counters_; }
+  const FaultCounters& fault_counters() const noexcept override { return faults_.counters(); }
+
+ private:
+  struct Path {
+    VerbsPort* port = nullptr;
+    QueuePair own;              // UC, RC
+    QueuePair* pair = nullptr;  // own, or (UD) the device's
+    ibv_ah* address = nullptr;  // UD
+    FarQp far;
+    std::uint32_t generation = 0;  // of its packet numbers: grows each time it is mended
+    bool broken = false;
+    std::uint8_t asked = 0;  // RC: joined anew, and the peer was asked to do the same
+  };
+  struct Control {
+    VerbsPort* port = nullptr;
+    ibv_ah* address = nullptr;
+    std::uint32_t far_number = 0;
+  };
+  struct Link {
+    std::uint32_t device = 0;
+    std::uint64_t token = 0, far_token = 0;  // what the peer, and what we, say to mend a path
+    std::vector<VerbsPort*> ports;           // by place
+    std::vector<Path> paths;                 // by path
+    std::vector<Control> controls;           // by place; empty until connected
+  };
+  // What one signalled completion gives back.
+  struct Record {
+    QueuePair* pair = nullptr;  // null: free
+    VerbsPort* port = nullptr;
+    std::uint32_t peer = 0;
+    std::uint32_t generation = 0;  // of this place: completions that come too late name an older one
+    std::uint16_t requests = 0, slot_count = 0;
+    std::uint8_t path = 0;
+    std::uint32_t slots[wire::kMaxBurstSegments];
+  };
+
+  // verbs_link.cc
+  VerbsPort* port_of(const Place& place, std::string* error);
+  bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
+  bool join_path(Link* link, std::size_t path, std::string* error);
+  std::string words_of(const Link& link) const;
+  // verbs_tx.cc
+  bool send(VerbsPort* port, QueuePair* pair, ibv_ah* address, std::uint32_t far_number, const wire::TxBurst& burst);
+  bool send_on_path(std::uint32_t peer, Link* link, const wire::TxBurst& burst);
+  Record* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
+  void give_back(Record* record) noexcept;
+  void give_back_of(const QueuePair* pair) noexcept;
+  void reap(VerbsPort* port);
+  // verbs_rx.cc
+  std::size_t poll_control(VerbsPort* port, RxSink* sink);
+  std::size_t poll_data(VerbsPort* port, RxSink* sink);
+  void pass(const std::uint8_t* at, std::size_t bytes, RxSink* sink);
+  // verbs_mend.cc
+  void on_broken(std::uint32_t peer, std::uint8_t path);
+  void mend_due();
+  bool rejoin(Path* path);
+  void say(Link* link, std::uint8_t kind, std::uint8_t path, std::uint32_t generation);
+  bool on_mend_word(const std::uint8_t* at, std::size_t bytes);
+  void take_async(VerbsPort* port);
+
+  Link* link(std::uint32_t peer) noexcept { return peer < links_.size() ? links_[peer].get() : nullptr; }
+
+  struct Mending {
+    std::uint32_t peer;
+    std::uint8_t path;
+    std::int64_t due_ns, wait_ns;
+  };
+
+  const Ibv* ibv_ = nullptr;
+  VerbsOptions options_;
+  FaultInjector faults_;
+  DatapathCounters counters_;
+  std::vector<std::unique_ptr<VerbsPort>> ports_;
+  std::map<std::uint32_t, std::deque<QueuePair>> shared_;  // UD: a device's, by path
+  std::vector<std::unique_ptr<Link>> links_;               // by peer
+  std::vector<Record> records_;
+  std::vector<std::uint32_t> free_records_;
+  std::vector<Mending> mendings_;
+  std::uint64_t random_ = 1;
+  std::uint32_t rounds_ = 0;
+  int epoll_ = -1;
+};
+
+}  // namespace weft::datapath

@@ -1,0 +1,240 @@
+// The ends of paths: queue pairs made and told to the peer in words, joined with those that the peer's words name.
+// Every length in a peer's words is checked; a number that names no queue pair of theirs costs them a path, not us.
+#include <sys/epoll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "native/datapath/verbs/verbs_datapath.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::size_t kPathsMax = 256, kPlacesMax = 16;
+constexpr std::uint8_t kWordsVersion = 1;
+
+// What one end says of itself.
+struct Words {
+  VerbsMode mode = VerbsMode::uc;
+  std::uint32_t mtu_bytes = 0;
+  std::uint64_t token = 0;  // ours for this link: who says it may ask us to mend a path
+  struct Place {
+    ibv_gid gid{};
+    std::uint16_t lid = 0;
+    std::uint32_t control = 0;
+  };
+  std::vector<Place> places;
+  std::vector<std::uint32_t> numbers;  // by path
+};
+
+template <class T>
+void put(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+template <class T>
+bool get(const std::string& words, std::size_t* at, T* out) {
+  if (words.size() - *at < sizeof *out) return false;
+  std::memcpy(out, words.data() + *at, sizeof *out);
+  *at += sizeof *out;
+  return true;
+}
+
+std::string encode(char kind, const Words& words) {
+  std::string out(1, kind);
+  put(&out, kWordsVersion);
+  put(&out, static_cast<std::uint8_t>(words.mode));
+  put(&out, words.mtu_bytes);
+  put(&out, words.token);
+  put(&out, static_cast<std::uint16_t>(words.places.size()));
+  for (const Words::Place& place : words.places) {
+    put(&out, place.gid);
+    put(&out, place.lid);
+    put(&out, place.control);
+  }
+  put(&out, static_cast<std::uint16_t>(words.numbers.size()));
+  for (const std::uint32_t number : words.numbers) put(&out, number);
+  return out;
+}
+
+bool decode(const std::string& text, Words* out) {
+  std::size_t at = 1;
+  std::uint8_t version = 0, mode = 0;
+  std::uint16_t count = 0;
+  if (!get(text, &at, &version) || version != kWordsVersion || !get(text, &at, &mode) || mode > 2) return false;
+  out->mode = static_cast<VerbsMode>(mode);
+  if (!get(text, &at, &out->mtu_bytes) || !get(text, &at, &out->token) || !get(text, &at, &count)) return false;
+  if (count == 0 || count > kPlacesMax || out->mtu_bytes < 256 || out->mtu_bytes > 4096) return false;
+  out->places.resize(count);
+  for (Words::Place& place : out->places) {
+    if (!get(text, &at, &place.gid) || !get(text, &at, &place.lid) || !get(text, &at, &place.control)) return false;
+  }
+  if (!get(text, &at, &count) || count == 0 || count > kPathsMax) return false;
+  out->numbers.resize(count);
+  for (std::uint32_t& number : out->numbers) {
+    if (!get(text, &at, &number) || number > kPsnMask) return false;
+  }
+  return at == text.size();
+}
+
+std::uint64_t random_token() {
+  std::uint64_t token = 0;
+  while (::getrandom(&token, sizeof token, 0) != sizeof token) {
+  }
+  return token;
+}
+
+}  // namespace
+
+VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
+  for (const auto& port : ports_) {
+    const Place& known = port->place;
+    if (known.rdma_device == place.rdma_device && known.rdma_port == place.rdma_port &&
+        known.gid_index == place.gid_index)
+      return port.get();
+  }
+  auto port = std::make_unique<VerbsPort>();
+  if (!port->open(ibv_, place, options_, error)) return nullptr;
+  if (!watch(port->channel->fd) || !watch(port->context->async_fd)) {
+    *error = "no descriptor to sleep on";
+    return nullptr;
+  }
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* error) {
+  std::deque<QueuePair>& shared = shared_[plan.device];
+  link->paths.resize(plan.path_count);
+  for (std::size_t i = 0; i < link->paths.size(); ++i) {
+    Path& path = link->paths[i];
+    path.port = link->ports[i % link->ports.size()];
+    bool made = true;
+    if (options_.mode != VerbsMode::ud) {
+      made = path.port->make_data_qp(&path.own, error);
+      path.pair = &path.own;
+    } else {
+      if (shared.size() == i) {
+        QueuePair pair;
+        made = path.port->make_data_qp(&pair, error) && pair.join(path.port->traits, {}, 0, error);
+        if (made) shared.push_back(std::move(pair));
+      }
+      if (made) path.pair = &shared[i];
+    }
+    if (!made) {
+      link->paths.resize(i);  // fewer paths than planned still make a link
+      break;
+    }
+  }
+  if (!link->paths.empty()) error->clear();
+  return !link->paths.empty();
+}
+
+bool VerbsDatapath::open_link(const LinkPlan& plan, std::string* words, std::string* error) {
+  close_link(plan.peer);
+  auto made = std::make_unique<Link>();
+  made->device = plan.device;
+  made->token = random_token();
+  for (const Place& place : *plan.places) {
+    VerbsPort* port = port_of(place, error);
+    if (port == nullptr) return false;
+    made->ports.push_back(port);
+  }
+  if (!make_paths(plan, made.get(), error)) return false;
+  *words = words_of(*made);
+  if (links_.size() <= plan.peer) {
+    links_.resize(plan.peer + 1);
+  }
+  links_[plan.peer] = std::move(made);
+  return true;
+}
+
+std::string VerbsDatapath::words_of(const Link& link) const {
+  Words words;
+  words.mode = options_.mode;
+  words.mtu_bytes = 4096;
+  words.token = link.token;
+  for (const VerbsPort* port : link.ports) {
+    words.places.push_back({port->gid, port->lid, port->control.number()});
+    words.mtu_bytes = std::min(words.mtu_bytes, port->mtu_bytes);
+  }
+  for (const Path& path : link.paths) words.numbers.push_back(path.pair->number());
+  return encode(kind(), words);
+}
+
+bool VerbsDatapath::join_path(Link* link, std::size_t index, std::string* error) {
+  Path& path = link->paths[index];
+  if (options_.mode != VerbsMode::ud) return path.own.join(path.port->traits, path.far, path.generation << 16, error);
+  if (path.address == nullptr) path.address = path.port->make_address(path.far);
+  if (path.address == nullptr) *error = std::string("no address handle to the peer: ") + std::strerror(errno);
+  return path.address != nullptr;
+}
+
+bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
+                                 std::string* error) {
+  Link* ours = link(peer);
+  Words words;
+  if (ours == nullptr) {
+    *error = "no such link";
+    return false;
+  }
+  if (theirs.words->empty() || theirs.words->front() != kind()) {
+    *error = kind_mismatch();
+    return false;
+  }
+  if (!decode(*theirs.words, &words)) {
+    *error = "the peer's words about its queue pairs cannot be read";
+    return false;
+  }
+  if (words.mode != options_.mode) {
+    *error = std::string("this end uses ") + mode_name(options_.mode) + " queue pairs, the peer " +
+             mode_name(words.mode) + ": give both the same WEFT_RDMA_MODE";
+    return false;
+  }
+  const std::size_t count = std::min(ours->paths.size(), words.numbers.size());
+  ours->paths.resize(count);
+  std::uint32_t mtu_bytes = words.mtu_bytes;
+  for (const VerbsPort* port : ours->ports) mtu_bytes = std::min(mtu_bytes, port->mtu_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Words::Place& place = words.places[i % words.places.size()];
+    Path& path = ours->paths[i];
+    path.far.number = words.numbers[i];
+    path.far.gid = place.gid;
+    path.far.lid = place.lid;
+    // Both ends of a path send from ports of their own: routes there and back need not agree.
+    if (options_.spread_source_ports) path.far.flow_label = static_cast<std::uint32_t>((i + 1) * 0x9E3779B1u >> 12);
+    path.port->traits.mtu = mtu_of(std::min(mtu_bytes, path.port->mtu_bytes));
+    if (!join_path(ours, i, error)) return false;
+  }
+  for (std::size_t i = 0; i < ours->ports.size(); ++i) {
+    const Words::Place& place = words.places[i % words.places.size()];
+    FarQp far;
+    far.gid = place.gid;
+    far.lid = place.lid;
+    ibv_ah* address = ours->ports[i]->make_address(far);
+    if (address == nullptr) {
+      *error = std::string("no address handle to the peer: ") + std::strerror(errno);
+      return false;
+    }
+    ours->controls.push_back({ours->ports[i], address, place.control});
+  }
+  ours->far_token = words.token;
+  *path_count = static_cast<std::uint16_t>(count);
+  return true;
+}
+
+void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
+  Link* gone = link(peer);
+  if (gone == nullptr) return;
+  for (Path& path : gone->paths) {
+    path.own.reset();
+    give_back_of(&path.own);  // what it had under way never completes now
+    if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
+  }
+  for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));
+  std::erase_if(mendings_, [peer](const Mending& mending) { return mending.peer == peer; });
+  links_[peer].reset();
+}
+
+}  // namespace weft::datapath

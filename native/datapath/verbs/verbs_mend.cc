@@ -1,0 +1,169 @@
+// A queue pair in error is reset and joined again. UC and UD do that alone; RC's two ends must begin at the same packet
+// number, so one asks the other, over the UD queue pair, with the token that the handshake gave it.
+// A path that is being mended drops what it is given: its loss policy sees silence, its path policy another path.
+#include <poll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "native/datapath/verbs/verbs_datapath.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::int64_t kFirstWaitNs = 1'000'000, kLastWaitNs = 1'000'000'000;
+constexpr std::uint8_t kAsk = 1, kAnswer = 2;
+constexpr std::uint32_t kGenerationMax = 0xFF;  // times 2^16 packets: the 24 bits of a packet number
+
+// 24 bytes; the magic tells it from a packet of the core's, which begins with "WF".
+struct MendWord {
+  char magic[2];
+  std::uint8_t kind;
+  std::uint8_t path;
+  std::uint32_t generation;
+  std::uint64_t token;
+  std::uint64_t check;  // of the fields before: a damaged word mends nothing
+};
+static_assert(sizeof(MendWord) == 24);
+
+std::uint64_t check_of(const MendWord& word) noexcept {
+  std::uint64_t fields = 0;
+  std::memcpy(&fields, &word, sizeof fields);
+  return (fields ^ word.token) * 0x9E3779B97F4A7C15u;
+}
+
+std::int64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
+  Link* broken = link(peer);
+  if (broken == nullptr || index >= broken->paths.size()) return;
+  // A UD queue pair is the device's: every peer's path over it breaks and is mended with it.
+  QueuePair* pair = broken->paths[index].pair;
+  for (std::uint32_t other = 0; other < links_.size(); ++other) {
+    Link* each = link(other);
+    if (each == nullptr || index >= each->paths.size()) continue;
+    Path& path = each->paths[index];
+    if (path.pair != pair || path.broken) continue;
+    path.broken = true;
+    ++counters_.ends_failed;
+    mendings_.push_back({other, index, now_ns() + kFirstWaitNs, kFirstWaitNs});
+  }
+}
+
+bool VerbsDatapath::rejoin(Path* path) {
+  if (!path->pair->to_reset()) return false;
+  give_back_of(path->pair);
+  std::string unused;
+  return path->pair->join(path->port->traits, path->far, path->generation << 16, &unused);
+}
+
+void VerbsDatapath::mend_due() {
+  const std::int64_t now = now_ns();
+  for (std::size_t i = 0; i < mendings_.size();) {
+    Mending& mending = mendings_[i];
+    Link* to = link(mending.peer);
+    Path* path = to == nullptr || mending.path >= to->paths.size() ? nullptr : &to->paths[mending.path];
+    if (path == nullptr || !path->broken) {
+      mendings_[i] = mendings_.back();
+      mendings_.pop_back();
+      continue;
+    }
+    ++i;
+    if (now < mending.due_ns || path->port->down) continue;
+    mending.due_ns = now + mending.wait_ns;
+    mending.wait_ns = std::min(2 * mending.wait_ns, kLastWaitNs);
+    if (options_.mode == VerbsMode::rc) {
+      if (path->asked == 0) {
+        path->generation = (path->generation + 1) & kGenerationMax;
+        path->asked = 1;
+        if (!rejoin(path)) path->asked = 0;
+      }
+      if (path->asked != 0) say(to, kAsk, mending.path, path->generation);
+      continue;
+    }
+    path->broken = !rejoin(path);
+    if (!path->broken) ++counters_.ends_mended;
+  }
+}
+
+void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uint32_t generation) {
+  MendWord word{{'W', 'M'}, kind, path, generation, to->far_token, 0};
+  word.check = check_of(word);
+  wire::TxBurst burst;
+  burst.count = 1;
+  burst.header_bytes = sizeof word;
+  burst.datagram_bytes = sizeof word;
+  std::memcpy(burst.headers, &word, sizeof word);
+  const Control& control = to->controls[path % to->controls.size()];
+  static_cast<void>(send(control.port, &control.port->control, control.address, control.far_number, burst));
+}
+
+bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
+  MendWord word;
+  if (bytes < 2 || at[0] != 'W' || at[1] != 'M') return false;
+  if (bytes != sizeof word) return true;
+  std::memcpy(&word, at, sizeof word);
+  if (word.check != check_of(word) || options_.mode != VerbsMode::rc) return true;
+  for (const auto& each : links_) {
+    if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
+    Path& path = each->paths[word.path];
+    // Which of two generations is newer, on a circle of 256.
+    const bool newer = ((word.generation - path.generation) & kGenerationMax) - 1 < kGenerationMax / 2;
+    const bool same = word.generation == path.generation;
+    if (word.kind == kAsk && newer) {
+      path.generation = word.generation & kGenerationMax;
+      path.broken = !rejoin(&path);
+      path.asked = 0;
+      if (!path.broken) {
+        ++counters_.ends_mended;
+        say(each.get(), kAnswer, word.path, path.generation);
+      }
+    } else if (word.kind == kAsk && same) {
+      say(each.get(), kAnswer, word.path, path.generation);
+      if (path.asked != 0) path.broken = false;
+      path.asked = 0;
+    } else if (word.kind == kAnswer && same && path.broken && path.asked != 0) {
+      path.broken = false;
+      path.asked = 0;
+      ++counters_.ends_mended;
+    }
+    return true;
+  }
+  return true;
+}
+
+void VerbsDatapath::take_async(VerbsPort* port) {
+  ibv_async_event event{};
+  while (ibv_->get_async_event(port->context, &event) == 0) {
+    switch (event.event_type) {
+      case IBV_EVENT_PORT_ERR:
+      case IBV_EVENT_DEVICE_FATAL:
+        port->down = true;
+        break;
+      case IBV_EVENT_PORT_ACTIVE:
+        port->down = false;
+        break;
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+        for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+          for (std::size_t i = 0; link(peer) != nullptr && i < link(peer)->paths.size(); ++i) {
+            if (link(peer)->paths[i].pair->get() == event.element.qp) on_broken(peer, static_cast<std::uint8_t>(i));
+          }
+        }
+        break;
+      default:
+        break;
+    }
+    ibv_->ack_async_event(&event);
+  }
+}
+
+}  // namespace weft::datapath

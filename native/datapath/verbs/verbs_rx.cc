@@ -1,0 +1,96 @@
+// Receiving: acknowledgments first, then data, out of slots that the NIC has filled and that nobody else writes to.
+// A slot goes back to the NIC when the sink returns: who wants the bytes longer has copied them.
+#include <algorithm>
+
+#include "native/datapath/verbs/verbs_datapath.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr int kRxBatch = 32;
+constexpr std::uint32_t kHousekeepingRounds = 256;
+constexpr std::size_t kPathOffset = 20;  // in every packet, docs/PROTOCOL.md
+
+// What was taken while falling asleep comes first.
+int poll(ibv_cq* queue, int* stashed, const ibv_wc& stash, ibv_wc* out) noexcept {
+  const int kept = *stashed;
+  if (kept != 0) out[0] = stash;
+  *stashed = 0;
+  const int got = ibv_poll_cq(queue, kRxBatch - kept, out + kept);
+  return kept + std::max(got, 0);
+}
+
+}  // namespace
+
+std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
+  std::size_t seen = 0;
+  for (std::size_t i = 0; i < ports_.size(); ++i) seen += poll_control(ports_[i].get(), sink);
+  for (std::size_t i = 0; i < ports_.size(); ++i) seen += poll_data(ports_[i].get(), sink);
+  if (++rounds_ % kHousekeepingRounds == 0) {
+    for (std::size_t i = 0; i < ports_.size(); ++i) {
+      reap(ports_[i].get());
+      take_async(ports_[i].get());
+    }
+  }
+  if (!mendings_.empty()) mend_due();
+  // Nothing more may come to push a held datagram out.
+  if (seen == 0 && faults_.holds()) faults_.release_all(sink);
+  counters_.datagrams_received += static_cast<std::int64_t>(seen);
+  return seen;
+}
+
+void VerbsDatapath::pass(const std::uint8_t* at, std::size_t bytes, RxSink* sink) {
+  const std::uint32_t path = bytes > kPathOffset ? at[kPathOffset] : 0;
+  const wire::RxDatagram datagram = wire::datagram_at(at, bytes, false);
+  if (faults_.active()) {
+    faults_.offer(path, datagram, sink);
+  } else {
+    sink->on_datagram(path, datagram);
+  }
+}
+
+std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
+  ibv_wc done[kRxBatch];
+  std::uint32_t slots[kRxBatch];
+  const int got = poll(port->control_cq, &port->stashed_control, port->stash_control, done);
+  std::size_t used = 0, seen = 0;
+  for (int i = 0; i < got; ++i) {
+    if (done[i].wr_id >= port->control_slots.count() || done[i].byte_len > port->control_slots.slot_bytes()) {
+      ++counters_.foreign;
+      continue;
+    }
+    const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
+    slots[used++] = slot;
+    if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= kGrhBytes) continue;
+    const std::uint8_t* at = port->control_slots.at(slot) + kGrhBytes;
+    const std::size_t bytes = done[i].byte_len - kGrhBytes;
+    if (on_mend_word(at, bytes)) continue;
+    pass(at, bytes, sink);
+    ++seen;
+  }
+  if (used != 0) port->repost_control(slots, used);
+  return seen;
+}
+
+std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
+  ibv_wc done[kRxBatch];
+  std::uint32_t slots[kRxBatch];
+  const std::uint32_t before = options_.mode == VerbsMode::ud ? kGrhBytes : 0;
+  const int got = poll(port->data_cq, &port->stashed, port->stash_data, done);
+  std::size_t used = 0, seen = 0;
+  for (int i = 0; i < got; ++i) {
+    if (done[i].wr_id >= port->data_slots.count() || done[i].byte_len > port->data_slots.slot_bytes()) {
+      ++counters_.foreign;
+      continue;
+    }
+    const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
+    slots[used++] = slot;
+    if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= before) continue;
+    pass(port->data_slots.at(slot) + before, done[i].byte_len - before, sink);
+    ++seen;
+  }
+  if (used != 0) port->repost_data(slots, used);
+  return seen;
+}
+
+}  // namespace weft::datapath

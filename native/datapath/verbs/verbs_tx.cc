@@ -1,0 +1,178 @@
+// Sending: a burst is one chain of work requests and one doorbell, the last of them signalled.
+// Bytes are copied into slots, as a kernel would: what the caller gave may be reused when the message is acknowledged.
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "native/datapath/verbs/verbs_datapath.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr int kReapBatch = 16;
+// A queue pair that is full drains at the speed of its port; who waits longer holds up every other path.
+constexpr std::int64_t kFullNsMax = 200'000;
+constexpr std::size_t kTypeOffset = 3;  // in every packet, docs/PROTOCOL.md
+
+std::int64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Data and probes have to take their path; the rest goes where nothing queues before it.
+bool takes_its_path(const wire::TxBurst& burst) noexcept {
+  const auto type = static_cast<wire::Type>(burst.headers[kTypeOffset]);
+  return type == wire::Type::data || type == wire::Type::probe || type == wire::Type::probe_reply;
+}
+
+double uniform(std::uint64_t* state) noexcept {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return static_cast<double>(*state >> 11) * 0x1.0p-53;
+}
+
+}  // namespace
+
+void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const wire::TxBurst& burst = *bursts[i];
+    Link* to = link(burst.peer);
+    if (to == nullptr || to->controls.empty() || burst.path >= to->paths.size()) continue;
+    bool sent = false;
+    if (takes_its_path(burst)) {
+      sent = send_on_path(burst.peer, to, burst);
+    } else {
+      const Control& control = to->controls[burst.path % to->controls.size()];
+      sent =
+          !control.port->down && send(control.port, &control.port->control, control.address, control.far_number, burst);
+    }
+    (sent ? counters_.datagrams_sent : counters_.send_errors) += burst.count;
+  }
+}
+
+bool VerbsDatapath::send_on_path(std::uint32_t peer, Link* to, const wire::TxBurst& burst) {
+  Path& path = to->paths[burst.path];
+  if (path.broken || path.port->down) return false;
+  if (options_.fault_qp_error > 0 && uniform(&random_) < options_.fault_qp_error) {
+    static_cast<void>(path.pair->to_error());
+  }
+  if (send(path.port, path.pair, path.address, path.far.number, burst)) return true;
+  // Full is no fault; anything else the provider will not take is.
+  if (path.pair->sends_under_way == 0) on_broken(peer, burst.path);
+  return false;
+}
+
+VerbsDatapath::Record* VerbsDatapath::take_record(VerbsPort* port, QueuePair* pair, std::size_t requests,
+                                                  std::size_t slots) {
+  const auto short_of_something = [&] {
+    return free_records_.empty() || port->free_sends.size() < slots ||
+           pair->sends_under_way + requests > pair->sends_max();
+  };
+  if (short_of_something()) reap(port);
+  for (const std::int64_t until_ns = now_ns() + kFullNsMax; short_of_something();) {
+    if (now_ns() > until_ns) return nullptr;
+    reap(port);
+  }
+  Record& record = records_[free_records_.back()];
+  free_records_.pop_back();
+  record.pair = pair;
+  record.port = port;
+  record.requests = static_cast<std::uint16_t>(requests);
+  record.slot_count = static_cast<std::uint16_t>(slots);
+  for (std::size_t i = 0; i < slots; ++i) {
+    record.slots[i] = port->free_sends.back();
+    port->free_sends.pop_back();
+  }
+  pair->sends_under_way += record.requests;
+  return &record;
+}
+
+void VerbsDatapath::give_back(Record* record) noexcept {
+  record->pair->sends_under_way -= record->requests;
+  for (std::size_t i = 0; i < record->slot_count; ++i) record->port->free_sends.push_back(record->slots[i]);
+  record->pair = nullptr;
+  ++record->generation;
+  free_records_.push_back(static_cast<std::uint32_t>(record - records_.data()));
+}
+
+void VerbsDatapath::give_back_of(const QueuePair* pair) noexcept {
+  for (Record& record : records_) {
+    if (record.pair == pair) give_back(&record);
+  }
+}
+
+bool VerbsDatapath::send(VerbsPort* port, QueuePair* pair, ibv_ah* address, std::uint32_t far_number,
+                         const wire::TxBurst& burst) {
+  const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
+  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= pair->inline_bytes_max();
+  Record* record = take_record(port, pair, burst.count, in_line ? 0 : burst.count);
+  if (record == nullptr) return false;
+  record->peer = burst.peer;
+  record->path = burst.path;
+  ibv_send_wr requests[wire::kMaxBurstSegments];
+  ibv_sge pieces[wire::kMaxBurstSegments];
+  const auto index = static_cast<std::uint64_t>(record - records_.data());
+  for (std::size_t i = 0; i < burst.count; ++i) {
+    const wire::Payload& payload = burst.payload[i];
+    ibv_send_wr& request = requests[i];
+    request = {};
+    request.wr_id = std::uint64_t{record->generation} << 32 | index;
+    request.opcode = IBV_WR_SEND;
+    request.sg_list = &pieces[i];
+    request.num_sge = 1;
+    request.next = i + 1u < burst.count ? &requests[i + 1] : nullptr;
+    if (in_line) {
+      pieces[i] = {reinterpret_cast<std::uintptr_t>(burst.header(0)), first_bytes, 0};
+      request.send_flags = IBV_SEND_INLINE;
+    } else {
+      std::uint8_t* slot = port->send_slots.at(record->slots[i]);
+      std::memcpy(slot, burst.header(i), burst.header_bytes);
+      if (payload.bytes != 0) std::memcpy(slot + burst.header_bytes, payload.data, payload.bytes);
+      pieces[i] = {reinterpret_cast<std::uintptr_t>(slot), burst.header_bytes + payload.bytes, port->send_slots.key()};
+    }
+    if (address != nullptr) {
+      request.wr.ud.ah = address;
+      request.wr.ud.remote_qpn = far_number;
+      request.wr.ud.remote_qkey = kQkey;
+    }
+  }
+  requests[burst.count - 1u].send_flags |= IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  ++counters_.calls;
+  if (ibv_post_send(pair->get(), requests, &bad) == 0) return true;
+  // Those before the bad one are under way without a signal: the queue pair is mended, which flushes them.
+  give_back(record);
+  return false;
+}
+
+void VerbsDatapath::reap(VerbsPort* port) {
+  ibv_wc done[kReapBatch];
+  for (int got = kReapBatch; got == kReapBatch;) {
+    got = ibv_poll_cq(port->send_cq, kReapBatch, done);
+    for (int i = 0; i < got; ++i) {
+      const std::uint64_t index = done[i].wr_id & 0xFFFF'FFFF;
+      if (index >= records_.size()) {
+        ++counters_.foreign;
+        continue;
+      }
+      Record& record = records_[index];
+      // Flushed requests complete one by one under the same name; the first has given everything back.
+      if (record.pair == nullptr || record.generation != done[i].wr_id >> 32) continue;
+      const bool on_path = record.pair != &port->control;
+      const std::uint32_t peer = record.peer;
+      const std::uint8_t path = record.path;
+      give_back(&record);
+      if (done[i].status == IBV_WC_SUCCESS) continue;
+      if (on_path) {
+        on_broken(peer, path);
+      } else {
+        port->down = true;  // without acknowledgments nothing moves: its paths are given up, others may live
+      }
+    }
+  }
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,225 @@
+// "mlx5_0:1@3" to a port, a GID and the address of the interface behind it. A GID that does not work gives way to the
+// next, unless it was named.
+#include "native/engine/rdma_devices.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+
+#include "native/datapath/verbs/rdma_ports.h"
+#include "native/datapath/verbs/verbs_port.h"
+
+namespace weft::engine {
+namespace {
+
+using datapath::RdmaPort;
+using datapath::VerbsMode;
+
+// Under UC a segment is lost with any of its packets: one packet a segment, unless the knob asks for more.
+constexpr std::uint32_t kTrainBytes = 65'472;
+
+struct Wanted {
+  std::string device;
+  int port = 0;  // 0: any active one
+  int gid = -1;  // -1: by preference
+};
+
+bool number(const std::string& text, int most, int* out) {
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, *out);
+  return code == std::errc() && stop == end && *out >= 0 && *out <= most;
+}
+
+bool parse(std::string text, Wanted* out) {
+  if (const std::size_t at = text.find('@'); at != std::string::npos) {
+    if (!number(text.substr(at + 1), 255, &out->gid)) return false;
+    text.resize(at);
+  }
+  if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
+    if (!number(text.substr(colon + 1), 255, &out->port) || out->port == 0) return false;
+    text.resize(colon);
+  }
+  out->device = text;
+  return !text.empty();
+}
+
+std::string describe(const std::vector<RdmaPort>& ports) {
+  std::string text;
+  for (const RdmaPort& port : ports) {
+    if (!text.empty()) text += ", ";
+    text += port.device + ":" + std::to_string(port.number) + (port.active ? "" : " (not active)");
+  }
+  return text.empty() ? "none" : text;
+}
+
+bool fits(const datapath::SocketAddress& address, AddressFamily family) {
+  return family == AddressFamily::automatic || address.is_v6() == (family == AddressFamily::ipv6);
+}
+
+// Control sockets need an address: that of the interface behind the GID, or on InfiniBand of any interface.
+bool find_address(const Knobs& knobs, const std::string& interface, datapath::Place* place, std::int64_t* mtu_bytes) {
+  std::string unused;
+  for (const bool loopback : {false, true}) {
+    for (const datapath::Interface& each : datapath::list_interfaces(&unused)) {
+      if (!each.up || each.loopback != loopback || (!interface.empty() && each.name != interface)) continue;
+      for (const datapath::SocketAddress& address : each.addresses) {
+        if (!fits(address, knobs.family)) continue;
+        place->address = address;
+        place->interface_index = each.index;
+        *mtu_bytes = each.mtu_bytes;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::string text_of(const std::vector<VerbsMode>& modes) {
+  std::string text;
+  for (const VerbsMode mode : modes) {
+    if (!text.empty()) text += ", ";
+    text += datapath::mode_name(mode);
+  }
+  return text;
+}
+
+// The first GID that the port can send from, and what it can do with it.
+bool settle(const Knobs& knobs, const RdmaPort& port, int gid_index, datapath::Place* place, std::int64_t* mtu_bytes,
+            std::vector<VerbsMode>* modes, std::string* error) {
+  const std::string name = port.device + ":" + std::to_string(port.number);
+  std::vector<datapath::Gid> gids = datapath::gids_by_preference(port, knobs.family == AddressFamily::ipv6);
+  if (gid_index >= 0) std::erase_if(gids, [&](const datapath::Gid& gid) { return gid.index != gid_index; });
+  if (gids.empty()) {
+    *error = name + " has no GID";
+    if (gid_index >= 0) error->append(" ").append(std::to_string(gid_index));
+    *error += ": give its interface an address, or see weft doctor for those it has";
+    return false;
+  }
+  for (const datapath::Gid& gid : gids) {
+    place->rdma_device = port.device;
+    place->rdma_port = port.number;
+    place->gid_index = gid.index;
+    if (!find_address(knobs, gid.interface, place, mtu_bytes)) {
+      *error = name + ": interface " + gid.interface + " has no address for the control sockets";
+      continue;
+    }
+    *modes = datapath::probe_modes(*place, error);
+    if (!modes->empty()) return true;
+  }
+  return false;
+}
+
+bool add_port(const Knobs& knobs, const RdmaPort& port, int gid_index, DeviceState* device,
+              std::vector<VerbsMode>* common, std::string* error) {
+  datapath::Place place;
+  std::vector<VerbsMode> modes;
+  std::int64_t mtu_bytes = 0;
+  if (!settle(knobs, port, gid_index, &place, &mtu_bytes, &modes, error)) return false;
+  std::erase_if(*common, [&](VerbsMode mode) { return std::find(modes.begin(), modes.end(), mode) == modes.end(); });
+  const bool first = device->places.empty();
+  device->places.push_back(place);
+  Device& info = device->info;
+  if (!first) info.name += '+';
+  info.name += port.device;
+  if (port.number != 1) info.name.append(":").append(std::to_string(port.number));
+  info.speed_mbps += port.rate_mbps;
+  info.mtu_bytes = first ? mtu_bytes : std::min(info.mtu_bytes, mtu_bytes);
+  if (first) {
+    info.address = place.address.text();
+    info.pci_path = port.pci_path;
+  }
+  info.guid = std::hash<std::string>{}(info.name + info.address);
+  return true;
+}
+
+// What one segment may hold: a packet, or what the knob says where the transport cuts messages into packets.
+std::uint32_t segment_bytes(const Knobs& knobs, const DeviceState& device, VerbsMode mode) {
+  std::uint32_t packet_bytes = 4096;
+  for (const datapath::Place& place : device.places) {
+    packet_bytes = std::min(packet_bytes, datapath::active_mtu_bytes(place));
+  }
+  if (knobs.rdma_mtu_bytes != 0)
+    packet_bytes = std::min(packet_bytes, static_cast<std::uint32_t>(knobs.rdma_mtu_bytes));
+  const auto wanted = static_cast<std::uint32_t>(knobs.segment_bytes);
+  if (wanted == 0) return packet_bytes;
+  return mode == VerbsMode::ud ? std::min(wanted, packet_bytes) : wanted;
+}
+
+bool choose_mode(const Knobs& knobs, const std::vector<VerbsMode>& common, VerbsMode* mode, std::string* error) {
+  if (common.empty()) {
+    *error = "the RDMA devices have no transport in common";
+    return false;
+  }
+  *mode = common.front();
+  if (knobs.rdma_mode == RdmaMode::automatic) return true;
+  *mode = knobs.rdma_mode == RdmaMode::uc   ? VerbsMode::uc
+          : knobs.rdma_mode == RdmaMode::rc ? VerbsMode::rc
+                                            : VerbsMode::ud;
+  if (std::find(common.begin(), common.end(), *mode) != common.end()) return true;
+  *error = std::string("the RDMA devices cannot do ") + datapath::mode_name(*mode) + " (WEFT_RDMA_MODE); they can do " +
+           text_of(common);
+  return false;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else if (c != ' ') {
+      parts.back() += c;
+    }
+  }
+  std::erase(parts, "");
+  return parts;
+}
+
+}  // namespace
+
+bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error) {
+  const std::vector<RdmaPort> ports = datapath::list_rdma_ports();
+  std::vector<VerbsMode> common{VerbsMode::uc, VerbsMode::rc, VerbsMode::ud};
+  out->clear();
+  if (ports.empty()) {
+    *error =
+        "this host has no RDMA device (/sys/class/infiniband is empty); for Soft-RoCE: modprobe rdma_rxe; "
+        "rdma link add rxe0 type rxe netdev eth0";
+    return false;
+  }
+  for (const std::string& name : split(knobs.rdma_devices, ',')) {
+    DeviceState device;
+    for (const std::string& part : split(name, '+')) {
+      Wanted wanted;
+      const bool read = parse(part, &wanted);
+      const auto found = !read ? ports.end() : std::find_if(ports.begin(), ports.end(), [&](const RdmaPort& port) {
+        return port.device == wanted.device && (wanted.port == 0 ? port.active : port.number == wanted.port);
+      });
+      if (found == ports.end()) {
+        *error = "RDMA port '" + part + "' (WEFT_RDMA_DEVICES) " +
+                 (read ? "does not exist or is not active" : "is not of the form device:port@gid") + "; there is " +
+                 describe(ports);
+        return false;
+      }
+      if (!add_port(knobs, *found, wanted.gid, &device, &common, error)) return false;
+    }
+    if (!device.places.empty()) out->push_back(device);
+  }
+  if (out->empty()) {
+    for (const RdmaPort& port : ports) {
+      DeviceState device;
+      if (port.active && add_port(knobs, port, -1, &device, &common, error)) out->push_back(device);
+    }
+  }
+  if (out->empty()) {
+    if (error->empty()) *error = "no RDMA port is active; there is " + describe(ports);
+    return false;
+  }
+  if (!choose_mode(knobs, common, mode, error)) return false;
+  for (DeviceState& device : *out) {
+    device.segment_bytes = segment_bytes(knobs, device, *mode);
+    device.train_bytes = std::max(kTrainBytes, device.segment_bytes);
+  }
+  return true;
+}
+
+}  // namespace weft::engine
