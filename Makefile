@@ -13,7 +13,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan conformance golden docs tidy wheel clean
+        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -35,7 +35,7 @@ build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped polic
 run: build ## Move real data between two processes over eight lossy paths and print the table
 	@$(PY) -m examples.first_run
 
-test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sanitizers
+test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sanitizers, RDMA in a guest
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory build
@@ -43,6 +43,7 @@ test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sani
 	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory test-native-asan
 	@$(MAKE) --no-print-directory test-native-tsan
+	@$(MAKE) --no-print-directory test-rdma-smoke
 	@echo "make test: all passed"
 
 test-walls: ## Check imports, includes, file sizes and first lines; needs nothing installed
@@ -85,6 +86,20 @@ $(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZ
 $(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \
 $(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)
 endef
+
+GUEST := $(PY) -m tests.rdma.guest
+
+test-rdma: build ## RDMA over Soft-RoCE in a QEMU guest (RDMA_LONG=1: 10^4 messages a case, hours)
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
+	@$(GUEST) deps
+	@$(GUEST) run --timeout $(if $(RDMA_LONG),36000,3600) -- $(PY) -m pytest -s -p no:cacheprovider tests/rdma
+
+test-rdma-smoke: build ## The part of it that takes two minutes; left out, with the reason, where there is no guest
+	@if $(GUEST) deps; then \
+	  $(GUEST) run --timeout 600 -- $(PY) -m pytest -p no:cacheprovider tests/rdma/test_smoke.py; \
+	else \
+	  echo "RDMA tests left out: the line above says what this host lacks"; \
+	fi
 
 golden: build ## Write the golden tables, traces and plots anew: read the difference, say why
 	@$(PY) -m tests.golden.rewrite

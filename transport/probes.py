@@ -184,13 +184,6 @@ def cuda_devices() -> tuple[int, str]:
     return count.value, f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def verbs_devices() -> tuple[list[str], bool]:
-    """RDMA devices that the kernel has, and whether the library that speaks to them is there."""
-    directory = Path("/sys/class/infiniband")
-    names = sorted(p.name for p in directory.iterdir()) if directory.is_dir() else []
-    return names, ctypes.util.find_library("ibverbs") is not None
-
-
 def library_loads(path: Path) -> str:
     """Empty when the dynamic loader takes the library, else its complaint."""
     try:

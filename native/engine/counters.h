@@ -42,6 +42,9 @@ namespace weft::engine {
   X(injected_duplicate, "datagrams doubled by WEFT_FAULT_DUPLICATE")   \
   X(injected_corrupt, "datagrams damaged by WEFT_FAULT_CORRUPT")       \
   X(injected_corrupt_data, "of these, data segments")                  \
+  X(paths_broken, "ends of paths that failed: queue pairs in error")   \
+  X(paths_mended, "of these, those that work again")                   \
+  X(foreign_completions, "completions that name no slot of ours")      \
   X(wakeups, "times an engine woke from sleep")                        \
   X(loops, "rounds of the engines' loops")                             \
   X(events_policy_failed, "policies replaced by fixed after an error") \

@@ -335,6 +335,9 @@ EngineCounters Engine::counters() const {
   counters.injected_duplicate = faults.duplicated;
   counters.injected_corrupt = faults.corrupted;
   counters.injected_corrupt_data = faults.corrupted_data;
+  counters.paths_broken = moved.ends_failed;
+  counters.paths_mended = moved.ends_mended;
+  counters.foreign_completions = moved.foreign;
   counters.wakeups = wakeups_;
   counters.loops = loops_;
   counters.events_policy_failed = stack.policies_failed;

@@ -6,14 +6,14 @@ Needs the system's Python, whose pyverbs fits the system's rdma-core: uc_stream.
 import sys
 import time
 
-from pyverbs import enums as e  # type: ignore[import-not-found]
-from pyverbs.addr import AHAttr, GlobalRoute  # type: ignore[import-not-found]
-from pyverbs.cq import CQ  # type: ignore[import-not-found]
-from pyverbs.device import Context  # type: ignore[import-not-found]
-from pyverbs.mr import MR  # type: ignore[import-not-found]
-from pyverbs.pd import PD  # type: ignore[import-not-found]
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # type: ignore[import-not-found]
-from pyverbs.wr import SGE, RecvWR, SendWR  # type: ignore[import-not-found]
+from pyverbs import enums as e
+from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
 
 GID_INDEX = 1
 WINDOW = 16

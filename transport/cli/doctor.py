@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from transport import Endpoint, knobs, native, probes
+from transport import Endpoint, knobs, native, probes, rdma
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
 from transport.errors import WeftError
@@ -142,14 +142,49 @@ def check_nvcc() -> Finding:
 
 
 def check_verbs() -> Finding:
-    devices, library = probes.verbs_devices()
-    if not devices:
-        return Finding(
-            "verbs", ABSENT, "no RDMA device", "UDP is used; rdma link add ... type rxe makes one"
-        )
-    if not library:
-        return Finding("verbs", LIMITED, ", ".join(devices), "apt-get install libibverbs1")
-    return Finding("verbs", OK, ", ".join(devices))
+    found = rdma.ports()
+    if not found:
+        remedy = "UDP is used; for Soft-RoCE: rdma link add rxe0 type rxe netdev eth0"
+        return Finding("verbs", ABSENT, "no RDMA device", remedy)
+    try:
+        built = native.HAS_VERBS
+    except native.NativeMissingError:
+        return Finding("verbs", LIMITED, "unknown without the extension", "make build")
+    if not built:
+        remedy = "apt-get install libibverbs-dev, then make build"
+        return Finding("verbs", LIMITED, "built without RDMA", remedy)
+    told = [describe_port(port) for port in found]
+    remedy = next((complaint for _, complaint in told if complaint), "")
+    if all(complaint for _, complaint in told):
+        return Finding("verbs", LIMITED, "; ".join(text for text, _ in told), remedy)
+    hint = remedy or "WEFT_DATAPATH=verbs uses them"
+    return Finding("verbs", OK, "; ".join(text for text, _ in told), hint)
+
+
+def describe_port(port: rdma.Port) -> tuple[str, str]:
+    """What a port is and can do, and what stands in its way."""
+    text = f"{port.name} {port.link_layer} {port.rate_gbit_per_s:g} Gb/s"
+    if port.firmware:
+        text += f" firmware {port.firmware}"
+    gids = ", ".join(f"@{gid.index} {gid.address} {gid.kind}" for gid in port.gids)
+    text += f", GIDs {gids or 'none'}"
+    if not port.active:
+        return text + ", not active", f"bring {port.name} up (rdma link)"
+    if not port.gids:
+        return text, f"give the interface of {port.name} an address"
+    best = min(port.gids, key=lambda gid: ("v2" not in gid.kind, ":" in gid.address, gid.index))
+    modes, complaint = native.rdma_modes(port.device, port.number, best.index)
+    text += f", {' '.join(modes) or 'no queue pairs'} with @{best.index}"
+    return text, "" if modes else complaint
+
+
+def check_gpu_memory() -> Finding:
+    paired = rdma.pairing(rdma.gpu_paths(), rdma.ports())
+    text = "host memory only: no GPU memory is registered with a NIC"
+    near = ", ".join(f"{gpu} by {device}" for gpu, device in paired.items())
+    if not near:
+        return Finding("GPU memory", ABSENT, text, "NCCL's kernels write host memory themselves")
+    return Finding("GPU memory", ABSENT, f"{text}; nearest: {near}", "NCCL copies through the host")
 
 
 def check_policies() -> Finding:
@@ -168,7 +203,7 @@ def check_policies() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     *(check_extension, check_plugin, check_policies, check_knobs),
     *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
-    *(check_nccl, check_cuda, check_nvcc, check_verbs),
+    *(check_nccl, check_cuda, check_nvcc, check_verbs, check_gpu_memory),
 )
 
 

@@ -1,0 +1,46 @@
+// Binds what only opening an RDMA device tells: which transports a port can do.
+// Converts and calls; what sysfs shows Python reads by itself.
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#ifdef WEFT_HAS_VERBS
+#include "native/datapath/verbs/verbs_port.h"
+#endif
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+py::tuple rdma_modes(const std::string& device, int port, int gid_index) {
+  py::list names;
+  std::string error;
+#ifdef WEFT_HAS_VERBS
+  datapath::Place place;
+  place.rdma_device = device;
+  place.rdma_port = static_cast<std::uint8_t>(port);
+  place.gid_index = gid_index;
+  for (const datapath::VerbsMode mode : datapath::probe_modes(place, &error)) names.append(datapath::mode_name(mode));
+#else
+  static_cast<void>(device);
+  static_cast<void>(port);
+  static_cast<void>(gid_index);
+  error = "built without libibverbs: apt-get install libibverbs-dev, then build again";
+#endif
+  return py::make_tuple(names, error);
+}
+
+}  // namespace
+
+void bind_rdma(py::module_& module) {
+#ifdef WEFT_HAS_VERBS
+  module.attr("HAS_VERBS") = true;
+#else
+  module.attr("HAS_VERBS") = false;
+#endif
+  module.def("rdma_modes", &rdma_modes, py::arg("device"), py::arg("port"), py::arg("gid_index"),
+             "(transports of queue pairs that the port can do with this GID, best first; why not, or empty).");
+}
+
+}  // namespace weft::bind

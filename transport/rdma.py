@@ -1,0 +1,180 @@
+"""Which RDMA devices, ports and GIDs this host has, and how near each is to a GPU.
+
+Reads sysfs, and pyverbs where it is installed for what sysfs leaves out; opens no queue pair and
+chooses nothing (the engine does).
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from transport.probes import number, read_text
+
+DEVICES = Path("/sys/class/infiniband")
+NET = Path("/sys/class/net")
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """One entry of a port's table; `address` is an IPv4 one where the GID holds one."""
+
+    index: int
+    address: str
+    kind: str  # "RoCE v2", "IB/RoCE v1"
+    interface: str  # empty on InfiniBand
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of an RDMA device."""
+
+    device: str
+    number: int
+    active: bool
+    link_layer: str
+    rate_gbit_per_s: float
+    gids: tuple[Gid, ...]
+    firmware: str = ""
+    vendor: str = ""
+    numa_node: int = -1  # -1: the device is nowhere in particular
+    pci_path: str = ""  # real sysfs path; empty for a virtual device
+    limits: dict[str, int] = field(default_factory=dict)  # from pyverbs: queue pairs, work requests
+
+    @property
+    def name(self) -> str:
+        """As WEFT_RDMA_DEVICES takes it."""
+        return f"{self.device}:{self.number}"
+
+
+def _address(text: str) -> str:
+    raw = bytes.fromhex(text.replace(":", ""))
+    if raw[:12] == bytes(10) + b"\xff\xff":
+        return socket.inet_ntoa(raw[12:])
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+def _gids(port: Path) -> tuple[Gid, ...]:
+    found = []
+    for entry in sorted(port.glob("gids/*"), key=lambda path: number(path.name)):
+        text = read_text(entry)
+        if len(text) != 39 or set(text) <= set("0:"):
+            continue  # an empty place in the table
+        kind = read_text(port / "gid_attrs/types" / entry.name)
+        interface = read_text(port / "gid_attrs/ndevs" / entry.name)
+        found.append(Gid(number(entry.name), _address(text), kind, interface))
+    return tuple(found)
+
+
+def _port(device: Path, path: Path) -> Port:
+    rate, _, _ = read_text(path / "rate").partition(" ")
+    try:
+        pci_path = str((device / "device").resolve(strict=True))
+    except OSError:
+        pci_path = ""
+    node = read_text(device / "device/numa_node")
+    return Port(
+        device=device.name,
+        number=number(path.name),
+        active="ACTIVE" in read_text(path / "state"),
+        link_layer=read_text(path / "link_layer"),
+        rate_gbit_per_s=float(rate) if rate.replace(".", "", 1).isdigit() else 0.0,
+        gids=_gids(path),
+        firmware=read_text(device / "fw_ver"),
+        vendor=read_text(device / "hca_type") or read_text(device / "node_desc"),
+        numa_node=int(node) if node.lstrip("-").isdigit() else -1,
+        pci_path=pci_path,
+    )
+
+
+def _with_pyverbs(port: Port) -> Port:
+    """The same port with what only the device itself says; unchanged where pyverbs is missing."""
+    try:
+        from pyverbs.device import Context
+    except ImportError:
+        return port
+    try:
+        with Context(name=port.device) as context:
+            told = context.query_device()
+            limits = {"queue_pairs": told.max_qp, "work_requests": told.max_qp_wr}
+            limits |= {"shared_receives": told.max_srq_wr, "completions": told.max_cqe}
+            return replace(port, firmware=told.fw_ver or port.firmware, limits=limits)
+    except Exception:  # pyverbs raises classes of its own; sysfs has said what it can
+        return port
+
+
+def ports() -> list[Port]:
+    """Every port of every RDMA device, in the order of names; empty where there is none."""
+    if not DEVICES.is_dir():
+        return []
+    found = [
+        _port(device, path)
+        for device in sorted(DEVICES.iterdir())
+        for path in sorted((device / "ports").iterdir(), key=lambda path: number(path.name))
+    ]
+    return [_with_pyverbs(port) for port in found]
+
+
+def pci_distance(one: str, other: str) -> int:
+    """Bridges between two PCI devices, by their real sysfs paths: 0 is the same device.
+
+    Devices below different root complexes, and those that are no PCI devices, are 1,000 apart.
+    """
+    parts = [Path(path).parts for path in (one, other)]
+    roots = [next((p for p in path if p.startswith("pci")), "") for path in parts]
+    if not roots[0] or roots[0] != roots[1]:
+        return 1_000
+    shared = sum(1 for _ in _common_prefix(*parts))
+    return len(parts[0]) + len(parts[1]) - 2 * shared
+
+
+def _common_prefix(one: tuple[str, ...], other: tuple[str, ...]) -> list[str]:
+    shared = []
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        shared.append(a)
+    return shared
+
+
+def gpu_paths() -> dict[str, str]:
+    """PCI address of each NVIDIA GPU -> its real sysfs path."""
+    found = {}
+    for device in sorted(Path("/sys/bus/pci/drivers/nvidia").glob("*:*:*.*")):
+        found[device.name] = str(device.resolve())
+    return found
+
+
+def parse_map(text: str) -> dict[str, str]:
+    """ "0000:17:00.0=mlx5_0,..." as GPU -> RDMA device; ValueError names the part that is wrong."""
+    chosen = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        gpu, equals, device = part.partition("=")
+        if not equals or not gpu or not device:
+            raise ValueError(f"{part!r} is not of the form GPU=device, as in 0000:17:00.0=mlx5_0")
+        chosen[gpu] = device
+    return chosen
+
+
+def pairing(gpus: dict[str, str], found: list[Port], manual: str = "") -> dict[str, str]:
+    """GPU -> the active RDMA device nearest to it by PCI bridges; `manual` overrides.
+
+    GPUs that are equally near share devices in turn, so that none is left idle.
+    """
+    devices = {port.device: port.pci_path for port in found if port.active}
+    chosen = parse_map(manual)
+    unknown = [device for device in chosen.values() if device not in devices]
+    if unknown:
+        there = ", ".join(devices) or "none"
+        raise ValueError(
+            f"RDMA device {unknown[0]!r} does not exist or is not active; there is {there}"
+        )
+    used = dict.fromkeys(devices, 0)
+    for gpu, path in gpus.items():
+        if gpu not in chosen and devices:
+            nearest = min(devices, key=lambda d: (pci_distance(path, devices[d]), used[d], d))
+            chosen[gpu] = nearest
+        if gpu in chosen:
+            used[chosen[gpu]] += 1
+    return chosen
