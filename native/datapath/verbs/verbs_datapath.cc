@@ -11,8 +11,8 @@
 
 namespace weft::datapath {
 
-VerbsDatapath::VerbsDatapath(const VerbsOptions& options)
-    : options_(options), faults_(options.faults), random_(options.faults.seed | 1) {}
+VerbsDatapath::VerbsDatapath(const VerbsOptions& options, const Ibv* library)
+    : ibv_(library), options_(options), faults_(options.faults), random_(options.faults.seed | 1) {}
 
 VerbsDatapath::~VerbsDatapath() {
   // Queue pairs before what they refer to.
@@ -23,7 +23,7 @@ VerbsDatapath::~VerbsDatapath() {
 }
 
 bool VerbsDatapath::open(std::string* error) {
-  ibv_ = load_ibv(error);
+  if (ibv_ == nullptr) ibv_ = load_ibv(error);
   if (ibv_ == nullptr) return false;
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) {

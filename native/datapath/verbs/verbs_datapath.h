@@ -15,7 +15,8 @@ namespace weft::datapath {
 
 class VerbsDatapath final : public Datapath {
  public:
-  explicit VerbsDatapath(const VerbsOptions& options);
+  // `library`: whose functions are called; null: libibverbs.
+  explicit VerbsDatapath(const VerbsOptions& options, const Ibv* library = nullptr);
   ~VerbsDatapath() override;
   VerbsDatapath(const VerbsDatapath&) = delete;
   VerbsDatapath& operator=(const VerbsDatapath&) = delete;

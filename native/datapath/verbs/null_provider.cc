@@ -1,0 +1,327 @@
+// The least of verbs that the datapath needs: one device with one port, queues as deques, delivery by memcpy.
+// Keeps to the specification where we rely on it: order within a queue pair, flushes in error, no slot no message.
+#include "native/datapath/verbs/null_provider.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::uint32_t kGrhBytes = 40;
+
+struct Queue {
+  ibv_cq base{};
+  std::deque<ibv_wc> done;
+};
+struct Receive {
+  std::uint64_t id;
+  std::uint8_t* at;
+  std::uint32_t bytes;
+};
+struct SharedReceives {
+  ibv_srq base{};
+  std::deque<Receive> posted;
+};
+struct Pair {
+  ibv_qp base{};
+  Queue *sends = nullptr, *receives = nullptr;
+  SharedReceives* shared = nullptr;
+  std::deque<Receive> posted;
+  std::uint32_t far = 0;
+};
+struct Sent {
+  std::uint32_t to;
+  std::vector<std::uint8_t> bytes;
+};
+
+struct Network {
+  NullProviderFaults faults;
+  std::map<std::uint32_t, Pair*> pairs;
+  std::uint32_t next_number = 17;
+  std::uint64_t sent = 0;
+  std::vector<Sent> log;
+};
+
+Network& network() {
+  static Network one;
+  return one;
+}
+
+ibv_device device_of_ours{};
+
+Pair* pair_of(ibv_qp* qp) { return reinterpret_cast<Pair*>(qp); }
+Queue* queue_of(ibv_cq* cq) { return reinterpret_cast<Queue*>(cq); }
+
+void deliver(std::uint32_t to, const std::uint8_t* bytes, std::uint32_t count) {
+  const auto place = network().pairs.find(to);
+  if (place == network().pairs.end()) return;
+  Pair& pair = *place->second;
+  if (pair.base.state != IBV_QPS_RTR && pair.base.state != IBV_QPS_RTS) return;
+  std::deque<Receive>& posted = pair.shared != nullptr ? pair.shared->posted : pair.posted;
+  const std::uint32_t before = pair.base.qp_type == IBV_QPT_UD ? kGrhBytes : 0;
+  if (posted.empty() || posted.front().bytes < before + count) return;
+  const Receive slot = posted.front();
+  posted.pop_front();
+  std::memcpy(slot.at + before, bytes, count);
+  ibv_wc done{};
+  done.wr_id = slot.id;
+  done.status = IBV_WC_SUCCESS;
+  done.opcode = IBV_WC_RECV;
+  done.byte_len = before + count;
+  done.qp_num = to;
+  pair.receives->done.push_back(done);
+}
+
+void complete_send(Pair& pair, const ibv_send_wr& request, ibv_wc_status status) {
+  ibv_wc done{};
+  done.wr_id = request.wr_id;
+  done.status = status;
+  done.qp_num = pair.base.qp_num;
+  pair.sends->done.push_back(done);
+}
+
+int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+  Pair& pair = *pair_of(qp);
+  Network& net = network();
+  for (; request != nullptr; request = request->next) {
+    if (pair.base.state == IBV_QPS_ERR) {
+      complete_send(pair, *request, IBV_WC_WR_FLUSH_ERR);
+      continue;
+    }
+    if (pair.base.state != IBV_QPS_RTS) {
+      *bad = request;
+      return EINVAL;
+    }
+    if (net.faults.deliver) {
+      std::vector<std::uint8_t> bytes;
+      for (int i = 0; i < request->num_sge; ++i) {
+        const auto* at = reinterpret_cast<const std::uint8_t*>(request->sg_list[i].addr);
+        bytes.insert(bytes.end(), at, at + request->sg_list[i].length);
+      }
+      const bool ud = pair.base.qp_type == IBV_QPT_UD;
+      const std::uint32_t to = ud ? request->wr.ud.remote_qpn : pair.far;
+      const bool reliable = pair.base.qp_type == IBV_QPT_RC;
+      ++net.sent;
+      const bool dropped = !reliable && net.faults.drop_every != 0 && net.sent % net.faults.drop_every == 0;
+      const bool doubled = !reliable && net.faults.duplicate_every != 0 && net.sent % net.faults.duplicate_every == 0;
+      const auto count = static_cast<std::uint32_t>(bytes.size());
+      for (int copies = dropped ? 0 : doubled ? 2 : 1; copies > 0; --copies) deliver(to, bytes.data(), count);
+      if (!reliable) net.log.push_back({to, std::move(bytes)});
+    }
+    if ((request->send_flags & IBV_SEND_SIGNALED) != 0) complete_send(pair, *request, IBV_WC_SUCCESS);
+  }
+  return 0;
+}
+
+Receive receive_of(const ibv_recv_wr& request) {
+  return {request.wr_id, reinterpret_cast<std::uint8_t*>(request.sg_list[0].addr), request.sg_list[0].length};
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr**) {
+  for (; request != nullptr; request = request->next) pair_of(qp)->posted.push_back(receive_of(*request));
+  return 0;
+}
+
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr**) {
+  for (; request != nullptr; request = request->next) {
+    reinterpret_cast<SharedReceives*>(srq)->posted.push_back(receive_of(*request));
+  }
+  return 0;
+}
+
+int poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
+  std::deque<ibv_wc>& done = queue_of(cq)->done;
+  int count = 0;
+  for (; count < most && !done.empty(); ++count) {
+    out[count] = done.front();
+    done.pop_front();
+  }
+  return count;
+}
+
+int req_notify_cq(ibv_cq*, int) { return 0; }
+
+ibv_device** get_device_list(int* count) {
+  static ibv_device* list[] = {&device_of_ours, nullptr};
+  *count = 1;
+  return list;
+}
+void free_device_list(ibv_device**) {}
+const char* get_device_name(ibv_device*) { return "null0"; }
+
+ibv_context* open_device(ibv_device* device) {
+  auto* context = new ibv_context{};
+  context->device = device;
+  context->ops.poll_cq = poll_cq;
+  context->ops.req_notify_cq = req_notify_cq;
+  context->ops.post_send = post_send;
+  context->ops.post_recv = post_recv;
+  context->ops.post_srq_recv = post_srq_recv;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    delete context;
+    return nullptr;
+  }
+  context->async_fd = ends[0];
+  context->cmd_fd = ends[1];
+  return context;
+}
+int close_device(ibv_context* context) {
+  ::close(context->async_fd);
+  ::close(context->cmd_fd);
+  delete context;
+  return 0;
+}
+int query_device(ibv_context*, ibv_device_attr* out) {
+  *out = {};
+  out->max_srq_wr = 1 << 20;
+  out->max_cqe = 1 << 22;
+  return 0;
+}
+int query_port(ibv_context*, std::uint8_t, ibv_port_attr* out) {
+  *out = {};
+  out->state = IBV_PORT_ACTIVE;
+  out->active_mtu = IBV_MTU_4096;
+  out->link_layer = IBV_LINK_LAYER_ETHERNET;
+  return 0;
+}
+int query_gid(ibv_context*, std::uint8_t, int, ibv_gid* out) {
+  *out = {};
+  return 0;
+}
+
+// Plain objects: made with new, gone with delete.
+template <class T>
+T* make(ibv_context* context) {
+  auto* made = new T{};
+  made->context = context;
+  return made;
+}
+ibv_pd* alloc_pd(ibv_context* context) { return make<ibv_pd>(context); }
+int dealloc_pd(ibv_pd* pd) {
+  delete pd;
+  return 0;
+}
+ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int) {
+  auto* made = make<ibv_mr>(pd->context);
+  made->addr = address;
+  made->length = bytes;
+  return made;
+}
+int dereg_mr(ibv_mr* region) {
+  delete region;
+  return 0;
+}
+ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr*) { return make<ibv_ah>(pd->context); }
+int destroy_ah(ibv_ah* address) {
+  delete address;
+  return 0;
+}
+ibv_comp_channel* create_comp_channel(ibv_context* context) {
+  auto* made = make<ibv_comp_channel>(context);
+  made->fd = ::dup(context->async_fd);
+  return made;
+}
+int destroy_comp_channel(ibv_comp_channel* channel) {
+  ::close(channel->fd);
+  delete channel;
+  return 0;
+}
+ibv_cq* create_cq(ibv_context* context, int, void*, ibv_comp_channel*, int) {
+  auto* made = new Queue;
+  made->base.context = context;
+  return &made->base;
+}
+int destroy_cq(ibv_cq* cq) {
+  delete queue_of(cq);
+  return 0;
+}
+int get_cq_event(ibv_comp_channel*, ibv_cq**, void**) { return -1; }
+void ack_cq_events(ibv_cq*, unsigned) {}
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr*) {
+  auto* made = new SharedReceives;
+  made->base.context = pd->context;
+  return &made->base;
+}
+int destroy_srq(ibv_srq* srq) {
+  delete reinterpret_cast<SharedReceives*>(srq);
+  return 0;
+}
+ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
+  auto* made = new Pair;
+  made->base.context = pd->context;
+  made->base.qp_type = wanted->qp_type;
+  made->base.qp_num = network().next_number++;
+  made->base.state = IBV_QPS_RESET;
+  made->sends = queue_of(wanted->send_cq);
+  made->receives = queue_of(wanted->recv_cq);
+  made->shared = reinterpret_cast<SharedReceives*>(wanted->srq);
+  network().pairs[made->base.qp_num] = made;
+  return &made->base;
+}
+int modify_qp(ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
+  Pair& pair = *pair_of(qp);
+  if ((mask & IBV_QP_DEST_QPN) != 0) pair.far = wanted->dest_qp_num;
+  pair.base.state = wanted->qp_state;
+  return 0;
+}
+int query_qp(ibv_qp* qp, ibv_qp_attr* out, int, ibv_qp_init_attr*) {
+  out->qp_state = qp->state;
+  return 0;
+}
+int destroy_qp(ibv_qp* qp) {
+  network().pairs.erase(qp->qp_num);
+  delete pair_of(qp);
+  return 0;
+}
+int get_async_event(ibv_context*, ibv_async_event*) { return -1; }
+void ack_async_event(ibv_async_event*) {}
+const char* wc_status_str(ibv_wc_status) { return "a status"; }
+const char* event_type_str(ibv_event_type) { return "an event"; }
+
+}  // namespace
+
+const Ibv* null_provider() {
+  static const Ibv table = [] {
+    Ibv made;
+#define WEFT_IBV_OURS(name) made.name = &name;
+    WEFT_IBV_FUNCTIONS(WEFT_IBV_OURS)
+#undef WEFT_IBV_OURS
+    made.reg_mr = &reg_mr;
+    made.query_port = &query_port;
+    return made;
+  }();
+  return &table;
+}
+
+void null_provider_reset(const NullProviderFaults& faults) {
+  network().faults = faults;
+  network().sent = 0;
+  network().log.clear();
+}
+
+void null_provider_complete(ibv_qp* pair, const ibv_wc& completion) {
+  pair_of(pair)->receives->done.push_back(completion);
+}
+
+void null_provider_replay() {
+  const std::vector<Sent> sent = network().log;
+  for (const Sent& one : sent) deliver(one.to, one.bytes.data(), static_cast<std::uint32_t>(one.bytes.size()));
+}
+
+std::vector<ibv_qp*> null_provider_pairs(ibv_qp_type type) {
+  std::vector<ibv_qp*> found;
+  for (const auto& [number, pair] : network().pairs) {
+    if (pair->base.qp_type == type) found.push_back(&pair->base);
+  }
+  return found;
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,28 @@
+// A provider of verbs without a device, at the boundary of libibverbs: queue pairs of one process that deliver to each
+// other at once, or only complete. For measuring what our side costs, and for faults no NIC produces on demand.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "native/datapath/verbs/ibv.h"
+
+namespace weft::datapath {
+
+struct NullProviderFaults {
+  std::uint32_t drop_every = 0;       // of sends over UC and UD: every n-th is lost; 0: none
+  std::uint32_t duplicate_every = 0;  // every n-th arrives twice
+  bool deliver = true;                // false: sends complete and go nowhere
+};
+
+// The table; its functions know one global, single-threaded network of queue pairs.
+const Ibv* null_provider();
+// Forgets everything; all that was made must be gone.
+void null_provider_reset(const NullProviderFaults& faults);
+// Puts a completion of any content into the queue that data of `pair` completes to.
+void null_provider_complete(ibv_qp* pair, const ibv_wc& completion);
+// Delivers a copy of everything that was sent to UC and UD queue pairs since the reset, once more.
+void null_provider_replay();
+std::vector<ibv_qp*> null_provider_pairs(ibv_qp_type type);
+
+}  // namespace weft::datapath

@@ -1,0 +1,254 @@
+// Queue pairs without a device: the datapath over the null provider, two whole stacks at its ends.
+// What only a device does (packets, netem, rights) is tests/rdma's.
+#ifdef WEFT_HAS_VERBS
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "native/datapath/verbs/null_provider.h"
+#include "native/datapath/verbs/verbs_datapath.h"
+#include "tests/native/check.h"
+#include "tests/native/pair.h"
+
+using namespace weft::datapath;
+using weft::Status;
+namespace core = weft::core;
+namespace wire = weft::wire;
+
+namespace {
+
+constexpr std::uint16_t kPaths = 4;
+constexpr std::uint32_t kSegmentBytes = 4096;
+
+VerbsOptions options_of(VerbsMode mode) {
+  VerbsOptions options;
+  options.mode = mode;
+  options.segment_bytes = kSegmentBytes;
+  options.slots = 256;
+  return options;
+}
+
+std::vector<Place> places_of() {
+  std::vector<Place> places(1);
+  places[0].rdma_device = "null0";
+  places[0].rdma_port = 1;
+  places[0].gid_index = 1;
+  return places;
+}
+
+struct End final : RxSink {
+  explicit End(const VerbsOptions& options)
+      : stack(weft::test::shipped_config()), datapath(options, null_provider()), places(places_of()) {
+    std::string error;
+    CHECK(datapath.open(&error));
+    CHECK_EQUAL(stack.reserve_peer(&peer), Status::ok);
+    CHECK_EQUAL(stack.reserve_flow(&flow), Status::ok);
+    CHECK(datapath.open_link({peer, 0, kPaths, &places}, &words, &error));
+  }
+  void on_datagram(std::uint32_t, const wire::RxDatagram& datagram) override { stack.on_datagram(now_ns, datagram); }
+
+  core::Stack stack;
+  VerbsDatapath datapath;
+  std::vector<Place> places;
+  std::vector<SocketAddress> addresses{1};
+  std::string words;
+  std::uint32_t peer = 0, flow = 0;
+  std::int64_t now_ns = 1'000'000'000;
+  int placed = 0, sent = 0, failed = 0;
+};
+
+// Two ends, stepped by one thread on one clock.
+struct Two {
+  explicit Two(VerbsMode mode, double fault_qp_error = 0) : ends() {
+    VerbsOptions options = options_of(mode);
+    for (auto& end : ends) {
+      options.fault_qp_error = fault_qp_error;
+      options.faults.seed += 7;
+      end = std::make_unique<End>(options);
+    }
+    for (int i = 0; i < 2; ++i) join(i);
+    burst = std::make_unique<wire::TxBurst[]>(8);
+  }
+  ~Two() {
+    for (auto& end : ends) end->datapath.close_link(end->peer);
+  }
+  End& a() { return *ends[0]; }
+  End& b() { return *ends[1]; }
+
+  void join(int i) {
+    End &mine = *ends[i], &theirs = *ends[1 - i];
+    core::PeerConfig peer;
+    peer.remote_peer = theirs.peer;
+    peer.remote_token = peer.local_token = 9;
+    peer.segment_bytes = kSegmentBytes;
+    peer.train_bytes_max = 65'000;
+    peer.port_buffer_bytes = 1 << 18;
+    std::string error;
+    CHECK(mine.datapath.connect_link(mine.peer, {&theirs.addresses, &theirs.words}, &peer.path_count, &error));
+    CHECK_EQUAL(peer.path_count, kPaths);
+    CHECK_EQUAL(mine.stack.open_peer(mine.peer, peer), Status::ok);
+    core::FlowConfig flow;
+    flow.peer = mine.peer;
+    flow.remote_flow = theirs.flow;
+    flow.remote_token = flow.local_token = 5;
+    CHECK_EQUAL(mine.stack.open_flow(mine.now_ns, mine.flow, flow), Status::ok);
+  }
+
+  void step() {
+    for (auto& end : ends) {
+      end->now_ns += 20'000;
+      end->datapath.rx_burst(end.get());
+      if (end->stack.poll_timeout() <= end->now_ns) end->stack.on_timer(end->now_ns);
+      wire::TxBurst* batch[8];
+      std::size_t count = 0;
+      for (; count < 8; ++count) {
+        batch[count] = &burst[count];
+        if (!end->stack.poll_transmit(end->now_ns, batch[count])) break;
+      }
+      if (count != 0) end->datapath.tx_burst(batch, count);
+      core::Event event;
+      while (end->stack.poll_event(&event)) {
+        end->placed += event.kind == core::Event::Kind::stripe_placed;
+        end->sent += event.kind == core::Event::Kind::send_done;
+        end->failed += event.kind == core::Event::Kind::flow_failed;
+      }
+    }
+  }
+
+  // Messages from a to b, each into a buffer of its own; true when all arrived as they left.
+  bool carry(int messages, std::size_t bytes, int rounds_max = 200'000) {
+    std::vector<std::vector<std::uint8_t>> out, in;
+    std::vector<core::ReceiveTicket> tickets(static_cast<std::size_t>(messages));
+    for (int i = 0; i < messages; ++i) {
+      out.push_back(weft::test::pattern(bytes, static_cast<std::uint64_t>(next + i)));
+      in.emplace_back(bytes, std::uint8_t{0});
+    }
+    const int until = b().placed + messages, sent_until = a().sent + messages;
+    for (int i = 0; i < messages; ++i) {
+      const auto number = static_cast<std::uint64_t>(next + i);
+      auto& ticket = tickets[static_cast<std::size_t>(i)];
+      ticket.message.store(number);
+      auto& buffer = in[static_cast<std::size_t>(i)];
+      CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, number, buffer.data(), bytes, &ticket), Status::ok);
+      CHECK_EQUAL(
+          a().stack.post_send(a().now_ns, a().flow, number, out[static_cast<std::size_t>(i)].data(), bytes, nullptr),
+          Status::ok);
+    }
+    next += messages;
+    for (int round = 0; round < rounds_max && (b().placed < until || a().sent < sent_until); ++round) step();
+    bool right = b().placed == until && a().sent == sent_until;
+    // What comes again now finds the buffers given back.
+    const std::vector<std::vector<std::uint8_t>> as_received = in;
+    for (auto& buffer : in) std::memset(buffer.data(), 0x5A, buffer.size());
+    null_provider_replay();
+    for (int round = 0; round < 200; ++round) step();
+    for (const auto& buffer : in) {
+      for (const std::uint8_t byte : buffer) right = right && byte == 0x5A;
+    }
+    for (std::size_t i = 0; i < as_received.size(); ++i) right = right && as_received[i] == out[i];
+    return right;
+  }
+
+  std::unique_ptr<End> ends[2];
+  std::unique_ptr<wire::TxBurst[]> burst;
+  int next = 0;
+};
+
+}  // namespace
+
+TEST(verbs__each_transport_carries_and_old_copies_change_nothing) {
+  for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
+    null_provider_reset({});
+    Two two(mode);
+    CHECK(two.carry(20, 100'000));
+    CHECK(two.carry(20, 1'000));
+    CHECK_EQUAL(two.a().failed + two.b().failed, 0);
+    CHECK_EQUAL(two.b().datapath.counters().foreign, 0);
+  }
+}
+
+TEST(verbs__loss_and_duplicates_are_repaired) {
+  for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::ud}) {
+    NullProviderFaults faults;
+    faults.drop_every = 17;
+    faults.duplicate_every = 13;
+    null_provider_reset(faults);
+    Two two(mode);
+    CHECK(two.carry(30, 60'000));
+    const core::FlowCounters& sent = two.a().stack.flow(two.a().flow)->tx.counters();
+    CHECK(sent.segments_resent > 0);
+  }
+}
+
+TEST(verbs__pairs_in_error_are_mended) {
+  for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
+    null_provider_reset({});
+    Two two(mode, 0.02);
+    CHECK(two.carry(30, 60'000));
+    const DatapathCounters& seen = two.a().datapath.counters();
+    CHECK(seen.ends_failed > 0);
+    CHECK(seen.ends_mended > 0);
+  }
+}
+
+TEST(verbs__a_completion_that_names_nothing_of_ours_is_counted) {
+  null_provider_reset({});
+  Two two(VerbsMode::uc);
+  ibv_wc odd{};
+  odd.status = IBV_WC_SUCCESS;
+  odd.opcode = IBV_WC_RECV;
+  for (ibv_qp* pair : null_provider_pairs(IBV_QPT_UC)) {
+    odd.wr_id = 1u << 30;  // no such slot
+    odd.byte_len = 100;
+    null_provider_complete(pair, odd);
+    odd.wr_id = 0;
+    odd.byte_len = 1u << 20;  // longer than a slot
+    null_provider_complete(pair, odd);
+  }
+  two.step();
+  CHECK_EQUAL(two.a().datapath.counters().foreign + two.b().datapath.counters().foreign, 2 * 2 * kPaths);
+  CHECK(two.carry(5, 50'000));
+}
+
+TEST(verbs__what_a_peer_says_of_its_ends_is_checked) {
+  null_provider_reset({});
+  End mine(options_of(VerbsMode::uc)), other(options_of(VerbsMode::rc)), right(options_of(VerbsMode::uc));
+  std::uint16_t paths = 0;
+  std::string error;
+  CHECK(!mine.datapath.connect_link(mine.peer, {&other.addresses, &other.words}, &paths, &error));
+  CHECK(error.find("WEFT_RDMA_MODE") != std::string::npos);
+  std::mt19937 random(1);
+  for (int i = 0; i < 4'000; ++i) {
+    std::string words = right.words.substr(0, random() % (right.words.size() + 1));
+    for (int flips = static_cast<int>(random() % 3); flips > 0 && !words.empty(); --flips) {
+      words[random() % words.size()] = static_cast<char>(random());
+    }
+    if (words == right.words) continue;
+    End fresh(options_of(VerbsMode::uc));
+    static_cast<void>(fresh.datapath.connect_link(fresh.peer, {&right.addresses, &words}, &paths, &error));
+    CHECK(paths <= kPaths);
+    i += 39;
+  }
+}
+
+TEST(verbs__a_link_that_closes_gives_its_slots_back) {
+  NullProviderFaults nowhere;
+  nowhere.deliver = false;
+  null_provider_reset(nowhere);
+  Two two(VerbsMode::uc);
+  for (int i = 0; i < 50; ++i) {
+    std::string error, words;
+    const auto peer = static_cast<std::uint32_t>(10 + i % 3);
+    CHECK(two.a().datapath.open_link({peer, 0, kPaths, &two.a().places}, &words, &error));
+    two.a().datapath.close_link(peer);
+  }
+  CHECK_EQUAL(null_provider_pairs(IBV_QPT_UC).size(), 2u * kPaths);
+}
+
+#else
+
+int main() { return 77; }  // built without libibverbs
+
+#endif
