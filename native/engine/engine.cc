@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <new>
 
 #include "native/engine/clock.h"
 #include "native/engine/connection.h"
@@ -21,6 +23,8 @@ namespace {
 
 // Held datagrams (injected reordering) must not wait for a sleeping engine.
 constexpr std::int64_t kHoldSleepNs = 1'000'000;
+constexpr int kUrgentTries = 1'000;
+constexpr std::chrono::milliseconds kUrgentPause{1};
 
 inline void relax() noexcept {
 #if defined(__x86_64__)
@@ -157,48 +161,59 @@ void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) 
   urgent.flow = flow;
   urgent.connection = connection;
   urgent.reason = reason;
-  {
+  // Nobody else tells the engine to let go: without memory for the word it is said a little later.
+  for (int tries = 0; !post_urgent(urgent) && tries < kUrgentTries; ++tries) std::this_thread::sleep_for(kUrgentPause);
+}
+
+bool Engine::post_urgent(const Urgent& urgent) noexcept {
+  try {
     const std::lock_guard<std::mutex> lock(urgent_mutex_);
     urgent_.push_back(urgent);
     has_urgent_.store(true, std::memory_order_seq_cst);
+  } catch (const std::bad_alloc&) {
+    return false;
   }
   wake();
+  return true;
 }
 
-void Engine::call(const std::function<void()>& work) noexcept {
+void Engine::call(const std::function<void()>& work) {
   std::atomic<std::int32_t> done{0};
+  std::exception_ptr thrown;
   Urgent urgent{};
   urgent.kind = Urgent::Kind::call;
   urgent.work = &work;
+  urgent.thrown = &thrown;
   urgent.done = &done;
-  {
-    const std::lock_guard<std::mutex> lock(urgent_mutex_);
-    urgent_.push_back(urgent);
-    has_urgent_.store(true, std::memory_order_seq_cst);
-  }
-  wake();
+  if (!post_urgent(urgent)) throw std::bad_alloc();
   while (done.load(std::memory_order_acquire) != 2) futex_wait(&done, 0, 1'000'000);
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 bool Engine::take_urgent() noexcept {
-  std::vector<Urgent> taken;
   {
     const std::lock_guard<std::mutex> lock(urgent_mutex_);
-    taken.swap(urgent_);
+    urgent_taken_.swap(urgent_);
     has_urgent_.store(false, std::memory_order_relaxed);
   }
-  for (const Urgent& urgent : taken) {
+  for (const Urgent& urgent : urgent_taken_) {
     if (urgent.kind == Urgent::Kind::abort) {
       do_abort(urgent);
       continue;
     }
-    (*urgent.work)();
+    try {
+      (*urgent.work)();
+    } catch (...) {
+      *urgent.thrown = std::current_exception();
+    }
     // 1 wakes the caller; after 2 its frame, and with it the word, may be gone.
     urgent.done->store(1, std::memory_order_release);
     futex_wake_all(urgent.done);
     urgent.done->store(2, std::memory_order_release);
   }
-  return !taken.empty();
+  const bool any = !urgent_taken_.empty();
+  urgent_taken_.clear();
+  return any;
 }
 
 void Engine::do_abort(const Urgent& urgent) noexcept {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -60,8 +61,8 @@ class Engine final : private datapath::RxSink {
   void post(const Command& command) noexcept;
   // The flow is to let go of every buffer and tell its peer; the connection hears on_flow_let_go().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
-  // Runs `work` on the engine's thread and waits for it. Not from an engine's thread.
-  void call(const std::function<void()>& work) noexcept;
+  // Runs `work` on the engine's thread and waits for it; what it throws is thrown here. Not from an engine's thread.
+  void call(const std::function<void()>& work);
 
   // Only inside call().
   core::Stack& stack() noexcept { return stack_; }
@@ -83,6 +84,7 @@ class Engine final : private datapath::RxSink {
     std::uint64_t connection = 0;
     Status reason = Status::ok;
     const std::function<void()>* work = nullptr;
+    std::exception_ptr* thrown = nullptr;
     std::atomic<std::int32_t>* done = nullptr;
   };
   void run() noexcept;
@@ -92,6 +94,7 @@ class Engine final : private datapath::RxSink {
   void sleep() noexcept;
   void wake() noexcept;
   bool take_commands() noexcept;
+  bool post_urgent(const Urgent& urgent) noexcept;
   bool take_urgent() noexcept;
   void do_command(const Command& command) noexcept;
   void do_abort(const Urgent& urgent) noexcept;
@@ -108,7 +111,7 @@ class Engine final : private datapath::RxSink {
   std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
   std::mutex urgent_mutex_;
-  std::vector<Urgent> urgent_;
+  std::vector<Urgent> urgent_, urgent_taken_;  // swapped, so that neither allocates once warm
   std::atomic<bool> has_urgent_{false};
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};

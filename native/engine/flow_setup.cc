@@ -164,8 +164,12 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     config.own_credit = policies.own_credit;
     Engine* engine = flows[opened].engine;
     engine->call([&] {
-      status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
-      if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
+      try {
+        status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
+        if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
+      } catch (const std::bad_alloc&) {
+        status = Status::out_of_memory;
+      }
     });
     if (status == Status::ok) --peers_.at(flows[opened].key).reserved;
   }

@@ -1,6 +1,7 @@
 """The other process of the tests: `python -m tests.api.peer ROLE HANDLE...`."""
 
 import sys
+from pathlib import Path
 
 from transport import Endpoint
 from transport.errors import WeftError
@@ -65,6 +66,33 @@ def few_descriptors(limit: int) -> None:
         print(error.status, error, flush=True)
 
 
+def little_memory(spare_mib: int) -> None:
+    """Opens connections until memory ends; says how, and whether the first one still works."""
+    import resource
+
+    with Endpoint(engines=1) as endpoint, endpoint.listen() as listener:
+        kept = [(endpoint.connect(listener.handle), listener.accept(timeout_s=60))]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (spare_mib << 20)
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        payload, ended = bytes(range(256)) * 256, "never"
+        for _ in range(20_000):
+            try:
+                kept.append((endpoint.connect(listener.handle), listener.accept(timeout_s=60)))
+                kept[-1][1].irecv_into(bytearray(1 << 16))
+                kept[-1][0].isend(payload)
+            except (WeftError, MemoryError) as error:
+                ended = getattr(error, "status", "MemoryError")
+                break
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        there, here = kept[0]
+        receive = here.irecv_into(memory := bytearray(len(payload)))
+        there.send(payload)
+        receive.wait(timeout_s=60)
+        print(ended, memory == payload, len(kept) > 1, flush=True)
+
+
 def listening() -> None:
     """Listens and says its handle, port and, after each line of stdin, what it refused."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
@@ -88,8 +116,10 @@ def forgetful() -> None:
 def main() -> None:
     role, *arguments = sys.argv[1:]
     roles = {one.__name__: one for one in (echo, blocked, accepting, silent, listening, forgetful)}
-    if role == "few_descriptors":
-        few_descriptors(int(arguments[0]))
+    if role in ("few_descriptors", "little_memory"):
+        {"few_descriptors": few_descriptors, "little_memory": little_memory}[role](
+            int(arguments[0])
+        )
     else:
         roles[role]()
 

@@ -290,6 +290,16 @@ def test_exhaustion__of_descriptors_is_said() -> None:
         assert (err, peer.returncode) == ("", 0)
 
 
+@pytest.mark.parametrize("spare_mib", ["8", "62", "64", "96"])
+def test_exhaustion__of_memory_ends_an_attempt_and_nothing_else(spare_mib: str) -> None:
+    with running(child("little_memory", spare_mib)) as peer:
+        out, err = peer.communicate(timeout=PATIENCE_S)
+        how, first_still_works, others_were_made = out.split()
+        assert how in ("MemoryError", "out_of_memory", "timed_out"), (out, err)
+        assert (first_still_works, others_were_made) == ("True", "True")
+        assert peer.returncode == 0, err
+
+
 def test_fork__child_is_refused_and_harms_nobody() -> None:
     with pair() as (here, there):
         pid = os.fork()
