@@ -10,6 +10,17 @@ bool CreditControl::open() noexcept {
   return true;
 }
 
+// What it grants at its start counts for nothing: the event that starts it follows.
+void CreditControl::start(policy::CreditEvent event) noexcept {
+  started_ = true;
+  event.kind = -1;
+  policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
+  if (policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_)) return;
+  shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
+  result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_));
+}
+
 bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_bytes) noexcept {
   policy::CreditEvent event{};
   event.now_ns = now_ns;
@@ -24,21 +35,14 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
   ecn_segments_ = 0;
   event.rand = shared_->random.uniform();
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
-  if (!started_) {
-    started_ = true;
-    policy::CreditEvent start = event;
-    start.kind = -1;
-    if (!policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_)) {
-      shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
-      if (policy_.fall_back())
-        static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
-    }
-    result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
-  }
+  if (!started_) start(event);
   if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
     shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
-    if (policy_.fall_back()) static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
+    if (policy_.fall_back()) {
+      start(event);
+      static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
+    }
   }
   tick_ns_ = result.next_tick_ns < 0 ? kNever : std::max(result.next_tick_ns, now_ns + 10'000);
   if (result.granted_bytes <= static_cast<i64>(granted_bytes_)) return false;

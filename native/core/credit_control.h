@@ -43,6 +43,7 @@ class CreditControl {
   i64 poll_timeout() const noexcept { return tick_ns_; }
 
  private:
+  void start(policy::CreditEvent event) noexcept;
   bool ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_bytes) noexcept;
 
   Shared* shared_;

@@ -21,9 +21,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       flow_(flow),
       peer_(flow_config.peer),
       train_bytes_max_(peer_config.train_bytes_max),
-      // Whole words of eight bytes: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see
-      // one half of a word from a later segment before the other half.
-      segment_payload_bytes_(static_cast<u16>((peer_config.segment_bytes - wire::kDataBytes) & ~7u)),
+      segment_payload_bytes_(wire::segment_payload_bytes(peer_config.segment_bytes)),
       eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
@@ -33,7 +31,7 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
   if (!window_.started()) {
     if (!window_.open()) return Status::out_of_memory;
-    window_.start(now_ns);
+    window_.start(window_standing(now_ns));
   }
   SendMessage entry;
   entry.number = message;

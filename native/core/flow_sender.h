@@ -56,6 +56,10 @@ class FlowSender {
   void release_idle() noexcept;
   FlowCounters& counters() noexcept { return counters_; }
   WindowControl& window() noexcept { return window_; }
+  // Another window policy from now on. False when out of memory: the old one stays.
+  bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
+    return window_.replace(choice, window_standing(now_ns));
+  }
   LossControl& loss() noexcept { return loss_; }
   i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
   std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
@@ -90,6 +94,7 @@ class FlowSender {
   void on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
   WindowFacts window_facts(i64 now_ns, u8 path) const noexcept;
+  WindowFacts window_standing(i64 now_ns) const noexcept;
   void note_check(u8 path) noexcept;
 
   Shared* shared_;

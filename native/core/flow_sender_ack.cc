@@ -93,6 +93,16 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   return facts;
 }
 
+// What a policy that starts is told is of no event: of the measured paths, the one that answers soonest speaks.
+WindowFacts FlowSender::window_standing(i64 now_ns) const noexcept {
+  u16 best = 0;
+  for (u16 path = 1; path < paths_->count(); ++path) {
+    const RttEstimator &rtt = paths_->path(path).rtt, &least = paths_->path(best).rtt;
+    if (rtt.measured() && (!least.measured() || rtt.smoothed_ns() < least.smoothed_ns())) best = path;
+  }
+  return window_facts(now_ns, static_cast<u8>(best));
+}
+
 LossFacts FlowSender::loss_facts(i64 now_ns, u8 path) noexcept {
   const FlowPath& state = flow_path(path);
   LossFacts facts;

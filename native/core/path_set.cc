@@ -6,10 +6,11 @@
 
 namespace weft::core {
 
-PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes)
+PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes)
     : shared_(shared),
       peer_(peer),
       room_bytes_(room_bytes),
+      segment_bytes_(segment_bytes),
       paths_(count),
       usable_count_(count),
       policy_(policy::Family::path, choice ? choice : shared->config.path) {}
@@ -20,6 +21,7 @@ policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   policy::PathEvent event{};
   event.now_ns = now_ns;
   event.n_paths = static_cast<i64>(paths_.size());
+  event.segment_bytes = segment_bytes_;
   event.avoid_path = -1;
   event.flow = -1;
   event.rand = shared_->random.uniform();

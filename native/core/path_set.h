@@ -46,7 +46,7 @@ class PathSet {
  public:
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
-  PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes);
+  PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes);
   bool open() noexcept;
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
@@ -102,6 +102,7 @@ class PathSet {
   Shared* shared_;
   u32 peer_;
   i64 room_bytes_;
+  i64 segment_bytes_;  // payload of the largest datagram: the least burst
   std::vector<PathState> paths_;
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come

@@ -16,7 +16,8 @@ class Peer {
   Peer(Shared* shared, u32 index, const PeerConfig& config)
       : shared_(shared),
         config_(config),
-        paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes),
+        paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes,
+               wire::segment_payload_bytes(config.segment_bytes)),
         index_(index) {}
 
   bool open() noexcept { return paths_.open(); }

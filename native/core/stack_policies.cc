@@ -25,7 +25,7 @@ bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoi
     case policy::Family::window: {
       WindowControl& window = target.tx.window();
       if (params_only) return static_cast<void>(window.set_params(choice)), true;
-      ok = window.replace(choice, now_ns);
+      ok = target.tx.replace_window(now_ns, choice);
       break;
     }
     case policy::Family::loss:

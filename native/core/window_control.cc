@@ -16,7 +16,7 @@ constexpr i64 kWindowSegmentsMin = 2;
 WindowControl::WindowControl(Shared* shared, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept
     : shared_(shared), policy_(policy::Family::window, choice), flow_(flow), segment_bytes_(segment_bytes) {}
 
-policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) const noexcept {
+policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noexcept {
   policy::WindowEvent event{};
   event.now_ns = facts.now_ns;
   event.kind = kind;
@@ -39,6 +39,7 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) con
   event.window_bytes_max = shared_->config.window_bytes_max;
   event.link_bytes_per_s = shared_->config.link_bytes_per_s;
   event.app_limited = facts.app_limited ? 1 : 0;
+  event.rand = shared_->random.uniform();
   return event;
 }
 
@@ -57,11 +58,9 @@ bool WindowControl::apply(const policy::WindowResult& result) noexcept {
   return true;
 }
 
-void WindowControl::start(i64 now_ns) noexcept {
+void WindowControl::start(const WindowFacts& facts) noexcept {
   started_ = true;
-  WindowFacts facts;
-  facts.now_ns = now_ns;
-  policy::WindowEvent start = event(facts, -1);
+  policy::WindowEvent start = event(facts.standing(), -1);
   start.hint_window_bytes = static_cast<double>(window_bytes_);
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
   if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_) && apply(result)) return;
@@ -72,18 +71,17 @@ void WindowControl::start(i64 now_ns) noexcept {
 }
 
 void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept {
-  if (!started_) start(facts.now_ns);
+  if (!started_) start(facts);
   policy::WindowEvent event = this->event(facts, kind);
-  event.rand = shared_->random.uniform();
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
   if (policy_.call(hook, &event, &result, shared_->tap, flow_) && apply(result)) return;
   shared_->on_policy_failed(policy::Family::window, flow_, kNone);
-  if (policy_.fall_back()) start(facts.now_ns);
+  if (policy_.fall_back()) start(facts);
 }
 
-bool WindowControl::replace(PolicyChoice choice, i64 now_ns) noexcept {
+bool WindowControl::replace(PolicyChoice choice, const WindowFacts& facts) noexcept {
   if (!policy_.replace(choice)) return false;
-  if (started_) start(now_ns);
+  if (started_) start(facts);
   return true;
 }
 

@@ -19,6 +19,18 @@ struct WindowFacts {
   i64 inflight_bytes = 0, delivered_bytes = 0;
   u8 path = 0;
   bool app_limited = false;
+
+  // Where things stand, without the news of one event: what a policy that starts is told.
+  WindowFacts standing() const noexcept {
+    WindowFacts facts;
+    facts.now_ns = now_ns;
+    facts.rtt = rtt;
+    facts.inflight_bytes = inflight_bytes;
+    facts.delivered_bytes = delivered_bytes;
+    facts.path = path;
+    facts.app_limited = app_limited;
+    return facts;
+  }
 };
 
 class WindowControl {
@@ -34,15 +46,15 @@ class WindowControl {
   Pacer& pacer() noexcept { return pacer_; }
   const Pacer& pacer() const noexcept { return pacer_; }
   bool started() const noexcept { return started_; }
-  void start(i64 now_ns) noexcept;
-  // Another policy from now on, which is told the window in force. False when out of memory: the old one stays.
-  bool replace(PolicyChoice choice, i64 now_ns) noexcept;
+  void start(const WindowFacts& facts) noexcept;
+  // Another policy from now on, told the window in force and `facts`. False when out of memory: the old one stays.
+  bool replace(PolicyChoice choice, const WindowFacts& facts) noexcept;
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }
 
  private:
   void ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept;
-  policy::WindowEvent event(const WindowFacts& facts, i64 kind) const noexcept;
+  policy::WindowEvent event(const WindowFacts& facts, i64 kind) noexcept;
   bool apply(const policy::WindowResult& result) noexcept;
 
   Shared* shared_;

@@ -13,6 +13,12 @@ inline constexpr std::uint8_t kVersion = 1;
 // Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
 inline constexpr std::size_t kDataBytes = 64;
+
+// Whole words of eight bytes: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see one
+// half of a word from a later segment before the other half.
+constexpr std::uint16_t segment_payload_bytes(std::size_t segment_bytes) noexcept {
+  return static_cast<std::uint16_t>((segment_bytes - kDataBytes) & ~std::size_t{7});
+}
 inline constexpr std::size_t kAckFixedBytes = 64;
 inline constexpr std::size_t kAckReportBytes = 24;
 inline constexpr std::size_t kAdvertFixedBytes = 32;

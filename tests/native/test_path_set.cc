@@ -24,7 +24,7 @@ PickRequest request_of(int avoid = -1) {
 }
 
 struct Bench {
-  explicit Bench(const StackConfig& config = {}) : shared(config), paths(&shared, {}, 7, kPaths, kRoomBytes) {
+  explicit Bench(const StackConfig& config = {}) : shared(config), paths(&shared, {}, 7, kPaths, kRoomBytes, 1400) {
     CHECK(paths.open());
   }
   std::set<int> picks(i64 now_ns, int avoid = -1) {

@@ -61,7 +61,7 @@ TEST(policy_slot__a_path_policy_that_fails_gives_way) {
     StackConfig config;
     config.path = {&descriptor, nullptr};
     Shared shared(config);
-    PathSet paths(&shared, {}, 0, 4, 1 << 20);
+    PathSet paths(&shared, {}, 0, 4, 1 << 20, 1400);
     CHECK(paths.open());
     PickRequest request;
     request.segment_bytes = 1000;

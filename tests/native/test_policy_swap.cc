@@ -4,6 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "native/core/credit_control.h"
+#include "native/policy/loader.h"
 #include "tests/native/check.h"
 #include "tests/native/pair.h"
 
@@ -59,6 +61,31 @@ class Counting final : public DecisionTap {
   }
   std::array<int, 5> told{};
 };
+
+// What policies were told at their start.
+class Starts final : public DecisionTap {
+ public:
+  void on_decision(const Decision& decision) noexcept override {
+    if (decision.hook != weft::policy::hook::start) return;
+    if (decision.family == Family::window) windows.push_back(as<weft::policy::WindowEvent>(decision));
+    if (decision.family == Family::path) paths.push_back(as<weft::policy::PathEvent>(decision));
+    if (decision.family == Family::loss) losses.push_back(as<weft::policy::LossEvent>(decision));
+    if (decision.family == Family::credit) credits.push_back(as<weft::policy::CreditEvent>(decision));
+  }
+  std::vector<weft::policy::WindowEvent> windows;
+  std::vector<weft::policy::PathEvent> paths;
+  std::vector<weft::policy::LossEvent> losses;
+  std::vector<weft::policy::CreditEvent> credits;
+
+ private:
+  template <typename Event>
+  static Event as(const Decision& decision) {
+    return *static_cast<const Event*>(decision.event);
+  }
+};
+
+std::int32_t good(void*, void*, std::int64_t, const void*, const void*, void*) { return 0; }
+std::int32_t bad(void*, void*, std::int64_t, const void*, const void*, void*) { return 1; }
 
 }  // namespace
 
@@ -122,7 +149,7 @@ TEST(policy_swap__a_flow_may_have_policies_of_its_own) {
   FlowConfig own;
   own.window = shipped(Family::window, "swift");
   own.remote_token = 7;
-  PathSet paths(&shared, shipped(Family::path, "oblivious"), 0, 4, 1 << 20);
+  PathSet paths(&shared, shipped(Family::path, "oblivious"), 0, 4, 1 << 20, 1400);
   CHECK_EQUAL(std::string(paths.policy().descriptor().name), "oblivious");
   FlowSender sender(&shared, 0, own, PeerConfig{}, &paths);
   CHECK_EQUAL(std::string(sender.window().choice().descriptor->name), "swift");
@@ -140,4 +167,95 @@ TEST(policy_swap__a_tap_is_told_of_every_family) {
   CHECK(tap[0].told[static_cast<std::size_t>(Family::path)] > 10);
   CHECK(tap[0].told[static_cast<std::size_t>(Family::loss)] > 10);
   CHECK(tap[1].told[static_cast<std::size_t>(Family::credit)] > 10);
+}
+
+TEST(policy_swap__a_window_policy_is_told_where_the_flow_stands) {
+  StackConfig config = weft::test::shipped_config();
+  const i64 window_bytes = 100'000;
+  config.window = shipped(Family::window, "fixed");
+  config.window.params = &window_bytes;
+  Transfer transfer(config);
+  Starts tap;
+  transfer.sender().shared().tap = &tap;
+  transfer.until(kBytes / 4 * 3);
+  FlowSender& tx = transfer.sender().flow(transfer.flow())->tx;
+  CHECK(set(transfer, Family::window, "bbr"));
+  CHECK_EQUAL(tap.windows.size(), 1u);
+  const weft::policy::WindowEvent& told = tap.windows[0];
+  CHECK(told.delivered_bytes > 0);
+  CHECK_EQUAL(told.delivered_bytes, tx.counters().bytes_sent);
+  CHECK_EQUAL(told.inflight_bytes, tx.inflight_bytes());
+  CHECK(told.rtt_min_ns > 0 && told.srtt_ns >= told.rtt_min_ns);
+  const PathSet& paths = transfer.sender().flow(transfer.flow())->peer->paths();
+  for (std::size_t i = 0; i < paths.count(); ++i) {
+    const RttEstimator& rtt = paths.path(i).rtt;
+    CHECK(!rtt.measured() || rtt.smoothed_ns() >= told.srtt_ns);
+  }
+  CHECK_EQUAL(told.rtt_ns, told.srtt_ns);
+  CHECK(told.rand > 0 && told.rand < 1);
+  CHECK_EQUAL(told.acked_bytes + told.lost_bytes, 0);
+  transfer.finish();
+}
+
+TEST(policy_swap__fixed_is_told_where_the_flow_stands_when_it_takes_over) {
+  weft::policy::Descriptor failing = weft::policy::fixed(Family::window);
+  for (auto& hook : failing.hooks) hook = bad;
+  failing.hooks[weft::policy::hook::start] = good;
+  StackConfig config;
+  config.window = {&failing, nullptr};
+  Shared shared(config);
+  Starts tap;
+  shared.tap = &tap;
+  WindowControl window(&shared, config.window, 0, 1472);
+  CHECK(window.open());
+  RttEstimator rtt;
+  rtt.on_sample(50'000);
+  WindowFacts facts;
+  facts.now_ns = 7;
+  facts.rtt = &rtt;
+  facts.acked_bytes = 3000;
+  facts.delivered_bytes = 1 << 20;
+  facts.inflight_bytes = 4096;
+  window.on_ack(facts);
+  CHECK_EQUAL(tap.windows.size(), 2u);
+  for (const weft::policy::WindowEvent& told : tap.windows) {
+    CHECK_EQUAL(told.delivered_bytes, 1 << 20);
+    CHECK_EQUAL(told.inflight_bytes, 4096);
+    CHECK_EQUAL(told.srtt_ns, 50'000);
+    CHECK_EQUAL(told.acked_bytes, 0);
+  }
+  CHECK(tap.windows[0].rand != tap.windows[1].rand);
+}
+
+TEST(policy_swap__other_families_are_told_where_things_stand) {
+  Transfer transfer(weft::test::shipped_config());
+  Starts tap;
+  transfer.until(kBytes / 2);
+  for (Stack& stack : transfer.pair.stack) stack.shared().tap = &tap;
+  CHECK(set(transfer, Family::path, "oblivious"));
+  CHECK(set(transfer, Family::loss, "fixed"));
+  CHECK(transfer.pair.stack[1].set_default(transfer.pair.now_ns, Family::credit, shipped(Family::credit, "grant"),
+                                           false));
+  transfer.finish();
+  CHECK_EQUAL(tap.paths.at(0).n_paths, 4);
+  CHECK_EQUAL(tap.paths.at(0).segment_bytes, 1408);
+  CHECK(tap.losses.at(0).srtt_ns > 0 && tap.losses.at(0).cumulative_seq > 0);
+  CHECK(tap.credits.at(0).received_bytes > 0 && tap.credits.at(0).granted_bytes >= tap.credits.at(0).received_bytes);
+}
+
+// A policy that fails hands over to `fixed` as any policy starts: with on_start before its first event.
+TEST(policy_swap__fixed_credit_starts_before_it_decides) {
+  weft::policy::Descriptor failing = weft::policy::fixed(Family::credit);
+  for (auto& hook : failing.hooks) hook = bad;
+  failing.hooks[weft::policy::hook::start] = good;
+  StackConfig config;
+  Shared shared(config);
+  Starts tap;
+  shared.tap = &tap;
+  CreditPort port;
+  port.record.resize(64);
+  CreditControl credit(&shared, &port, {&failing, nullptr}, 0, 1472);
+  CHECK(credit.open());
+  CHECK(credit.on_demand(1, 1 << 20, 0));
+  CHECK_EQUAL(tap.credits.size(), 2u);
 }
