@@ -11,6 +11,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "native/policy/library_file.h"
+
 // The objects that `python -m transport.compiler --all` writes for each family's fixed.
 extern "C" {
 extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attribute__((visibility("hidden")));
@@ -184,6 +186,11 @@ Library::~Library() {
 std::shared_ptr<const Library> Library::load(const std::string& path, std::string* error) noexcept try {
   // dlopen searches the system's directories for a name without a slash: that is never meant.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  const std::string unfit = file_complaint(file);
+  if (!unfit.empty()) {
+    say(error, path + " cannot be loaded: " + unfit);
+    return nullptr;
+  }
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();

@@ -1,4 +1,6 @@
 // Which compiled policies are let in, which are refused and in which words, and what `fixed` does.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +19,20 @@ namespace {
 std::string policies() { return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string(); }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<char> content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// As a file of its own: the dynamic loader knows a file again by its inode.
+std::shared_ptr<const Library> load_image(const std::vector<char>& image, std::string* error) {
+  const auto path = std::filesystem::temp_directory_path() / ("weft_image_" + std::to_string(::getpid()) + ".so");
+  std::ofstream(path, std::ios::binary).write(image.data(), static_cast<std::streamsize>(image.size()));
+  auto library = Library::load(path.string(), error);
+  std::filesystem::remove(path);
+  return library;
+}
 
 constexpr Family kFamilies[] = {Family::window, Family::credit, Family::path, Family::loss};
 
@@ -99,10 +115,66 @@ TEST(loader__what_is_no_library_is_refused) {
   const auto text = std::filesystem::temp_directory_path() / "weft_loader_text.so";
   std::ofstream(text) << "not a library";
   CHECK(Library::load(text.string(), &error) == nullptr);
-  CHECK(!error.empty());
+  CHECK(has(error, "not a compiled policy (weft policy compile FILE.py"));
   std::filesystem::remove(text);
   CHECK(Library::load("/lib/x86_64-linux-gnu/libm.so.6", &error) == nullptr);
+  CHECK(Library::load("/tmp", &error) == nullptr);
+  CHECK(has(error, "not a compiled policy"));
   CHECK(Library::load("/nonexistent/x.so", nullptr) == nullptr);
+}
+
+TEST(loader__whatever_is_cut_off_it_is_refused) {
+  const std::vector<char> whole = content(policies() + "/window_swift.so");
+  CHECK(whole.size() > 4096);
+  for (std::size_t bytes = 0; bytes < whole.size(); bytes += bytes < 1024 || bytes % 4096 == 0 ? 1 : 31) {
+    std::string error;
+    CHECK(load_image({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes)}, &error) == nullptr);
+    CHECK(has(error, bytes < 4 ? "not a compiled policy" : "damaged or cut short"));
+  }
+  CHECK(load_image(whole, nullptr) != nullptr);
+}
+
+// What stands in the tables that dlopen follows: headers, segments, dynamic entries, sections. Harmless damage may
+// load.
+TEST(loader__damaged_tables_never_reach_the_dynamic_loader) {
+  const std::vector<char> whole = content(policies() + "/window_swift.so");
+  const auto at = [&](std::size_t offset) {
+    std::uint64_t value;
+    std::memcpy(&value, whole.data() + offset, 8);
+    return static_cast<std::size_t>(value);
+  };
+  const auto half = [&](std::size_t offset) { return static_cast<unsigned char>(whole[offset]) + 0u; };
+  std::vector<std::pair<std::size_t, std::size_t>> tables{
+      {0, 64}, {at(32), at(32) + 56u * half(56)}, {at(40), at(40) + 64u * half(60)}};
+  for (std::size_t segment = at(32); segment < tables[1].second; segment += 56) {
+    if (whole[segment] == 2 && whole[segment + 3] == 0)
+      tables.emplace_back(at(segment + 8), at(segment + 8) + at(segment + 32));
+  }
+  CHECK_EQUAL(tables.size(), 4u);
+  std::uint64_t state = 1;
+  const auto random = [&] { return state = state * 6364136223846793005u + 1442695040888963407u, state >> 33; };
+  int refused = 0, tried = 0;
+  for (const auto& [from, until] : tables) {
+    for (std::size_t i = from; i < until; ++i) {
+      for (const int kind : {0, 1, 2}) {
+        std::vector<char> broken = whole;
+        broken[i] = kind == 0   ? static_cast<char>(broken[i] ^ (1 << random() % 8))
+                    : kind == 1 ? static_cast<char>(random())
+                                : static_cast<char>(~broken[i]);
+        refused += load_image(broken, nullptr) == nullptr ? 1 : 0;
+        ++tried;
+      }
+    }
+  }
+  for (int round = 0; round < 2000; ++round, ++tried) {
+    std::vector<char> broken = whole;
+    const auto& [from, until] = tables[random() % tables.size()];
+    for (std::uint64_t bytes = 1 + random() % 8; bytes != 0; --bytes) {
+      broken[from + random() % (until - from)] = static_cast<char>(random());
+    }
+    refused += load_image(broken, nullptr) == nullptr ? 1 : 0;
+  }
+  CHECK(refused > tried / 2);
 }
 
 TEST(loader__a_descriptor_that_does_not_fit_is_named) {
