@@ -181,6 +181,7 @@ void bind_report(py::module_& module) {
       .def_readonly("message_ns_p50", &sim::ArenaReport::message_ns_p50)
       .def_readonly("message_ns_p99", &sim::ArenaReport::message_ns_p99)
       .def_readonly("policies_failed", &sim::ArenaReport::policies_failed)
+      .def_readonly("policy_failure", &sim::ArenaReport::policy_failure)
       .def_readonly("storage_bytes_max", &sim::ArenaReport::storage_bytes_max)
       .def_readonly("flows", &sim::ArenaReport::flows)
       .def_readonly("paths", &sim::ArenaReport::paths)

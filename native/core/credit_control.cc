@@ -16,7 +16,7 @@ void CreditControl::start(policy::CreditEvent event) noexcept {
   event.kind = -1;
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
   if (policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_)) return;
-  shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
+  shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
   result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_));
 }
@@ -37,7 +37,7 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
   if (!started_) start(event);
   if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
-    shared_->on_policy_failed(policy::Family::credit, flow_, kNone);
+    shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
     if (policy_.fall_back()) {
       start(event);

@@ -20,7 +20,7 @@ struct Event {
     path_down,      // peer, path
     path_up,        // peer, path
     peer_dead,      // peer, status
-    policy_failed,  // value: policy::Family; `fixed` took over
+    policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
   };
   Kind kind;
   u8 path = 0;

@@ -19,7 +19,7 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   start.kind = -1;
   policy::LossResult result{-1, -1, -1, 0};
   if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_)) return;
-  shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
+  shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
 }
 
@@ -50,7 +50,7 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
 
   policy::LossResult result{-1, -1, -1, 0};
   if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
-    shared_->on_policy_failed(policy::Family::loss, flow_, kNone);
+    shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
     result = policy::LossResult{-1, -1, -1, 0};
     if (policy_.fall_back()) {
       start(event);

@@ -36,7 +36,7 @@ void PathSet::start_policy(i64 now_ns) noexcept {
   start.kind = -1;
   policy::PathResult result{};
   if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return;
-  shared_->on_policy_failed(policy::Family::path, kNone, peer_);
+  shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
   if (!policy_.fall_back()) return;  // out of memory: the core's own choice of a path stands behind every pick
   for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
   static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_));  // `fixed` cannot fail
@@ -45,7 +45,7 @@ void PathSet::start_policy(i64 now_ns) noexcept {
 bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {
   if (!started_) start_policy(event->now_ns);
   if (policy_.call(hook, event, result, shared_->tap, peer_)) return true;
-  shared_->on_policy_failed(policy::Family::path, kNone, peer_);
+  shared_->on_policy_failed(policy_.descriptor(), hook, kNone, peer_);
   if (policy_.fall_back()) start_policy(event->now_ns);
   *result = policy::PathResult{};
   return policy_.call(hook, event, result, shared_->tap, peer_);

@@ -2,6 +2,9 @@
 // Owned by the stack; handed to the machines by reference; holds no protocol state.
 #pragma once
 
+#include <array>
+#include <cstring>
+
 #include "native/core/decision_tap.h"
 #include "native/core/events.h"
 #include "native/core/random.h"
@@ -23,6 +26,12 @@ struct StackCounters {
   i64 results_corrected = 0;  // answers of policies that were out of range: clamped, or replaced by the core's own
 };
 
+// The newest failure of a family: which policy, in which hook. A copy: its library may be gone when somebody asks.
+struct PolicyFailure {
+  char name[sizeof(policy::Descriptor::name)] = "";
+  std::size_t hook = 0;
+};
+
 struct Shared {
   // Caps: 64 MB an engine (budget), most of it send slabs (32 segments each).
   explicit Shared(const StackConfig& stack_config)
@@ -41,6 +50,7 @@ struct Shared {
   StackCounters counters;
   DecisionTap* tap = nullptr;  // who records decisions; null: nobody
   i64 last_sent_ns = 0;
+  std::array<PolicyFailure, 4> failures;  // by family
 
   // A send time no other segment has, so that "sent before" orders all of them, also within a train (RFC 8985 breaks
   // ties by sequence number for the same reason). It runs ahead of the clock by a nanosecond a segment at most.
@@ -49,13 +59,20 @@ struct Shared {
     return last_sent_ns;
   }
 
-  void on_policy_failed(policy::Family family, u32 flow, u32 peer) {
+  const PolicyFailure& failure_of(policy::Family family) const noexcept {
+    return failures[static_cast<std::size_t>(family) - 1];
+  }
+  // Before `fixed` takes its place.
+  void on_policy_failed(const policy::Descriptor& failed, std::size_t hook, u32 flow, u32 peer) {
     ++counters.policies_failed;
+    PolicyFailure& failure = failures[failed.family - 1];
+    std::memcpy(failure.name, failed.name, sizeof failure.name);
+    failure.hook = hook;
     Event event{};
     event.kind = Event::Kind::policy_failed;
     event.flow = flow;
     event.peer = peer;
-    event.value = static_cast<u64>(family);
+    event.value = failed.family;
     events.push(event);
   }
 };

@@ -146,6 +146,19 @@ const char* family_name(Family family) noexcept {
   return "unknown";
 }
 
+const char* hook_name(Family family, std::size_t hook) noexcept {
+  constexpr const char* kNames[][kMaxHooks] = {{"on_start", "on_ack", "on_loss", "on_timeout"},
+                                               {"on_start", "on_demand", "on_tick", nullptr},
+                                               {"on_start", "pick", "on_feedback", nullptr},
+                                               {"on_start", "on_ack", "on_timer", nullptr}};
+  const char* name = hook < kMaxHooks ? kNames[static_cast<std::size_t>(family) - 1][hook] : nullptr;
+  return name == nullptr ? "unknown" : name;
+}
+
+std::string failure_text(Family family, const char* name, std::size_t hook) {
+  return std::string("the ") + family_name(family) + " policy '" + name + "' failed in " + hook_name(family, hook);
+}
+
 std::string complaint(const Descriptor& descriptor) {
   // Size and version come first: they say whether the rest means what we think.
   if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short";

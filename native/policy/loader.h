@@ -39,6 +39,12 @@ const Descriptor& fixed(Family family) noexcept;
 // "window", "credit", "path" or "loss".
 const char* family_name(Family family) noexcept;
 
+// "on_ack": the name of a place in Descriptor::hooks.
+const char* hook_name(Family family, std::size_t hook) noexcept;
+
+// "the window policy 'mine' failed in on_ack".
+std::string failure_text(Family family, const char* name, std::size_t hook);
+
 // What is wrong with a descriptor, in words; empty when it can be used.
 std::string complaint(const Descriptor& descriptor);
 

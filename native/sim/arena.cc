@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "native/policy/loader.h"
 #include "native/sim/arena_state.h"
 
 namespace weft::sim {
@@ -135,6 +136,11 @@ void Arena::drain_events(u32 host) {
         break;
       case core::Event::Kind::policy_failed:
         ++report_.policies_failed;
+        if (report_.policy_failure.empty()) {
+          const auto family = static_cast<policy::Family>(event.value);
+          const core::PolicyFailure& failure = here.stack.shared().failure_of(family);
+          report_.policy_failure = policy::failure_text(family, failure.name, failure.hook);
+        }
         break;
       case core::Event::Kind::flow_failed:
         if (!flows_[here.flows[event.flow]]->stopped) {

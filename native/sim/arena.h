@@ -96,6 +96,7 @@ struct ArenaReport {
   double goodput_bytes_per_s = 0;
   i64 message_ns_p50 = 0, message_ns_p99 = 0;
   i64 policies_failed = 0;
+  std::string policy_failure;  // the first; empty: none
   i64 storage_bytes_max = 0;
   std::vector<FlowReport> flows;
   std::vector<PathTotals> paths;

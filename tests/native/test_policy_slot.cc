@@ -23,15 +23,19 @@ Descriptor failing(Family family, bool at_start) {
   Descriptor made = weft::policy::fixed(family);
   for (auto& hook : made.hooks) hook = at_start ? good : bad;
   made.hooks[weft::policy::hook::start] = at_start ? bad : good;
+  std::strcpy(made.name, "broken");
   return made;
 }
 
-void expect_failure(Shared& shared, Family family) {
+void expect_failure(Shared& shared, Family family, const char* hook) {
   CHECK_EQUAL(shared.counters.policies_failed, 1);
   Event event;
   CHECK(shared.events.poll(&event));
   CHECK_EQUAL(event.kind, Event::Kind::policy_failed);
   CHECK_EQUAL(event.value, static_cast<u64>(family));
+  const PolicyFailure& failure = shared.failure_of(family);
+  CHECK_EQUAL(weft::policy::failure_text(family, failure.name, failure.hook),
+              std::string("the ") + weft::policy::family_name(family) + " policy 'broken' failed in " + hook);
 }
 
 }  // namespace
@@ -48,7 +52,7 @@ TEST(policy_slot__a_window_policy_that_fails_gives_way) {
     WindowFacts facts;
     facts.rtt = &rtt;
     window.on_ack(facts);
-    expect_failure(shared, Family::window);
+    expect_failure(shared, Family::window, at_start ? "on_start" : "on_ack");
     window.on_ack(facts);
     CHECK_EQUAL(shared.counters.policies_failed, 1);
     CHECK(window.window_bytes() >= 2 * 1472);
@@ -67,7 +71,7 @@ TEST(policy_slot__a_path_policy_that_fails_gives_way) {
     request.segment_bytes = 1000;
     bool seen[4] = {};
     for (int i = 0; i < 100; ++i) seen[paths.pick(i, request).path] = true;
-    expect_failure(shared, Family::path);
+    expect_failure(shared, Family::path, at_start ? "on_start" : "pick");
     CHECK_EQUAL(shared.counters.policies_failed, 1);
     CHECK(seen[0] && seen[1] && seen[2] && seen[3]);
   }
@@ -89,7 +93,7 @@ TEST(policy_slot__a_loss_policy_that_fails_gives_way) {
     facts.rto_ns = 1'000'000;
     facts.oldest_sent_ns = facts.newest_sent_ns = 1'000'000;
     const LossHorizon horizon = loss.on_timer(facts, &path);
-    expect_failure(shared, Family::loss);
+    expect_failure(shared, Family::loss, at_start ? "on_start" : "on_timer");
     CHECK(horizon.sent_before_ns > facts.oldest_sent_ns);
   }
 }
@@ -105,7 +109,7 @@ TEST(policy_slot__a_credit_policy_that_fails_gives_way) {
     CreditControl credit(&shared, &port, config.credit, 0, 1472);
     CHECK(credit.open());
     CHECK(credit.on_demand(1, 1 << 20, 0));
-    expect_failure(shared, Family::credit);
+    expect_failure(shared, Family::credit, at_start ? "on_start" : "on_demand");
     CHECK(credit.granted_bytes() > 0);
   }
 }
