@@ -68,6 +68,7 @@ class Stack {
   }
   // stack_policies.cc
   CreditPort* credit_port(PolicyChoice choice);
+  static bool has_own(policy::Family family, const Flow& flow) noexcept;
   bool change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept;
   bool change_path(i64 now_ns, Peer& peer, PolicyChoice choice, bool params_only) noexcept;
   // stack_receive.cc

@@ -1,8 +1,27 @@
 // Policies of live flows and peers: put in place, replaced and given other parameters between two bursts.
 // What is in flight stays in flight: a policy is told where things stand and decides from there.
+#include <utility>
+
 #include "native/core/stack.h"
+#include "native/policy/loader.h"
 
 namespace weft::core {
+namespace {
+
+// What is not said is `fixed` (credit: none), and a policy's own defaults.
+PolicyChoice said(policy::Family family, PolicyChoice choice) {
+  if (!choice && family != policy::Family::credit) choice.descriptor = &policy::fixed(family);
+  if (choice && choice.params == nullptr) choice.params = choice.descriptor->params_default;
+  return choice;
+}
+
+bool same(policy::Family family, PolicyChoice one, PolicyChoice other) {
+  one = said(family, one);
+  other = said(family, other);
+  return one.descriptor == other.descriptor && one.params == other.params;
+}
+
+}  // namespace
 
 // Flows of one credit policy share its port record; a record that no flow uses any more is forgotten.
 CreditPort* Stack::credit_port(PolicyChoice choice) {
@@ -59,6 +78,8 @@ bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoic
   Flow* target = flow(index);
   if (target == nullptr) return true;
   if (!change_flow(now_ns, family, index, choice, params_only)) return false;
+  // Parameters are no choice of a policy: the next policy for all reaches this flow, unless one of its own is in force.
+  if (params_only && !has_own(family, *target)) return true;
   if (family == policy::Family::window) target->config.window = choice;
   if (family == policy::Family::loss) target->config.loss = choice;
   if (family == policy::Family::path) target->peer->own_path_policy(choice);
@@ -69,26 +90,40 @@ bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoic
   return true;
 }
 
+bool Stack::has_own(policy::Family family, const Flow& flow) noexcept {
+  switch (family) {
+    case policy::Family::window:
+      return static_cast<bool>(flow.config.window);
+    case policy::Family::loss:
+      return static_cast<bool>(flow.config.loss);
+    case policy::Family::path:
+      return static_cast<bool>(flow.peer->config().path);
+    case policy::Family::credit:
+      break;
+  }
+  return flow.config.own_credit;
+}
+
 bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept {
   StackConfig& config = shared_.config;
+  PolicyChoice& of_all = family == policy::Family::window ? config.window
+                         : family == policy::Family::path ? config.path
+                         : family == policy::Family::loss ? config.loss
+                                                          : config.credit;
+  const PolicyChoice before = std::exchange(of_all, choice);
+  // Parameters of a flow's own outlast those of all for as long as the policy does.
+  const auto passed_by = [&](PolicyChoice now) { return params_only && !same(family, now, before); };
   bool ok = true;
   if (family == policy::Family::path) {
-    config.path = choice;
     for (const auto& peer : peers_) {
-      if (peer != nullptr && !peer->config().path) ok = change_path(now_ns, *peer, choice, params_only) && ok;
+      if (peer == nullptr || peer->config().path || passed_by(peer->paths().policy().choice())) continue;
+      ok = change_path(now_ns, *peer, choice, params_only) && ok;
     }
     return ok;
   }
-  (family == policy::Family::window ? config.window
-   : family == policy::Family::loss ? config.loss
-                                    : config.credit) = choice;
   for (u32 index = 0; index < flows_.size(); ++index) {
-    if (flows_[index] == nullptr) continue;
-    const FlowConfig& own = flows_[index]->config;
-    const bool has_own = family == policy::Family::window ? static_cast<bool>(own.window)
-                         : family == policy::Family::loss ? static_cast<bool>(own.loss)
-                                                          : own.own_credit;
-    if (!has_own) ok = change_flow(now_ns, family, index, choice, params_only) && ok;
+    if (flows_[index] == nullptr || has_own(family, *flows_[index]) || passed_by(in_force(family, index))) continue;
+    ok = change_flow(now_ns, family, index, choice, params_only) && ok;
   }
   return ok;
 }

@@ -26,17 +26,62 @@ std::string_view take(std::string_view* rest, char separator) {
   return part;
 }
 
+constexpr const char* kSpace = " \t\n";
+
 std::string_view trimmed(std::string_view text) {
-  constexpr const char* kSpace = " \t\n";
   const std::size_t first = text.find_first_not_of(kSpace);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 template <typename Number>
-bool read_number(std::string_view text, Number* out) {
+std::errc read_number_or_why(std::string_view text, Number* out) {
   const auto [stop, code] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return code == std::errc() && stop == text.data() + text.size();
+  return stop == text.data() + text.size() ? code : std::errc::invalid_argument;
+}
+
+template <typename Number>
+bool read_number(std::string_view text, Number* out) {
+  return read_number_or_why(text, out) == std::errc();
+}
+
+// A value of a parameter as its word; empty when it is one, else what it is not.
+std::string_view read_word(char kind, std::string_view text, std::int64_t* word) {
+  if (kind == 'i') {
+    const std::errc code = read_number_or_why(text, word);
+    return code == std::errc()                      ? ""
+           : code == std::errc::result_out_of_range ? "too large for 64 bits"
+                                                    : "not a whole number";
+  }
+  double real = 0;
+  if (!read_number(text, &real) || !std::isfinite(real)) return "not a finite number";
+  std::memcpy(word, &real, sizeof real);
+  return "";
+}
+
+// Where the parameters begin: behind a file's suffix, or at the first colon after the last slash before them. So a
+// file's path may hold anything.
+std::size_t params_at(std::string_view text) {
+  for (const std::string_view suffix : {".so", ".py"}) {
+    for (std::size_t at = text.find(suffix); at != std::string_view::npos; at = text.find(suffix, at + 1)) {
+      const std::size_t next = text.find_first_not_of(kSpace, at + suffix.size());
+      if (next == std::string_view::npos || text[next] == ':') return next;
+    }
+  }
+  const std::size_t slash = text.rfind('/', text.find('='));
+  return text.find(':', slash == std::string_view::npos ? 0 : slash);
+}
+
+// Where the next "family=" of a set begins, behind white space; all that is before belongs to the policy before it.
+std::size_t next_choice(std::string_view text) {
+  for (std::size_t at = text.find_first_of(kSpace); at != std::string_view::npos;
+       at = text.find_first_of(kSpace, at + 1)) {
+    policy::Family family{};
+    const std::string_view rest = trimmed(text.substr(at));
+    const std::size_t equals = rest.find('=');
+    if (equals != std::string_view::npos && family_of(rest.substr(0, equals), &family)) return at;
+  }
+  return text.size();
 }
 
 std::vector<Field> fields_of(const policy::Descriptor& descriptor) {
@@ -56,6 +101,22 @@ std::vector<Field> fields_of(const policy::Descriptor& descriptor) {
   return fields;
 }
 
+// "window/swift" is swift for windows and nothing for others; every other name and path stays as it is.
+bool name_of(policy::Family family, std::string* name, std::string* error) {
+  policy::Family said{};
+  const std::size_t slash = name->find('/');
+  if (slash == std::string::npos || !family_of(std::string_view(*name).substr(0, slash), &said)) return true;
+  const std::string rest = name->substr(slash + 1);
+  if (rest.find('/') != std::string::npos || rest.ends_with(".so")) return true;
+  if (said != family) {
+    *error = *name + " is a " + policy::family_name(said) + " policy; a " + policy::family_name(family) +
+             " policy is wanted";
+    return false;
+  }
+  *name = rest;
+  return true;
+}
+
 bool set_field(const policy::Descriptor& descriptor, std::string_view assignment, std::vector<std::int64_t>* words,
                std::string* error) {
   std::string_view values = assignment;
@@ -67,18 +128,14 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
     std::size_t index = 0;
     for (; !values.empty(); ++index) {
       const std::string_view text = trimmed(take(&values, '/'));
-      std::int64_t integer = 0;
-      double real = 0;
-      const bool read = field.kind == 'i' ? read_number(text, &integer) : read_number(text, &real);
-      if (!read || !std::isfinite(real) || index == field.count) {
-        *error = std::string(descriptor.name) + ": " + std::string(name) + "=" + std::string(text) + ": " +
-                 (read && index == field.count ? "it holds " + std::to_string(field.count) + " values"
-                  : field.kind == 'i'          ? "not a whole number"
-                                               : "not a finite number");
+      std::int64_t word = 0;
+      std::string wrong(read_word(field.kind, text, &word));
+      if (wrong.empty() && index == field.count) wrong = "it holds " + std::to_string(field.count) + " values";
+      if (!wrong.empty()) {
+        *error = std::string(descriptor.name) + ": " + std::string(name) + "=" + std::string(text) + ": " + wrong;
         return false;
       }
-      if (field.kind == 'f') std::memcpy(&integer, &real, sizeof real);
-      (*words)[field.offset / 8 + index] = integer;
+      (*words)[field.offset / 8 + index] = word;
     }
     if (index != 0) return true;
     *error = std::string(descriptor.name) + ": " + std::string(name) + " needs a value";
@@ -125,11 +182,10 @@ bool family_of(std::string_view word, policy::Family* out) noexcept {
 
 bool choose_policy(policy::Family family, const std::string& text, const std::vector<std::string>& directories,
                    PolicyRef* out, std::string* error) {
-  // A path may hold colons; parameters begin after the first one behind its last slash.
-  const std::size_t slash = text.rfind('/', text.find('='));
-  const std::size_t colon = text.find(':', slash == std::string::npos ? 0 : slash);
-  const std::string name = text.substr(0, colon);
-  if (family == policy::Family::credit && text == "none") {
+  const std::size_t colon = params_at(text);
+  std::string name(trimmed(std::string_view(text).substr(0, colon)));
+  if (!name_of(family, &name, error)) return false;
+  if (family == policy::Family::credit && name == "none" && colon == std::string::npos) {
     out->reset();
     return true;
   }
@@ -155,8 +211,10 @@ bool change_params(const PolicyRef& policy, std::string_view text, PolicyRef* ou
 
 bool choose_set(std::string_view text, const std::vector<std::string>& directories, PolicySet* out,
                 std::string* error) {
-  for (std::string_view rest = trimmed(text); !rest.empty(); rest = trimmed(rest)) {
-    std::string_view word = take(&rest, ' ');
+  for (std::string_view rest = trimmed(text); !rest.empty();) {
+    const std::size_t end = next_choice(rest);
+    std::string_view word = trimmed(rest.substr(0, end));
+    rest = trimmed(rest.substr(end));
     const std::string whole(word);
     const std::string_view family_word = take(&word, '=');
     policy::Family family{};

@@ -42,15 +42,16 @@ std::vector<std::string> policy_directories(const Knobs& knobs);
 
 bool family_of(std::string_view word, policy::Family* out) noexcept;
 
-// "swift", "/tmp/mine.so", "swift:target_queue_ns=50000,decrease_max=0.3", "weighted:weight=1/0/0.5". A list shorter
-// than its field sets the first ones. "none" gives null for credit. Null, with `error` set, when anything is wrong.
+// "swift", "window/swift", "/tmp/mine.so", "swift:target_queue_ns=50000,decrease_max=0.3", "weighted:weight=1/0/0.5". A
+// list shorter than its field sets the first ones. "none" gives null for credit. White space around names and values
+// counts for nothing; a path may hold any character. False, with `error` set, when anything is wrong.
 bool choose_policy(policy::Family family, const std::string& text, const std::vector<std::string>& directories,
                    PolicyRef* out, std::string* error);
 
 // The same policy with other parameters: "increase_segments=8,cuts=1".
 bool change_params(const PolicyRef& policy, std::string_view text, PolicyRef* out, std::string* error);
 
-// "window=dctcp path=reps:freeze_ns=1000" on top of what `out` holds.
+// "window=dctcp path=reps:freeze_ns=1000" on top of what `out` holds. A choice ends where the next family= begins.
 bool choose_set(std::string_view text, const std::vector<std::string>& directories, PolicySet* out, std::string* error);
 
 // "3 window=dctcp path=reps; 7 loss=go_back_n": a set for each traffic class.

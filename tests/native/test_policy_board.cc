@@ -92,6 +92,12 @@ TEST(policy_choice__text_names_a_policy_and_its_parameters) {
   CHECK(refused(policy::Family::window, "fixed:window_bytes", "needs a value"));
   CHECK(refused(policy::Family::window, "fixed:window_bytes=1/2", "it holds 1 values"));
   CHECK(refused(policy::Family::window, "fixed:window_bytes=1e3", "not a whole number"));
+  CHECK(refused(policy::Family::window, "fixed:window_bytes=1_0", "not a whole number"));
+  CHECK(refused(policy::Family::window, "fixed:window_bytes=1180591620717411303424", "too large for 64 bits"));
+  CHECK(refused(policy::Family::window, "path/fixed", "path/fixed is a path policy; a window policy is wanted"));
+  CHECK(refused(policy::Family::window, "window/teleport", "no window policy 'teleport'"));
+  CHECK(choose_policy(policy::Family::window, " window/fixed : window_bytes = 78 ", {}, &made, &error));
+  CHECK_EQUAL(made->params[0], 78);
   CHECK(refused(policy::Family::window, "fixed:speed=1", "has no parameter 'speed': there are window_bytes"));
   CHECK(refused(policy::Family::window, "swift:decrease_max=inf", "not a finite number"));
   CHECK(refused(policy::Family::window, "none", "no window policy 'none'"));
@@ -105,6 +111,8 @@ TEST(policy_choice__sets_and_classes) {
   CHECK(set.window != nullptr && set.loss != nullptr && set.path == nullptr && !set.own_credit);
   CHECK(choose_set("credit=none", {policies()}, &set, &error));
   CHECK(set.own_credit && set.credit == nullptr);
+  CHECK(choose_set("window=window/fixed: window_bytes=10\tloss=fixed", {policies()}, &set, &error));
+  CHECK_EQUAL(set.window->params[0], 10);
   CHECK(!choose_set("window", {policies()}, &set, &error));
   CHECK(!choose_set("speed=fixed", {policies()}, &set, &error));
   std::map<std::int64_t, PolicySet> classes;
@@ -113,6 +121,24 @@ TEST(policy_choice__sets_and_classes) {
   CHECK(classes[7].path != nullptr);
   CHECK(!choose_classes("-1 window=fixed", {policies()}, &classes, &error));
   CHECK(!choose_classes("3", {policies()}, &classes, &error));
+}
+
+TEST(policy_choice__a_path_may_hold_what_separates_words) {
+  const auto folder = std::filesystem::temp_directory_path() / ("weft a=b:c " + std::to_string(std::rand()));
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "good one.so").string();
+  std::filesystem::copy_file(policies() + "/window_fixed.so", file);
+  PolicySet set;
+  std::string error;
+  for (const std::string& params : {std::string(), std::string(":window_bytes=11")}) {
+    PolicyRef made;
+    CHECK(choose_policy(policy::Family::window, " " + file + " " + params, {}, &made, &error));
+    CHECK(choose_set("loss=fixed window=" + file + params + " path=fixed", {policies()}, &set, &error));
+    CHECK(made->params == set.window->params);
+    CHECK(set.path != nullptr);
+  }
+  CHECK_EQUAL(set.window->params[0], 11);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
@@ -130,9 +156,24 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.here->change_policy("window", "window_bytes=400000", PolicyChange::params, &error), Status::ok);
   CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
   CHECK_EQUAL(first_word(pair.there->policies()[0].params), 300'000);
+  // Parameters of its own outlast those of all, and are no choice of a policy.
+  CHECK_EQUAL(pair.runtime->change_policy("window", "window_bytes=500000", PolicyChange::params, &error), Status::ok);
+  CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
+  CHECK_EQUAL(first_word(pair.there->policies()[0].params), 500'000);
+  CHECK_EQUAL(pair.runtime->change_policy("window", "swift", PolicyChange::policy, &error), Status::ok);
+  CHECK_EQUAL(pair.name(*pair.here, "window"), "swift");
+  CHECK_EQUAL(pair.name(*pair.there, "window"), "swift");
+  CHECK_EQUAL(pair.here->change_policy("window", "fixed", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.runtime->change_policy("window", "swift", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.name(*pair.here, "window"), "fixed");
-  CHECK_EQUAL(pair.name(*pair.there, "window"), "swift");
+  for (const auto& [family, policy, params] :
+       {std::tuple{"path", "reps", ""}, {"loss", "fixed", ""}, {"credit", "grant", ""}}) {
+    CHECK_EQUAL(pair.there->change_policy(family, params, PolicyChange::params, &error),
+                std::string(family) == "credit" ? Status::invalid_argument : Status::ok);
+    CHECK_EQUAL(pair.runtime->change_policy(family, policy, PolicyChange::policy, &error), Status::ok);
+    CHECK_EQUAL(pair.name(*pair.there, family), policy);
+  }
+  CHECK_EQUAL(pair.runtime->change_policy("credit", "none", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.here->change_policy("window", "teleport", PolicyChange::policy, &error), Status::invalid_argument);
   CHECK_EQUAL(pair.here->change_policy("credit", "x=1", PolicyChange::params, &error), Status::invalid_argument);
   CHECK_EQUAL(error, "no credit policy is in force");
