@@ -5,7 +5,7 @@ Never touches a compiled library, and gives shipped policies no right that other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -59,6 +59,33 @@ class Entry:
     origin: str
 
 
+@dataclass(frozen=True)
+class Problem:
+    """A registered policy that cannot be had by its name."""
+
+    family: str  # empty: not known, it could not be loaded
+    name: str  # of the policy, or of the entry point that leads to it
+    place: str
+    text: str  # both places, or the reason, and the remedy
+    hidden: bool = False  # its name means a shipped policy
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Policies by (family, name), and the problems with others."""
+
+    entries: Mapping[tuple[str, str], Entry]
+    problems: Sequence[Problem]
+
+    def problems_of(self, family: str, name: str) -> list[Problem]:
+        """Those that concern a name; `family` may be empty."""
+        return [
+            one
+            for one in self.problems
+            if one.name == name and (not family or one.family in ("", family))
+        ]
+
+
 def _load(module: str, attribute: str = "POLICY") -> Policy:
     try:
         found = getattr(import_module(module), attribute)
@@ -72,6 +99,11 @@ def _load(module: str, attribute: str = "POLICY") -> Policy:
     return found
 
 
+def _place(point: EntryPoint) -> str:
+    distribution = point.dist.name if point.dist else "unknown distribution"
+    return f"{point.module} ({distribution})"
+
+
 def _load_installed(point: EntryPoint) -> Entry:
     distribution = point.dist.name if point.dist else "unknown distribution"
     try:
@@ -81,46 +113,73 @@ def _load_installed(point: EntryPoint) -> Entry:
             f"the entry point {point.name!r} of {distribution}: {error}; "
             f"repair {distribution} or uninstall it"
         ) from error
-    return Entry(policy, f"{point.module} ({distribution})")
+    return Entry(policy, _place(point))
 
 
 def shipped() -> list[Entry]:
     return [Entry(_load(module), module) for module in SHIPPED]
 
 
-def installed() -> list[Entry]:
-    """What other distributions registered."""
-    return [
-        _load_installed(point)
-        for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.value)
-    ]
+def installed() -> tuple[list[Entry], list[Problem]]:
+    """What other distributions registered, and what of it cannot be loaded."""
+    entries, problems = [], []
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    for point in sorted(points, key=lambda point: (point.value, point.name)):
+        try:
+            entries.append(_load_installed(point))
+        except RegistryError as error:
+            problems.append(Problem("", point.name, _place(point), str(error)))
+    return entries, problems
 
 
-def table(entries: Iterable[Entry]) -> Mapping[tuple[str, str], Entry]:
-    """By (family, name), each name once."""
-    by_name: dict[tuple[str, str], Entry] = {}
-    for entry in entries:
-        key = (entry.policy.family.name, entry.policy.name)
-        if key in by_name:
-            raise RegistryError(
-                f"two {key[0]} policies are named {key[1]!r}: one from {by_name[key].origin}, "
-                f"one from {entry.origin}"
+def merged(own: Iterable[Entry], others: Iterable[Entry]) -> Registry:
+    """Each name once. A shipped name means the shipped policy; one that two others give, none."""
+    by_name = {(entry.policy.family.name, entry.policy.name): entry for entry in own}
+    shipped_names = set(by_name)
+    problems: list[Problem] = []
+    refused: dict[tuple[str, str], list[str]] = {}
+    for entry in others:
+        family, name = key = (entry.policy.family.name, entry.policy.name)
+        if key in shipped_names:
+            text = (
+                f"the {family} policy {name!r} is weft's own ({by_name[key].origin}), not that of "
+                f"{entry.origin}: rename or uninstall that one, or name it by its file"
             )
-        by_name[key] = entry
-    return by_name
+            problems.append(Problem(family, name, entry.origin, text, hidden=True))
+        elif key in by_name:
+            refused.setdefault(key, [by_name[key].origin]).append(entry.origin)
+        else:
+            by_name[key] = entry
+    for (family, name), places in refused.items():
+        del by_name[family, name]
+        text = (
+            f"{len(places)} {family} policies are named {name!r}, from {' and '.join(places)}: "
+            "uninstall all but one, or name one by its file"
+        )
+        problems.append(Problem(family, name, " and ".join(places), text))
+    return Registry(by_name, problems)
+
+
+def survey() -> Registry:
+    """All registered policies, and what stands in the way of others."""
+    entries, broken = installed()
+    found = merged(shipped(), entries)
+    return Registry(found.entries, [*broken, *found.problems])
 
 
 def policies() -> Mapping[tuple[str, str], Entry]:
-    """All registered policies."""
-    return table([*shipped(), *installed()])
+    """All registered policies that can be had."""
+    return survey().entries
 
 
 def find(family: str, name: str) -> Policy:
-    """The policy of that family and name; an error that lists what there is."""
-    known = policies()
+    """The policy of that family and name; an error that says what is wrong, or what there is."""
+    known = survey()
     if family not in FAMILIES:
         raise RegistryError(f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}")
-    if (family, name) not in known:
-        names = ", ".join(sorted(n for f, n in known if f == family))
-        raise RegistryError(f"no {family} policy {name!r}: there are {names}")
-    return known[family, name].policy
+    if (family, name) in known.entries:
+        return known.entries[family, name].policy
+    for problem in known.problems_of(family, name):
+        raise RegistryError(problem.text)
+    names = ", ".join(sorted(n for f, n in known.entries if f == family))
+    raise RegistryError(f"no {family} policy {name!r}: there are {names}")

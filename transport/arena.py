@@ -17,7 +17,7 @@ import numpy as np
 from congestion.api import FAMILIES, MAX_PATHS
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyName, PolicyRefusedError, policy_text
+from transport.policy_choice import PolicyName, PolicyRefusedError, policy_text, split
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # bytes, ns: sums over paths and flows fit
@@ -160,20 +160,22 @@ def _choose(
     try:
         return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
     except ValueError as error:
-        kind = PolicyRefusedError if _is_broken(family, text) else InvalidArgumentError
+        kind = PolicyRefusedError if _is_broken(text) else InvalidArgumentError
         raise kind(str(error)) from None
 
 
-def _is_broken(family: str, text: str) -> bool:
+def _is_broken(text: str) -> bool:
     """Whether it is a library that is there and cannot be loaded, whatever its parameters."""
-    file = text.partition(":")[0]
-    if not Path(file).is_file():
-        return False
+    file = split(text)[0]
+    return Path(file).is_file() and not any(_loads(one, file) for one in FAMILIES)
+
+
+def _loads(family: str, file: str) -> bool:
     try:
         native.ArenaPlan().choose_text(family, file)
     except ValueError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _whole(name: str, value: object, below: int, least: int = 0) -> None:

@@ -6,6 +6,7 @@ registered, and files, are compiled into the user's cache when they are first as
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from congestion.api import FAMILIES, Policy
-from congestion.registry import SHIPPED, RegistryError, policies
+from congestion.registry import SHIPPED, RegistryError, survey
 from transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -80,22 +81,38 @@ def resolve(family: str, policy: PolicyName) -> str:
             f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
         )
     if isinstance(policy, Policy):
-        return _library(policy)
-    text = str(policy)
-    head, slash, tail = text.rpartition("/") if "=" not in text else _split(text)
-    name, colon, values = tail.partition(":")
-    path = head + slash + name
-    if path.endswith(".py"):
-        return _library(path) + colon + values
-    if slash or path.endswith(".so") or path == "none" or _shipped(family, path):
-        return text
-    return _library(_registered(family, path)) + colon + values
+        return _library(family, policy)
+    name, colon, values = split(str(policy))
+    if name.endswith(".py"):
+        return _library(family, name) + colon + values
+    said, slash, plain = name.partition("/")
+    if slash and said == family and "/" not in plain and not plain.endswith(".so"):
+        name, slash = plain, ""
+    if slash or name.endswith(".so") or name == "none" or _shipped(family, name):
+        return name + colon + values
+    return _library(family, _registered(family, name)) + colon + values
 
 
-def _split(text: str) -> tuple[str, str, str]:
-    """Cuts before the file's name; slashes behind the first '=' separate values."""
-    head, slash, tail = text[: text.index("=")].rpartition("/")
-    return head, slash, tail + text[text.index("=") :]
+_FILE = re.compile(r"(.*?\.(?:so|py))[ \t\n]*(:|$)", re.DOTALL)
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """Name or path, colon, parameters: as native/engine/policy_choice.cc tells them apart."""
+    file = _FILE.match(text)
+    if file is not None:
+        return file[1].strip(), file[2], text[file.end() :]
+    # Slashes behind the first '=' separate values.
+    slash = text.rfind("/", 0, text.find("=")) if "=" in text else text.rfind("/")
+    name, colon, values = text[slash + 1 :].partition(":")
+    return (text[: slash + 1] + name).strip(), colon, values
+
+
+_CHOICE = re.compile(rf"(?:^|\s+)(?=(?:{'|'.join(FAMILIES)})=)")
+
+
+def split_set(text: str) -> list[str]:
+    """ "window=dctcp path=reps" by choice; one ends where the next family= begins."""
+    return [choice.strip() for choice in _CHOICE.split(text) if choice.strip()]
 
 
 def _shipped(family: str, name: str) -> bool:
@@ -105,30 +122,37 @@ def _shipped(family: str, name: str) -> bool:
 
 def _registered(family: str, name: str) -> Policy:
     try:
-        known = policies()
+        known = survey()
     except RegistryError as error:
         raise PolicyRefusedError(str(error)) from None
-    if (family, name) not in known:
-        there = ", ".join(sorted(n for f, n in known if f == family))
+    if (family, name) not in known.entries:
+        for problem in known.problems_of(family, name):
+            raise PolicyRefusedError(problem.text)
+        there = ", ".join(sorted(n for f, n in known.entries if f == family))
         raise InvalidArgumentError(f"no {family} policy {name!r}: there are {there}")
-    return known[family, name].policy
+    return known.entries[family, name].policy
 
 
-def _library(policy: Policy | str) -> str:
-    from transport.compiler import PolicyError, cached_policy
+def _library(family: str, policy: Policy | str) -> str:
+    from transport.compiler import PolicyError, cached_policy, source
     from transport.compiler.errors import INSTALL_NUMBA
 
+    if isinstance(policy, str) and not Path(policy).is_file():
+        raise InvalidArgumentError(f"{policy}: no such file")
     try:
-        path = str(cached_policy(policy))
+        declared = source.load(policy)
+        if declared.family.name != family:
+            raise InvalidArgumentError(
+                f"{policy if isinstance(policy, str) else policy.name} holds a "
+                f"{declared.family.name} policy; a {family} policy is wanted"
+            )
+        return str(cached_policy(declared))
     except PolicyError as error:
         raise PolicyRefusedError(str(error)) from None
     except ImportError as error:
         raise PolicyRefusedError(
             f"compiling a policy needs numba: {INSTALL_NUMBA} ({error})"
         ) from None
-    if any(sign in path for sign in " :="):
-        raise InvalidArgumentError(f"{path}: a path with ' ', ':' or '='; set XDG_CACHE_HOME")
-    return path
 
 
 def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]) -> str:
@@ -136,7 +160,8 @@ def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]
     text = resolve(family, policy)
     if not params:
         return text
-    return text + ("," if "=" in text else ":") + params_text(params)
+    name, _, given = split(text)
+    return name + ":" + ",".join(filter(None, (given, params_text(params))))
 
 
 def set_text(chosen: Mapping[str, PolicyName] | None) -> str:
@@ -175,7 +200,8 @@ def _resolved(name: str, value: str) -> str:
 
 
 def _class_text(entry: str) -> str:
-    number, *words = entry.split()
+    number, _, choices = entry.strip().partition(" ")
+    words = split_set(choices)
     for index, word in enumerate(words):
         family, equals, policy = word.partition("=")
         if equals and family in FAMILIES:

@@ -187,6 +187,8 @@ def test_cache__a_folder_that_others_can_write_to_is_refused(cache: Path) -> Non
         ("windows", "swift", {}, "no policy family .windows.: there are credit"),
         ("window", "swift", {"speed": 3}, "swift has no parameter 'speed': there are .*target"),
         ("window", "swift", {"target_queue_ns": 0.5}, "not a whole number"),
+        ("window", "swift", {"target_queue_ns": 1 << 70}, "too large for 64 bits"),
+        ("window", "path/reps", {}, "path/reps is a path policy; a window policy is wanted"),
         ("window", "swift", {"decrease_max": float("nan")}, "not a finite number"),
         ("window", "swift", {"decrease_max": [0.1, 0.2]}, "it holds 1 values"),
         ("window", "swift", {"decrease_max": "much"}, "needs a number, not str"),
@@ -205,6 +207,42 @@ def test_set_policy__a_wrong_choice_says_why_and_changes_nothing(
             here.set_policy(family, policy, **params)
         assert here.policies == before
         exchange(here, there, rounds=1)
+
+
+def test_set_params__is_no_choice_of_a_policy() -> None:
+    with pair() as (here, there):
+        endpoint: Any = here._endpoint
+        here.set_params("window", increase_segments=2)
+        here.set_params("path", burst_bytes=10_000)
+        endpoint.set_policy("window", "fixed")
+        endpoint.set_policy("path", "oblivious")
+        assert (here.policies["window"].name, here.policies["path"].name) == ("fixed", "oblivious")
+        exchange(here, there)
+
+
+def test_policies__one_grammar_wherever_one_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from transport.compiler import compile_policy
+
+    folder = tmp_path / "my dir: a=b"
+    folder.mkdir()
+    library = compile_policy(EXAMPLE, folder / "good.so")
+    source = Path(shutil.copy(EXAMPLE, folder / "mine.py"))
+    for text in (f"{library}:factor=0.25", f"{source}: factor=0.25", f" {source} : factor = 0.25 "):
+        with (
+            Endpoint(**LOCAL, window_policy=text) as left,
+            Endpoint(**LOCAL) as right,
+            right.listen(policies={"window": text, "path": "path/reps"}) as listener,
+            left.connect(listener.handle) as here,
+            listener.accept(PATIENCE_S) as there,
+        ):
+            assert here.policies["window"].params["factor"] == 0.25
+            assert there.policies["window"] == here.policies["window"]
+            assert there.policies["path"].name == "reps"
+            there.set_policy("window", "window/swift: increase_segments=2")
+            assert there.policies["window"].params["increase_segments"] == 2.0
+    classes = f"3 window={library}:factor=0.25 path=path/reps; 4 loss=loss/rack"
+    Endpoint(**LOCAL, traffic_classes=classes).close()
 
 
 def test_set_params__need_a_policy_in_force() -> None:

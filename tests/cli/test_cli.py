@@ -99,6 +99,14 @@ def test_run__becomes_the_command() -> None:
 
 @needs_native
 @needs_plugin
+def test_run__a_policy_that_is_not_there_is_wrong_usage() -> None:
+    for policy in ("nope.py", "nope.so", "nope", "path/reps"):
+        done = weft("run", "--", "true", WEFT_WINDOW_POLICY=policy)
+        assert (done.returncode, policy in done.stderr) == (2, True), done.stderr
+
+
+@needs_native
+@needs_plugin
 def test_run__refuses_a_misspelt_knob() -> None:
     done = weft("run", "--", "true", WEFT_PTHS="4")
     assert done.returncode == 2

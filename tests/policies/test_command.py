@@ -6,6 +6,7 @@ Never touches the native extension.
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("numba")
 from click.testing import CliRunner, Result
 
 from congestion import registry
+from transport.cli.doctor import check_policies
 from transport.cli.policy import policy_group
 from transport.compiler import PolicyError
 
@@ -101,24 +103,56 @@ def broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
+BROKEN = "'vegas' of theirs: weft_theirs:POLICY cannot be loaded: RuntimeError"
+
+
 @pytest.mark.usefixtures("broken_package")
-@pytest.mark.parametrize(
-    "words", [["list"], ["check", "swift"], ["compile", "x"], ["try", "swift"]]
-)
+@pytest.mark.parametrize("words", [["check", "vegas"], ["compile", "vegas"], ["try", "vegas"]])
 def test_policy__a_broken_package_is_named_in_one_line(words: list[str]) -> None:
     done = CliRunner().invoke(policy_group, words)
     assert done.exit_code == 1
     assert done.output.count("\n") == 1
-    assert "'vegas' of theirs: weft_theirs:POLICY cannot be loaded: RuntimeError" in done.output
+    assert BROKEN in done.output
     assert "repair theirs or uninstall it" in done.output
 
 
-def test_policy__two_of_one_name_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "SHIPPED", (*registry.SHIPPED, "congestion.window.swift"))
-    for words in (["list"], ["check", "swift"], ["try", "swift"]):
-        done = CliRunner().invoke(policy_group, words)
-        assert (done.exit_code, done.output.count("\n")) == (1, 1)
-        assert "two window policies are named 'swift'" in done.output
+@pytest.mark.usefixtures("broken_package")
+def test_policy__a_broken_package_stands_in_nobodys_way(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(policy_group, ["list"])
+    assert (listed.exit_code, "power_of_two" in listed.output) == (0, True)
+    assert f"NOT LISTED: the entry point {BROKEN}" in listed.output
+    document = json.loads(CliRunner().invoke(policy_group, ["list", "--json", "-"]).output)
+    assert [entry["name"] for entry in document if "problem" in entry] == ["vegas"]
+    done = CliRunner().invoke(policy_group, ["compile", "dctcp", "-o", str(tmp_path / "x.so")])
+    assert done.exit_code == 0, done.output
+    finding = check_policies()
+    assert finding.state == "limited"
+    assert BROKEN in finding.remedy
+
+
+def test_policy__a_shipped_name_given_again_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weft_again.py").write_text("from congestion.window.swift import POLICY\n")
+    point = EntryPoint("swift", "weft_again:POLICY", registry.ENTRY_POINT_GROUP)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    done = CliRunner().invoke(policy_group, ["compile", "swift", "-o", str(tmp_path / "x.so")])
+    assert done.exit_code == 0
+    assert "warning: the window policy 'swift' is weft's own" in done.output
+    assert "weft_again" in done.output
+
+
+def test_policy_compile__makes_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "absent" / "x.so"
+    done = CliRunner().invoke(policy_group, ["compile", "swift", "-o", str(out)])
+    assert (done.exit_code, "there is no folder" in done.output) == (2, True)
+    assert not out.parent.exists()
+
+
+def test_policy_check__events_are_bounded() -> None:
+    done = CliRunner().invoke(policy_group, ["check", "swift", "--events", "9" * 19])
+    assert (done.exit_code, "'--events'" in done.output) == (2, True)
 
 
 def quick(*arguments: str) -> Result:

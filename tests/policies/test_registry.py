@@ -15,7 +15,7 @@ import pytest
 from congestion import registry
 from congestion.api import FAMILIES, path_policy, record, window_policy
 from congestion.header import header_text
-from congestion.registry import Entry, RegistryError, find, policies, table
+from congestion.registry import Entry, RegistryError, find, merged, policies
 
 
 def hook(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -47,10 +47,25 @@ def test_registry__an_unknown_name_lists_what_exists() -> None:
 
 
 def test_registry__a_name_taken_twice_names_both_places() -> None:
-    policy = find("window", "swift")
-    with pytest.raises(RegistryError, match=r"'swift': one from here, one from there"):
-        table([Entry(policy, "here"), Entry(policy, "there")])
-    table([Entry(policy, "here"), Entry(replace(policy, name="swift2"), "there")])
+    mine = replace(find("window", "swift"), name="mine")
+    found = merged([], [Entry(mine, "here"), Entry(mine, "there"), Entry(mine, "yonder")])
+    assert not found.entries
+    (problem,) = found.problems
+    assert "3 window policies are named 'mine', from here and there and yonder" in problem.text
+    assert "uninstall all but one" in problem.text
+    assert found.problems_of("window", "mine") == found.problems_of("", "mine") == [problem]
+    assert not found.problems_of("path", "mine")
+    other = Entry(replace(mine, name="other"), "there")
+    assert len(merged([], [Entry(mine, "here"), other]).entries) == 2
+
+
+def test_registry__a_shipped_name_stays_the_shipped_policy() -> None:
+    swift = find("window", "swift")
+    found = merged([Entry(swift, "weft")], [Entry(swift, "theirs")])
+    assert found.entries["window", "swift"].origin == "weft"
+    (problem,) = found.problems
+    assert problem.hidden
+    assert "is weft's own (weft), not that of theirs: rename or uninstall" in problem.text
 
 
 def test_registry__a_module_without_a_policy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +86,9 @@ def test_registry__whatever_a_package_raises_names_it(
     point = EntryPoint("vegas", "weft_raises:POLICY", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     with pytest.raises(RegistryError, match=r"'vegas' of .*weft_raises:POLICY cannot .*uninstall"):
-        policies()
+        find("window", "vegas")
+    assert find("window", "swift").name == "swift"
+    assert ("window", "vegas") not in policies()
 
 
 @pytest.mark.parametrize("name", ["", "Swift", "a b", "x/y", "9", "x" * 48])

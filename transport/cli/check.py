@@ -17,6 +17,8 @@ from transport.cli.lookup import named
 from transport.cli.options import SEED
 from transport.cli.output import json_option, print_table, write_json
 
+EVENTS_MAX = 100_000_000  # some hours
+
 if TYPE_CHECKING:
     from transport.conformance import Report
     from transport.conformance.suite import Progress as OnProgress
@@ -60,7 +62,7 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
 @click.command("check")
 @click.argument("policy", metavar="FILE|NAME")
 @click.option("--quick", is_flag=True, help="Fewer events and shorter runs: some seconds.")
-@click.option("--events", type=click.IntRange(min=1), help="How many random events.")
+@click.option("--events", type=click.IntRange(1, EVENTS_MAX), help="How many random events.")
 @click.option("--seed", default=7, show_default=True, type=SEED, help="Where they come from.")
 @json_option
 def command(policy: str, quick: bool, events: int | None, seed: int, json_path: str | None) -> None:

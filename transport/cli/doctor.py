@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from congestion.registry import RegistryError, survey
 from transport import Endpoint, knobs, native, probes, rdma
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
@@ -195,6 +196,13 @@ def check_policies() -> Finding:
     except metadata.PackageNotFoundError:
         text = f"{shipped} compiled, no numba for new ones"
         state, remedy = ABSENT, INSTALL_NUMBA
+    try:
+        problems = survey().problems
+    except RegistryError as error:
+        return Finding("policies", BROKEN, str(error), "make build")
+    if problems:
+        state, remedy = LIMITED, "; ".join(problem.text for problem in problems)
+        text += f"; {len(problems)} registered that cannot be had by name"
     if shipped == 0:
         state, remedy = BROKEN, "make build"
     return Finding("policies", state, text, remedy)

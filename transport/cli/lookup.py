@@ -7,20 +7,25 @@ and cannot be loaded has failed (1).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
 from congestion.api import FAMILIES, Policy
-from congestion.registry import Entry, RegistryError, policies
+from congestion.registry import Registry, RegistryError, survey
+
+# As native/engine/policy_choice.cc reads them; Python takes more ("1_0", " 1", "+1").
+WHOLE = re.compile(r"-?[0-9]+")
+REAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+SPACE = " \t\n"
 
 
-def registered() -> Mapping[tuple[str, str], Entry]:
+def registered() -> Registry:
     """All registered policies, or one line that says why they cannot be had."""
     try:
-        return policies()
+        return survey()
     except RegistryError as error:
         raise click.ClickException(str(error)) from None
 
@@ -53,12 +58,18 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
     if is_file(text):
         return loaded(text)
     head, _, name = text.rpartition("/")
-    entries = registered()
+    known = registered()
+    entries = known.entries
     found = [
         (one, name)
         for one in FAMILIES
         if (one, name) in entries and head in ("", one) and family in ("", one)
     ]
+    problems = known.problems_of(head or family, name)
+    for problem in problems if found else ():
+        click.echo(f"warning: {problem.text}", err=True)
+    if problems and not found:
+        raise click.ClickException(problems[0].text)
     if not found:
         kind = f"{family} policy" if family else "policy"
         names = ", ".join(sorted(f"{a}/{b}" for a, b in entries if family in ("", a)))
@@ -83,6 +94,7 @@ def parameters(policy: Policy, text: str) -> dict[str, Any]:
         words = values.split("/")
         if len(words) > count:
             raise click.UsageError(f"{policy.name}: {name} holds {count} values, not {len(words)}")
+        words = [word.strip(SPACE) for word in words]
         numbers = [number(f"{policy.name}: {name}={word}", word, field.base.kind) for word in words]
         if field.shape:
             # What is not given keeps its default.
@@ -94,10 +106,13 @@ def parameters(policy: Policy, text: str) -> dict[str, Any]:
 
 def number(what: str, word: str, kind: str) -> int | float:
     """A whole number of 64 bits, or a finite one."""
-    try:
-        value: int | float = int(word) if kind == "i" else float(word)
-    except ValueError:
-        value = math.nan
-    if not (abs(value) < 1 << 63 if kind == "i" else math.isfinite(value)):
-        raise click.UsageError(f"{what}: not a {'whole' if kind == 'i' else 'finite'} number")
+    if kind == "i":
+        if WHOLE.fullmatch(word) is None:
+            raise click.UsageError(f"{what}: not a whole number")
+        if not -(1 << 63) <= int(word) < 1 << 63:
+            raise click.UsageError(f"{what}: too large for 64 bits")
+        return int(word)
+    value = float(word) if REAL.fullmatch(word) else math.nan
+    if not math.isfinite(value):
+        raise click.UsageError(f"{what}: not a finite number")
     return value

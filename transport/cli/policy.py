@@ -13,6 +13,7 @@ from congestion.api import FAMILIES
 from congestion.registry import Entry
 from transport.cli.check import command as check
 from transport.cli.lookup import named, registered
+from transport.cli.options import output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import command as replay
 from transport.cli.templates import TEMPLATES
@@ -35,14 +36,21 @@ def summary(entry: Entry) -> str:
 @json_option
 def list_policies(json_path: str | None) -> None:
     """Every registered policy: what it decides, by which signals, from which paper, its state."""
-    entries = list(registered().values())
+    known = registered()
+    entries = list(known.entries.values())
     if json_path is not None:
-        write_json([described(entry) for entry in entries], json_path)
+        refused = [
+            {"family": one.family, "name": one.name, "origin": one.place, "problem": one.text}
+            for one in known.problems
+        ]
+        write_json([*(described(entry) for entry in entries), *refused], json_path)
         return
     print_table(
         ["family", "name", "decides", "signals", "state", "source"],
         [row_of(entry) for entry in entries],
     )
+    for problem in known.problems:
+        click.echo(f"NOT LISTED: {problem.text}")
     click.echo("state: bytes a flow + bytes a path or port; parameters: weft policy list --json -")
 
 
@@ -112,7 +120,7 @@ def new(name: str, family: str) -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=output_file(),
     help="The library to write; <family>_<name>.so here when absent.",
 )
 @click.option("--cpu", default="", help="The CPU baseline: x86-64-v3 or aarch64.")
