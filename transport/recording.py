@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from congestion.api import FAMILIES, PATH_HEAD, Family
+from congestion.api import FAMILIES, MAX_PATHS, PATH_HEAD, Family
 from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 if TYPE_CHECKING:
     from transport import native
 
-MAGIC = b"weftrec1"
+MAGIC = b"weftrec2"
+_ANY_VERSION = MAGIC[:-1]
 _HEAD = struct.Struct("<IBBBBIHH")  # bytes, type, family, hook, status, owner, path_count, policy
 _POLICY = struct.Struct("<IIII48s72s")
 _NO_PATHS = np.zeros(0, PATH_HEAD.dtype)
 _BY_CODE = {family.code: family for family in FAMILIES.values()}
+
+
+OTHER_VERSION = "recorded by another version of weft; record it again"
 
 
 class RecordingError(InvalidArgumentError):
@@ -93,16 +97,22 @@ class Step:
     event: np.ndarray[Any, Any]  # shape (1,), the family's event record
     result: np.ndarray[Any, Any]  # shape (1,), as the policy left it
     heads: np.ndarray[Any, Any]  # shape (paths,), PATH_HEAD; empty but for the path family
+    paths: int = 0  # how many the policy has; of the path and the loss family
 
 
 @dataclass
 class Recording:
-    """A file's decisions. `lost`: how many the engines could not write; `cut`: it ends mid-way."""
+    """A file's decisions.
+
+    `lost`: how many the engines could not write; `cut`: it ends mid-way; `damage`: what was found
+    where reading ended, the decisions are those before it.
+    """
 
     path: Path
     steps: list[Step] = field(default_factory=list)
     lost: int = 0
     cut: bool = False
+    damage: str = ""
 
     def of(self, family: str) -> list[Step]:
         """The decisions of one family, in order."""
@@ -131,10 +141,22 @@ def read(path: str | Path, limit: int | None = None) -> Recording:
 def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -> Recording:
     """The same of bytes in memory, which begin with MAGIC."""
     if image[: len(MAGIC)] != MAGIC:
-        raise RecordingError(f"{path}: not a recording of policy decisions")
+        if image.startswith(_ANY_VERSION):
+            raise RecordingError(f"{path}: {OTHER_VERSION}")
+        raise RecordingError(
+            f"{path}: not a recording of policy decisions; WEFT_RECORD_FILE=FILE, "
+            "Endpoint.record() and weft policy try --record write one"
+        )
     parser = _Parser(image, Recording(Path(path)))
-    parser.run(limit)
+    try:
+        parser.run(limit)
+    except _DamageError as damage:
+        parser.recording.damage = str(damage)
     return parser.recording
+
+
+class _DamageError(Exception):
+    """An entry that makes no sense: nothing behind it can be found."""
 
 
 class _Parser:
@@ -144,8 +166,8 @@ class _Parser:
         self.image, self.recording = image, recording
         self.policies: dict[tuple[int, int], RecordedPolicy] = {}  # by engine and its own number
 
-    def damaged(self, at: int) -> RecordingError:
-        return RecordingError(f"{self.recording.path}: damaged at byte {at}")
+    def damaged(self, at: int) -> _DamageError:
+        return _DamageError(f"damaged at byte {at}")
 
     def run(self, limit: int | None) -> None:
         at, end = len(MAGIC), len(self.image)
@@ -174,12 +196,14 @@ class _Parser:
             family = policy.family
             results = body + family.event.size_bytes
             heads = results + family.result.size_bytes
-            if heads + paths * PATH_HEAD.size_bytes != at + size:
+            shown = paths if family.shared_head.size_bytes else 0
+            if heads + shown * PATH_HEAD.size_bytes != at + size or paths > MAX_PATHS:
                 raise self.damaged(at)
             event = np.frombuffer(self.image, family.event.dtype, 1, body)
             result = np.frombuffer(self.image, family.result.dtype, 1, results)
-            seen = np.frombuffer(self.image, PATH_HEAD.dtype, paths, heads) if paths else _NO_PATHS
-            self.recording.steps.append(Step(policy, hook, owner, status != 0, event, result, seen))
+            seen = np.frombuffer(self.image, PATH_HEAD.dtype, shown, heads) if shown else _NO_PATHS
+            step = Step(policy, hook, owner, status != 0, event, result, seen, paths)
+            self.recording.steps.append(step)
         else:
             self.recording.lost += int.from_bytes(self.image[body : body + 8], "little")
 
@@ -194,8 +218,7 @@ class _Parser:
             family.event.size_bytes,
             family.result.size_bytes,
         ):
-            text = "recorded by another version of weft; record it again"
-            raise RecordingError(f"{self.recording.path}: {text}")
+            raise RecordingError(f"{self.recording.path}: {OTHER_VERSION}")
         if start + params_bytes != at + size:
             raise self.damaged(at)
         return RecordedPolicy(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from congestion.api import MAX_PATHS, PATH_HEAD, Policy
-from transport.recording import Step
+from congestion.api import PATH_HEAD, Policy
+from transport.compiler.source import sha256
+from transport.recording import RecordedPolicy, Step
 
 _INT64 = np.iinfo(np.int64)
 
@@ -39,6 +39,7 @@ class Track:
     answers: list[tuple[float, ...]] = field(default_factory=list)
     differs: int = 0  # from what was recorded, in any bit
     failures: int = 0
+    other_version: bool = False  # of the policy that decided: its parameters then are not followed
 
     def column(self, index: int) -> np.ndarray[Any, Any]:
         """One field of the answers, as float64 over time."""
@@ -67,18 +68,29 @@ def _note(track: Track, step: Step, result: np.ndarray[Any, Any]) -> None:
 class _Owner:
     """One flow's (or peer's) records under the policy that is tried."""
 
-    def __init__(self, policy: Policy, shared: Any) -> None:
+    def __init__(self, policy: Policy, shared: Any, step: Step) -> None:
         self.flow = policy.flow.zeros()
         self.shared = shared
         self.answered: np.ndarray[Any, Any] | None = None
         self.window_bytes = 0
+        self.recorded, self.paths = step.policy, step.paths  # who decided then, over how many
+
+    def outlives(self, step: Step) -> bool:
+        """Whether what starts here replaced another policy in mid-life, and is no new flow's."""
+        names = step.event.dtype.names or ()
+        if "hint_window_bytes" in names:
+            return float(step.event["hint_window_bytes"][0]) > 0
+        if "granted_bytes" in names:
+            return int(step.event["granted_bytes"][0]) > 0
+        return self.recorded != step.policy and self.paths == step.paths
 
 
 class Replay:
     """Runs a policy over recorded events.
 
     Parameters are those that are given, on top of the defaults; when none is, and the policy is the
-    one that decided, those that it decided with, as they changed.
+    one that decided (by name and source), those that it decided with, as they changed. That one
+    starts anew wherever it did then; any other goes on through what was swapped meanwhile.
     """
 
     def __init__(
@@ -94,6 +106,7 @@ class Replay:
             self.params[name] = value
         self.owners: dict[int, _Owner] = {}
         self.ports: dict[int, Any] = {}
+        self.source_sha256 = sha256(policy)
 
     def run(self, steps: Iterable[Step]) -> Track:
         """The policy's answers; events of other families are passed over."""
@@ -101,6 +114,7 @@ class Replay:
         for step in steps:
             if step.policy.family is not self.policy.family:
                 continue
+            track.other_version |= self.is_another_version(step.policy)
             result = self.step(step, track)
             track.differs += result.tobytes() != step.result.tobytes()
             _note(track, step, result)
@@ -111,27 +125,48 @@ class Replay:
         hook = self.policy.family.hooks[step.hook]
         self.follow(step)
         owner = self.owners.get(step.owner)
+        if owner is not None and step.hook == 0 and self.goes_on(owner, step):
+            owner.recorded = step.policy
+            if owner.answered is not None:
+                return owner.answered
         if owner is None or step.hook == 0:
-            before = 0 if owner is None else owner.window_bytes
-            owner = self.owners[step.owner] = _Owner(self.policy, self.shared_of(step))
-            owner.window_bytes = before
+            owner = self.owners[step.owner] = _Owner(self.policy, self.shared_of(step), step)
             if step.hook != 0:
                 self.begin(owner, step)
+        owner.recorded = step.policy
         event = step.event.copy()
         result = self.standing(owner, event, hook)
-        if step.heads.size:
-            for name in PATH_HEAD.defaults:
-                owner.shared[name][: step.heads.size] = step.heads[name]
+        self.show_paths(owner, step)
         if self.call(owner, hook, event, result) != 0:
             track.failures += 1
         self.remember(owner, event, result)
         return result
 
+    def decided(self, then: RecordedPolicy) -> bool:
+        """Whether the policy that is tried is the one that decided."""
+        return (then.family, then.name, then.source_sha256, len(then.params)) == (
+            self.policy.family,
+            self.policy.name,
+            self.source_sha256,
+            self.params.nbytes,
+        )
+
+    def is_another_version(self, then: RecordedPolicy) -> bool:
+        return then.name == self.policy.name and not self.decided(then)
+
+    def goes_on(self, owner: _Owner, step: Step) -> bool:
+        """Whether a recorded start is nothing to the policy that is tried: it keeps its answer."""
+        return owner.outlives(step) and not (self.follows and self.decided(step.policy))
+
     def follow(self, step: Step) -> None:
         then = step.policy
-        same = then.name == self.policy.name and len(then.params) == self.params.nbytes
-        if self.follows and same and then.params:
+        if self.follows and then.params and self.decided(then):
             self.params = np.frombuffer(then.params, self.params.dtype).copy()
+
+    def show_paths(self, owner: _Owner, step: Step) -> None:
+        if step.heads.size:
+            for name in PATH_HEAD.defaults:
+                owner.shared[name][: step.heads.size] = step.heads[name]
 
     def begin(self, owner: _Owner, step: Step) -> None:
         """A recording that began in mid-life: the policy starts from where things stood."""
@@ -142,12 +177,13 @@ class Replay:
             event["hint_window_bytes"] = event["window_bytes"]
             owner.window_bytes = int(event["window_bytes"][0])
         result = self.standing(owner, event, "on_start")
+        self.show_paths(owner, step)
         self.call(owner, "on_start", event, result)
         self.remember(owner, event, result)
 
     def shared_of(self, step: Step) -> Any:
         if self.policy.family.shared == "path":
-            return self.policy.shared.zeros(step.heads.size or MAX_PATHS)
+            return self.policy.shared.zeros(step.paths)
         if self.policy.family.shared == "port":
             return self.ports.setdefault(step.owner >> 24, self.policy.shared.zeros(1))
         return None
@@ -159,8 +195,6 @@ class Replay:
         if family == "window":
             if owner.answered is not None:
                 event["window_bytes"] = owner.window_bytes
-                if hook == "on_start":
-                    event["hint_window_bytes"] = float(owner.window_bytes)
             result["window_bytes"] = float(event["window_bytes"][0])
         elif family == "loss":
             result[["lost_below_seq", "lost_sent_before_ns", "next_check_ns"]] = (-1, -1, -1)
@@ -247,13 +281,3 @@ def summarize(track: Track) -> Summary:
         granted = track.column(0)
         figures = {"granted_bytes_max": float(granted.max())}
     return Summary(track.name, len(track.answers), track.differs, track.failures, figures, shares)
-
-
-def named(text: str, family: str) -> Policy:
-    """A registered policy of that family, or the one that a file declares."""
-    from congestion.registry import find
-    from transport.compiler.source import load
-
-    if text.endswith(".py") or "/" in text:
-        return load(Path(text))
-    return find(family, text)

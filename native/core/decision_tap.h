@@ -17,8 +17,8 @@ struct Decision {
   const void* event = nullptr;
   const void* result = nullptr;      // as the policy left it, before the core corrects it
   const std::byte* paths = nullptr;  // path family: its records, each beginning with the PathHead it was given
-  std::size_t path_count = 0;
-  bool ok = true;  // false: the hook failed, and `fixed` follows
+  std::size_t path_count = 0;        // path and loss family: how many paths it has
+  bool ok = true;                    // false: the hook failed, and `fixed` follows
 };
 
 class DecisionTap {

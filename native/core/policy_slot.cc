@@ -57,10 +57,8 @@ void PolicySlot::tell(DecisionTap* tap, u32 owner, std::size_t hook, const void*
   decision.params = params_;
   decision.event = event;
   decision.result = result;
-  if (family_ == policy::Family::path) {
-    decision.paths = static_cast<const std::byte*>(shared_);
-    decision.path_count = shared_count_;
-  }
+  if (family_ == policy::Family::path) decision.paths = static_cast<const std::byte*>(shared_);
+  if (family_ == policy::Family::path || family_ == policy::Family::loss) decision.path_count = shared_count_;
   decision.ok = ok;
   tap->on_decision(decision);
 }

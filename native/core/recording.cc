@@ -52,10 +52,11 @@ std::span<const std::byte> DecisionEncoder::encode(const Decision& decision) noe
   entry.status = decision.ok ? 0 : 1;
   entry.owner = owner_tag_ + decision.owner;
   entry.path_count = static_cast<u16>(decision.path_count);
-  add_head(entry, descriptor.event_bytes + descriptor.result_bytes + decision.path_count * sizeof(policy::PathHead));
+  const std::size_t heads = decision.paths == nullptr ? 0 : decision.path_count;
+  add_head(entry, descriptor.event_bytes + descriptor.result_bytes + heads * sizeof(policy::PathHead));
   add(decision.event, descriptor.event_bytes);
   add(decision.result, descriptor.result_bytes);
-  for (std::size_t i = 0; i < decision.path_count; ++i) {
+  for (std::size_t i = 0; i < heads; ++i) {
     add(decision.paths + i * descriptor.shared_bytes, sizeof(policy::PathHead));
   }
   return {scratch_.get(), used_};

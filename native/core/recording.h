@@ -4,7 +4,8 @@
 // Little-endian; every entry is a multiple of 8 bytes. Its head, 16 bytes:
 //   u32 bytes (head included), u8 type, u8 family, u8 hook, u8 status, u32 owner, u16 path_count, u16 policy
 // type 1, a policy: u32 event_bytes, u32 result_bytes, u32 params_bytes, u32 0, name[48], sha256[72], params
-// type 2, a decision: event, result, path_count path heads (24 bytes each), as the hook got and left them
+// type 2, a decision: event, result, and of the path family path_count path heads (24 bytes each), as the hook got and
+// left them; path_count is how many paths the policy has, 0 in families that know none
 // type 3, a gap: u64 decisions that found no room
 #pragma once
 
@@ -18,7 +19,7 @@
 
 namespace weft::core {
 
-inline constexpr char kRecordingMagic[8] = {'w', 'e', 'f', 't', 'r', 'e', 'c', '1'};
+inline constexpr char kRecordingMagic[8] = {'w', 'e', 'f', 't', 'r', 'e', 'c', '2'};
 
 struct RecordingEntry {
   enum Type : u8 { policy = 1, decision = 2, gap = 3 };

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from congestion.registry import find
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from transport import Endpoint
 from transport.errors import InvalidArgumentError
@@ -75,14 +76,95 @@ def test_replay__of_the_same_policy_decides_the_same_bit_for_bit(
 ) -> None:
     pytest.importorskip("numba")
     from transport.compiler import Interpreted
-    from transport.replay import Replay, named, replay
+    from transport.replay import Replay, replay
 
     steps = max((one.of(family) for one in recorded), key=len)
     assert len(steps) > 20
-    policy = named(steps[0].policy.name, family)
+    policy = find(family, steps[0].policy.name)
     track = replay(policy, steps)
     assert (track.differs, track.failures) == (0, 0)
     assert Replay(policy, Interpreted(policy)).run(steps[:500]).differs == 0
+
+
+COUNTING = """
+from congestion.api import loss_policy, record
+
+Flow = record(calls=int)
+Path = record(calls=int)
+
+
+def decide(flow, paths, params, event, result):
+    total = 0
+    for index in range(len(paths)):
+        total += paths[index].calls
+    paths[event.path].calls += 1
+    result.next_check_ns = event.now_ns + 1_000_000 * len(paths) + total
+
+
+POLICY = loss_policy("counting", flow=Flow, path=Path, on_ack=decide, on_timer=decide)
+"""
+
+
+def test_replay__a_loss_policy_has_the_paths_it_had(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from transport.compiler import Interpreted
+    from transport.compiler.source import load
+    from transport.replay import Replay
+
+    file = tmp_path / "counting.py"
+    file.write_text(COUNTING)
+    with pair(loss_policy=str(file), paths=3, record_file=tmp_path / "loss-%p") as (here, there):
+        traffic(here, there, messages=2)
+    steps = max((read(one).of("loss") for one in tmp_path.glob("loss-*")), key=len)
+    assert {step.paths for step in steps} == {3}
+    policy = load(file)
+    assert Replay(policy, Interpreted(policy)).run(steps).differs == 0
+
+
+def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from transport.replay import replay
+
+    with pair() as (here, there):
+        with here._endpoint.record(tmp_path / "swap.weftrec") as live:
+            for policy in ("swift", "fixed", "bbr", "swift"):
+                here.set_policy("window", policy)
+                traffic(here, there, messages=2)
+        steps = read(live.path).of("window")
+    starts = [index for index, step in enumerate(steps) if step.hook == 0]
+    assert len(starts) == 4
+    swift = replay(find("window", "swift"), steps)
+    for from_, until in ((starts[0], starts[1]), (starts[3], len(steps))):
+        told = [tuple(step.result[0].item()) for step in steps[from_:until]]
+        assert swift.answers[from_:until] == told
+    cubic = replay(find("window", "cubic"), steps)
+    for start in starts[1:]:  # its answer stands where others start
+        assert cubic.answers[start] == cubic.answers[start - 1]
+    assert len({answer[0] for answer in cubic.answers}) > 10
+
+
+def test_replay__other_code_of_the_same_name_keeps_its_own_parameters(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from transport.compiler.source import load
+    from transport.replay import replay
+
+    text = (Path(__file__).parents[2] / "examples" / "my_policy.py").read_text()
+    then, now = tmp_path / "then.py", tmp_path / "now.py"
+    then.write_text(text)
+    # As many parameters as before, of other meaning.
+    now.write_text(
+        text.replace("window_bytes_min=131_072.0, factor=0.5", "factor=0.5, floor=1.0").replace(
+            "params.window_bytes_min", "params.floor"
+        )
+    )
+    with pair(window_policy=f"{then}:factor=0.9", record_file=tmp_path / "run") as (here, there):
+        traffic(here, there, messages=1)
+    steps = read(tmp_path / "run").of("window")
+    other = replay(load(now), steps)
+    assert (other.other_version, other.failures) == (True, 0)
+    assert not replay(load(then), steps).other_version
+    assert replay(load(then), steps).differs == 0
+    assert replay(load(now), steps).answers == replay(load(now), steps, params={}).answers
 
 
 def test_record__a_part_of_a_life(tmp_path: Path) -> None:
@@ -122,7 +204,7 @@ def test_record__parameters_and_swaps_are_in_the_file(tmp_path: Path) -> None:
 
 def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> None:
     pytest.importorskip("numba")
-    from transport.replay import named, replay
+    from transport.replay import replay
 
     with pair(window_policy="swift:start_divisor=64,increase_segments=9") as (here, there):
         with here._endpoint.record(tmp_path / "params.weftrec") as live:
@@ -130,7 +212,7 @@ def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> No
             here.set_params("window", increase_segments=2)
             traffic(here, there, messages=2)
         steps = read(live.path).of("window")
-    swift = named("swift", "window")
+    swift = find("window", "swift")
     assert replay(swift, steps).differs == 0
     assert replay(swift, steps, params={}).differs > 0  # the defaults
 
@@ -197,11 +279,26 @@ def test_read__damage_is_an_error_or_a_shorter_recording(
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(len(MAGIC), len(image) - 1))
         image[at] = data.draw(st.integers(0, 255))
-    says = ""
     try:
         found = parse(bytes(image))
     except RecordingError as error:
         says = str(error)
     else:
+        says = found.damage
         assert all(step.event.shape == (1,) for step in found.steps)
-    assert says == "" or "damaged" in says or "another version" in says
+    assert says == "" or "damaged at byte" in says or "another version" in says
+
+
+def test_read__what_came_before_damage_is_there(recorded: list[Recording]) -> None:
+    image = recorded[0].path.read_bytes()
+    whole = parse(image)
+    damaged = parse(image[:40_000] + b"\xff" * 2000 + image[42_000:])
+    assert "damaged at byte" in damaged.damage
+    assert 0 < len(damaged.steps) < len(whole.steps)
+    first = [step.event.tobytes() for step in whole.steps[: len(damaged.steps) - 1]]
+    assert [step.event.tobytes() for step in damaged.steps[:-1]] == first
+
+
+def test_read__a_recording_of_another_version_is_refused() -> None:
+    with pytest.raises(RecordingError, match="another version of weft; record it again"):
+        parse(b"weftrec1" + bytes(64))

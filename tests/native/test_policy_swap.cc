@@ -57,7 +57,9 @@ class Counting final : public DecisionTap {
   void on_decision(const Decision& decision) noexcept override {
     ++told[static_cast<std::size_t>(decision.family)];
     CHECK(decision.event != nullptr && decision.result != nullptr && decision.ok);
-    CHECK((decision.path_count != 0) == (decision.family == Family::path));
+    CHECK((decision.paths != nullptr) == (decision.family == Family::path));
+    const bool of_paths = decision.family == Family::path || decision.family == Family::loss;
+    CHECK_EQUAL(decision.path_count, of_paths ? 4u : 0u);
   }
   std::array<int, 5> told{};
 };

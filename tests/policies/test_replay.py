@@ -141,7 +141,11 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         (["--owner", "1:2"], 2, "no decisions of 1:2; there are those of 0, 1"),
         (["--owner", "x"], 2, "'x' is neither a number nor ENGINE:INDEX"),
         (["--plot", "/absent/x.svg"], 2, "cannot write /absent/x.svg"),
-        (["--family", "path", "--policy", str(EXAMPLE)], 1, "no path decisions"),
+        (["--family", "path", "--policy", str(EXAMPLE)], 2, "is a window policy; give a path"),
+        (["--policy", "path/reps", "--policy", "window/swift"], 2, "window/swift is a window"),
+        (["--policy", "fixed:window_bytes=1_0"], 2, "window_bytes=1_0: not a whole number"),
+        (["--policy", "fixed:window_bytes=1180591620717411303424"], 2, "too large for 64 bits"),
+        (["--policy", "swift:decrease_max=+0.1"], 2, "decrease_max=+0.1: not a finite number"),
     ],
 )
 def test_replay__wrong_usage_says_what_there_is(
@@ -157,6 +161,34 @@ def test_replay__another_file_is_refused(tmp_path: Path) -> None:
     code, text = run(str(other))
     assert code == 1
     assert "not a recording" in text
+    assert "weft policy try --record write one" in " ".join(text.split())
+
+
+def test_replay__wrong_usage_is_found_before_anything_is_read(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transport.cli.replay.read", lambda *a: pytest.fail("it was read"))
+    code, text = run(str(recording), "--policy", "window/swift", "--policy", "path/reps")
+    assert (code, "path/reps is a path policy" in text) == (2, True)
+
+
+def test_replay__what_came_before_damage_is_shown_and_the_status_is_1(
+    recording: Path, tmp_path: Path
+) -> None:
+    image = bytearray(recording.read_bytes())
+    image[40_000:40_200] = b"\xff" * 200
+    broken = tmp_path / "broken"
+    broken.write_bytes(image)
+    code, text = run(str(broken), "--policy", "fixed")
+    assert code == 1
+    assert "fixed (recorded)" in text
+    assert "damaged at byte" in text
+    assert "copy the file again, or record again" in text
+    out = tmp_path / "out.json"
+    assert run(str(broken), "--json", str(out))[0] == 1
+    document = json.loads(out.read_text())
+    assert "damaged at byte" in document["damage"]
+    assert 0 < len(document["policies"][0]["answers"]) < 300
 
 
 def of_windows(path: Path, *windows: float) -> Path:

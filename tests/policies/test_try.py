@@ -16,11 +16,12 @@ import pytest
 pytest.importorskip("numba")
 from click.testing import CliRunner
 
+from congestion.registry import find
 from transport.arena import Network, Traffic, run
 from transport.cli.policy import policy_group
 from transport.errors import InvalidArgumentError
 from transport.recording import parse
-from transport.replay import named, replay
+from transport.replay import replay
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 
@@ -68,7 +69,7 @@ def test_run__its_recording_replays_bit_for_bit() -> None:
     recording = parse(outcome.report.recording)
     assert recording.policies().keys() == {"window", "path", "loss"}
     for family, name in (("window", "cubic"), ("path", "reps"), ("loss", "rack")):
-        track = replay(named(name, family), recording.of(family))
+        track = replay(find(family, name), recording.of(family))
         assert len(track.answers) > 100
         assert (family, track.differs, track.failures) == (family, 0, 0)
 
@@ -146,6 +147,9 @@ def test_try__table_json_and_recording(tmp_path: Path) -> None:
         (["swift", "--record", "/absent/x"], "cannot write /absent/x"),
         (["swift", "--json", "/absent/x"], "cannot write /absent/x"),
         (["window=absent.py"], "no such file"),
+        (["path=swift"], "no path policy 'swift'"),
+        ([f"path={EXAMPLE}"], f"{EXAMPLE} holds a window policy; a path policy is wanted"),
+        (["path=window/swift"], "window/swift is a window policy; a path policy is wanted"),
         (["x.so"], "window=x.so"),
     ],
 )
@@ -194,3 +198,19 @@ def test_try__a_queue_holds_no_more_than_it_can() -> None:
     document = json.loads(done.output)
     assert document["policies"]["credit"] == "fixed"
     assert document["queue_bytes_p99"] == [400_000]
+
+
+def test_try__a_policy_that_fails_in_the_run_is_a_failure(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        EXAMPLE.read_text()
+        .replace("flow.window_bytes += ", "assert_acked(event)\n    flow.window_bytes += ")
+        .replace(
+            "def grow",
+            "def assert_acked(event):\n    if event.delivered_bytes > 1_000_000:\n"
+            '        raise ValueError("enough")\n\n\ndef grow',
+        )
+    )
+    done = CliRunner().invoke(policy_group, ["try", str(wrong)])
+    assert done.exit_code == 1
+    assert "the window policy 'mine' failed in on_ack and fixed took its place" in done.output

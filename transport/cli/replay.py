@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import click
 import numpy as np
 
-from congestion.api import FAMILIES
+from congestion.api import FAMILIES, Policy
 from transport.cli import plots
 from transport.cli.lookup import named, parameters
 from transport.cli.options import output_file, owner_text
 from transport.cli.options import owner as owner_of
 from transport.cli.output import json_option, print_table, write_json
-from transport.recording import RecordingError, Step, read
+from transport.policy_choice import split
+from transport.recording import Recording, RecordingError, Step, read
 from transport.replay import Summary, Track, recorded, replay, summarize
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -157,30 +158,39 @@ def decided(steps: list[Step]) -> Track:
     return track
 
 
-def tried(words: Sequence[str], family: str, steps: list[Step]) -> list[Track]:
-    """Each policy over the same events."""
-    from transport.compiler import PolicyError
-    from transport.compiler.source import sha256
+@dataclass(frozen=True)
+class Wanted:
+    """A policy to be tried. Without parameters it decides with those then, if it decided then."""
 
-    tracks = []
-    for word in words:
-        name, colon, values = word.partition(":")
-        policy = named(name, "" if "/" in name else family)
-        if policy.family.name != family:
-            text = f"{name} is a {policy.family.name} policy; give a {family} policy"
-            raise click.UsageError(f"{text}, or --family {policy.family.name}")
-        # Without any it decides with those in force then, if it is the one that decided.
-        params = parameters(policy, values) or None
-        try:
-            track = replay(policy, steps, params=params)
-        except PolicyError as error:
-            raise click.ClickException(str(error)) from None
-        track.name += colon + values
-        tracks.append(track)
-        then = {s.policy.source_sha256 for s in steps if s.policy.name == policy.name}
-        if then and sha256(policy) not in then:
-            click.echo(f"{policy.name}: recorded with another version of {policy.module}", err=True)
-    return tracks
+    policy: Policy
+    params: dict[str, Any] | None
+    suffix: str
+
+
+def wanted(word: str, family: str) -> Wanted:
+    """What the words mean, found before anything runs."""
+    name, colon, values = split(word)
+    policy = named(name, "" if "/" in name else family)
+    if policy.family.name != family:
+        text = f"{name} is a {policy.family.name} policy; give a {family} policy"
+        raise click.UsageError(f"{text}, or --family {policy.family.name}")
+    return Wanted(policy, parameters(policy, values) or None, colon + values)
+
+
+def tried(one: Wanted, steps: list[Step]) -> Track:
+    """The policy over the same events."""
+    from transport.compiler import PolicyError
+
+    try:
+        track = replay(one.policy, steps, params=one.params)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from None
+    track.name += one.suffix
+    if track.other_version:
+        text = "with its own parameters, not with those recorded"
+        text = f"recorded with another version of {one.policy.module}; it is replayed {text}"
+        click.echo(f"{one.policy.name}: {text}", err=True)
+    return track
 
 
 @click.command("replay")
@@ -224,28 +234,40 @@ def command(
     Example: weft policy replay run.weftrec --policy dctcp --policy mine.py --plot windows.svg
     """
     pyplot = plots.prepared(plot) if plot is not None else None
+    family = family or family_named(names)
+    asked = [wanted(name, family) for name in names]
     try:
         recording = read(file, limit)
     except RecordingError as error:
         raise click.ClickException(str(error)) from None
-    family = family or family_named(names)
     steps = choose(recording.of(family), owner)
     if not steps:
         there = ", ".join(f"{f} ({', '.join(n)})" for f, n in recording.policies().items())
-        raise click.ClickException(f"{file}: no {family} decisions; there are {there or 'none'}")
-    tracks = [decided(steps), *tried(names, family, steps)]
+        why = f"; {recording.damage}" if recording.damage else ""
+        text = f"{file}: no {family} decisions; there are {there or 'none'}{why}"
+        raise click.ClickException(text)
+    tracks = [decided(steps), *(tried(one, steps) for one in asked)]
     if plot is not None:
         draw(pyplot, tracks, f"{file.name}: {family} policies", plot)
     if json_path is not None:
-        write_json(document(recording.lost, recording.cut, tracks), json_path)
-        return
-    show(tracks)
+        write_json(document(recording, tracks), json_path)
+    else:
+        show(tracks)
+        say_what_is_missing(recording)
+        if plot is not None:
+            click.echo(f"{plot}: written")
+    if recording.damage:
+        raise click.ClickException(
+            f"{recording.path}: {recording.damage}; only the decisions before it are shown: "
+            "copy the file again, or record again"
+        )
+
+
+def say_what_is_missing(recording: Recording) -> None:
     if recording.lost:
         click.echo(f"{recording.lost} decisions found no room while recording", err=True)
     if recording.cut:
         click.echo("the file ends in the middle of an entry: the rest was never written", err=True)
-    if plot is not None:
-        click.echo(f"{plot}: written")
 
 
 def show(tracks: Sequence[Track]) -> None:
@@ -267,14 +289,15 @@ def show(tracks: Sequence[Track]) -> None:
 
 def family_named(words: Sequence[str]) -> str:
     """The family of the first policy given."""
-    return named(words[0].partition(":")[0], first=True).family.name if words else "window"
+    return named(split(words[0])[0], first=True).family.name if words else "window"
 
 
-def document(lost: int, cut: bool, tracks: Sequence[Track]) -> dict[str, Any]:
+def document(recording: Recording, tracks: Sequence[Track]) -> dict[str, Any]:
     """For machines: every answer with its time, and the table's figures; null: not finite."""
     return {
-        "lost_decisions": lost,
-        "cut": cut,
+        "lost_decisions": recording.lost,
+        "cut": recording.cut,
+        "damage": recording.damage,
         "policies": [
             {
                 "name": track.name,

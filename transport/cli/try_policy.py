@@ -19,7 +19,7 @@ from transport.cli.options import SEED, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyRefusedError
+from transport.policy_choice import PolicyRefusedError, split
 
 MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
@@ -31,8 +31,8 @@ def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
         family, equals, policy = word.partition("=")
         if not equals or family not in FAMILIES:
             family, policy = asked_for(word)
-        elif policy.partition(":")[0].endswith((".py", ".so")):
-            file = policy.partition(":")[0]
+        elif split(policy)[0].endswith((".py", ".so")):
+            file = split(policy)[0]
             if not Path(file).is_file():
                 raise click.UsageError(f"{file}: there is no such file")
         if family in chosen:
@@ -43,7 +43,7 @@ def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
 
 def asked_for(word: str) -> tuple[str, str]:
     """The family of a name or a file, and what the arena is to load; parameters stay."""
-    name, colon, values = word.partition(":")
+    name, colon, values = split(word)
     if name.endswith(".so"):
         raise click.UsageError(f"{name}: say of which family, as in window={name}")
     policy = named(name)
@@ -86,6 +86,7 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
         "message_ns_p99": report.message_ns_p99,
         "lost_datagrams": outcome.lost(),
         "policies_failed": report.policies_failed,
+        "policy_failure": report.policy_failure,
         "rows": [
             {
                 "flow": index,
@@ -231,8 +232,18 @@ def command(
         write_json(document(outcome, chosen, seed), json_path)
     else:
         show(outcome)
-    if outcome.report.violation:
-        raise click.ClickException(f"an invariant broke: {outcome.report.violation}")
+    judge(outcome)
+
+
+def judge(outcome: Outcome) -> None:
+    """What makes the run a failure, once it has been shown."""
+    report = outcome.report
+    if report.violation:
+        raise click.ClickException(f"an invariant broke: {report.violation}")
+    if report.policies_failed:
+        times = f"{report.policies_failed} time{'s' if report.policies_failed > 1 else ''}"
+        text = f"{report.policy_failure} and fixed took its place, {times}"
+        raise click.ClickException(f"{text}: weft policy check says more")
 
 
 def simulated(
@@ -269,5 +280,3 @@ def show(outcome: Outcome) -> None:
             else ""
         )
     )
-    if report.policies_failed:
-        click.echo(f"{report.policies_failed} times a policy failed and fixed took over", err=True)
