@@ -160,11 +160,11 @@ def _choose(
     try:
         return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
     except ValueError as error:
-        kind = PolicyRefusedError if _is_broken(text) else InvalidArgumentError
+        kind = PolicyRefusedError if is_broken(text) else InvalidArgumentError
         raise kind(str(error)) from None
 
 
-def _is_broken(text: str) -> bool:
+def is_broken(text: str) -> bool:
     """Whether it is a library that is there and cannot be loaded, whatever its parameters."""
     file = split(text)[0]
     return Path(file).is_file() and not any(_loads(one, file) for one in FAMILIES)

@@ -107,6 +107,17 @@ def test_run__a_policy_that_is_not_there_is_wrong_usage() -> None:
 
 @needs_native
 @needs_plugin
+def test_run__a_policy_that_cannot_be_loaded_has_failed(tmp_path: Path) -> None:
+    whole = (native.POLICY_DIRECTORY / "window_swift.so").read_bytes()
+    (tmp_path / "cut.so").write_bytes(whole[:3000])
+    (tmp_path / "text.so").write_text("hello")
+    for name, says in (("cut.so", "damaged or cut short"), ("text.so", "not a compiled policy")):
+        done = weft("run", "--", "true", WEFT_WINDOW_POLICY=str(tmp_path / name))
+        assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+
+
+@needs_native
+@needs_plugin
 def test_run__refuses_a_misspelt_knob() -> None:
     done = weft("run", "--", "true", WEFT_PTHS="4")
     assert done.returncode == 2

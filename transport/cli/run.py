@@ -8,7 +8,9 @@ import shutil
 
 import click
 
+from congestion.api import FAMILIES
 from transport import Endpoint, knobs, native
+from transport.arena import is_broken
 from transport.errors import WeftError
 from transport.policy_choice import PolicyRefusedError, resolve_settings
 
@@ -48,12 +50,18 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     knobs.in_force()
     try:
         variables = environment(dict(os.environ), net_debug=net_debug)
-        # Knobs may be well-formed and name an interface, a policy or a file that is not there.
-        Endpoint().close()
     except PolicyRefusedError as error:
         raise click.ClickException(str(error)) from None
     except WeftError as error:
         raise click.UsageError(str(error)) from None
+    try:
+        # Knobs may be well-formed and name an interface, a policy or a file that is not there.
+        Endpoint().close()
+    except WeftError as error:
+        # A library that is there and cannot be loaded has failed, as everywhere.
+        named = (variables.get(f"WEFT_{family.upper()}_POLICY", "") for family in FAMILIES)
+        kind = click.ClickException if any(map(is_broken, named)) else click.UsageError
+        raise kind(str(error)) from None
     program = shutil.which(cmd[0])
     if program is None:
         raise click.UsageError(f"{cmd[0]}: no such command")
