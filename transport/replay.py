@@ -82,7 +82,10 @@ class _Owner:
             return float(step.event["hint_window_bytes"][0]) > 0
         if "granted_bytes" in names:
             return int(step.event["granted_bytes"][0]) > 0
-        return self.recorded != step.policy and self.paths == step.paths
+        then, now = self.recorded, step.policy
+        # A flow that rested begins anew under the policy it had, with parameters of today.
+        same = (then.name, then.source_sha256) == (now.name, now.source_sha256)
+        return not same and self.paths == step.paths
 
 
 class Replay:

@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("numba")
+import click
 from click.testing import CliRunner
 
 from congestion.registry import find
+from transport import native
 from transport.arena import Network, Traffic, run
+from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.errors import InvalidArgumentError
+from transport.policy_choice import split
 from transport.recording import parse
 from transport.replay import replay
 
@@ -214,3 +218,42 @@ def test_try__a_policy_that_fails_in_the_run_is_a_failure(tmp_path: Path) -> Non
     done = CliRunner().invoke(policy_group, ["try", str(wrong)])
     assert done.exit_code == 1
     assert "the window policy 'mine' failed in on_ack and fixed took its place" in done.output
+
+
+WORDS = (
+    *("1", "-1", "0", "01", "1_0", "+1", "1e3", "1.", ".5", ".", "-.5e-1", "1e400", "inf", "nan"),
+    *("0x10", "\u0661", "", "--1", "9223372036854775807", "9223372036854775808"),
+    "-9223372036854775808",
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("name", ["fixed:window_bytes", "swift:decrease_max"])
+def test_numbers__are_the_same_to_the_engine_and_to_the_command_line(name: str, word: str) -> None:
+    policy, _, field = name.partition(":")
+    refused = []
+    try:
+        parameters(find("window", policy), f"{field}={word}")
+    except click.UsageError as error:
+        refused.append(str(error))
+    try:
+        folders = [str(native.POLICY_DIRECTORY)]
+        native.ArenaPlan().choose_text("window", f"{name}={word}", folders)
+    except ValueError as error:
+        refused.append(str(error))
+    assert len(refused) in (0, 2), refused
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("swift", ("swift", "", "")),
+        ("window/swift: a=1/2", ("window/swift", ":", " a=1/2")),
+        ("weighted:weight=1/0", ("weighted", ":", "weight=1/0")),
+        ("/a b:c=d/x.so", ("/a b:c=d/x.so", "", "")),
+        ("/a b:c=d/x.py :q=1", ("/a b:c=d/x.py", ":", "q=1")),
+        ("/a.so.d/x.so:q=1/2", ("/a.so.d/x.so", ":", "q=1/2")),
+    ],
+)
+def test_split__a_name_or_path_and_its_parameters(text: str, parts: tuple[str, str, str]) -> None:
+    assert split(text) == parts
