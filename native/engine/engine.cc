@@ -122,9 +122,10 @@ void Engine::log_stranger() noexcept {
 void Engine::log_policy_failed(policy::Family family) noexcept {
   if (policy_failure_logged_) return;
   policy_failure_logged_ = true;
-  log(LogLevel::warn, std::string("a ") + policy::family_name(family) +
-                          " policy failed and `fixed` runs in its place (try it: weft policy check FILE); further "
-                          "failures are only counted, in events_policy_failed");
+  const core::PolicyFailure& failure = stack_.shared().failure_of(family);
+  log(LogLevel::warn, policy::failure_text(family, failure.name, failure.hook) +
+                          " and `fixed` runs in its place (try it: weft policy check FILE); further failures are only "
+                          "counted, in events_policy_failed");
 }
 
 void Engine::sleep() noexcept {
