@@ -105,8 +105,9 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
 
 @click.command("turnaround")
 @click.option("--repeats", default=5, show_default=True, help="Edits.")
+@click.option("--strict", is_flag=True, help="Fail when the median misses the budget.")
 @json_option
-def command(repeats: int, json_path: str | None) -> None:
+def command(repeats: int, strict: bool, json_path: str | None) -> None:
     """From a saved policy file to checked and running on a live flow."""
     knobs: dict[str, Any] = {"interfaces": "lo", "engines": 1}
     with (
@@ -121,15 +122,25 @@ def command(repeats: int, json_path: str | None) -> None:
         failed = endpoint.counters().events_policy_failed
     total_s = median(rows, "total_s")
     corrupt = sum(row["corrupt_messages"] for row in rows)
+    missed = total_s > BUDGET_S
+    verdict = "MISSED" if missed else "met"
     note = (
-        f"median {total_s:.2f} s from saved to running (budget {BUDGET_S:.0f}), {corrupt} corrupt"
+        f"median {total_s:.2f} s from saved to running: the budget of {BUDGET_S:.0f} s is {verdict}"
+        f"; {corrupt} corrupt"
     )
     found = document(
-        "turnaround", rows, median_total_s=total_s, budget_s=BUDGET_S, policies_failed=failed
+        "turnaround",
+        rows,
+        median_total_s=total_s,
+        budget_s=BUDGET_S,
+        budget_met=not missed,
+        policies_failed=failed,
     )
     emit(found, json_path, COLUMNS, [note])
     if corrupt or failed:
         raise click.ClickException(f"{corrupt} corrupt messages, {failed} policies failed")
+    if strict and missed:
+        raise click.ClickException(note)
 
 
 if __name__ == "__main__":

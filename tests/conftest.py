@@ -1,5 +1,6 @@
 """Options that every test of the tree may ask for."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=str(ROOT / "build" / "release"),
         help="CMake's build tree, for tests of native programs",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests compile pushes nothing out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from bench import nccl
 from bench.__main__ import BENCHES
@@ -47,6 +48,20 @@ def test_bench__turnaround() -> None:
     assert row["messages"] > 5
     assert row["policy_lines"] <= 60
     assert found["policies_failed"] == 0
+    assert found["budget_met"] == (row["total_s"] <= found["budget_s"])
+
+
+def test_bench__turnaround_fails_on_a_missed_budget_only_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bench import turnaround
+
+    row = dict.fromkeys(turnaround.COLUMNS, 0) | {"total_s": 6.0}
+    monkeypatch.setattr(turnaround, "turn", lambda *_: row)
+    for words, status in (([], 0), (["--strict"], 1)):
+        done = CliRunner().invoke(turnaround.command, ["--repeats", "1", *words])
+        assert done.exit_code == status, done.output
+        assert "the budget of 5 s is MISSED" in done.output
 
 
 def test_bench__p2p() -> None:

@@ -85,7 +85,9 @@ def _intact(library: Path, digest: Path) -> bool:
         return False
 
 
-def compiled(policy_or_path: Policy | str | Path, cpu: str = "") -> Path:
+def compiled(
+    policy_or_path: Policy | str | Path, cpu: str = "", hooks: emit.Lowered | None = None
+) -> Path:
     """The policy's library: the one compiled before, or a new one."""
     policy = source.load(policy_or_path)
     cpu = cpu or emit.baseline()
@@ -95,7 +97,7 @@ def compiled(policy_or_path: Policy | str | Path, cpu: str = "") -> Path:
     if _intact(library, digest):
         os.utime(library)
         return library
-    emit.write_library(policy, library, cpu)
+    emit.write_library(policy, library, cpu, hooks)
     beside = folder / f".{name}.{os.getpid()}"
     beside.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
     beside.replace(digest)

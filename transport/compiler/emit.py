@@ -130,8 +130,19 @@ def _internalize(module: Any, keep: set[str]) -> None:
             item.linkage = "internal"
 
 
-def build(policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False) -> tuple[Any, Any]:
-    """The optimized module of a policy, and the target machine it was optimized for."""
+Lowered = list[tuple[str, str]]
+
+
+def lowered(policy: Policy) -> Lowered:
+    """The hooks, checked and typed: most of the work, and the same for all forms."""
+    lint.check(policy)
+    return lower.lower(policy)
+
+
+def build(
+    policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False, hooks: Any = None
+) -> tuple[Any, Any]:
+    """The optimized module of a policy, and the target machine; `hooks`: if lowered before."""
     if cpu not in BASELINES:
         raise PolicyError(
             policy.module,
@@ -146,12 +157,12 @@ def build(policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False)
             f"{cpu} is not this machine's architecture",
             f"compile it on a machine of {cpu}",
         )
-    lint.check(policy)
+    hooks = hooks or lowered(policy)
     llvm = _llvm()
     whole: Any = None
     names: list[str] = []
     by_inner: dict[str, str] = {}
-    for hook, (text, inner) in zip(policy.family.hooks, lower.lower(policy), strict=True):
+    for hook, (text, inner) in zip(policy.family.hooks, hooks, strict=True):
         if inner not in by_inner:
             part = llvm.parse_assembly(text)
             head = f'target datalayout = "{part.data_layout}"\ntarget triple = "{part.triple}"\n'
@@ -196,9 +207,11 @@ def _gate(policy: Policy, image: bytes, symbol: str) -> None:
         )
 
 
-def object_image(policy: Policy, cpu: str, symbol: str = DESCRIPTOR) -> bytes:
+def object_image(
+    policy: Policy, cpu: str, symbol: str = DESCRIPTOR, hooks: Lowered | None = None
+) -> bytes:
     """The object file of a policy, checked."""
-    module, machine = build(policy, cpu, symbol)
+    module, machine = build(policy, cpu, symbol, hooks=hooks)
     image: bytes = machine.emit_object(module)
     _gate(policy, image, symbol)
     return image
@@ -219,8 +232,8 @@ def write_object(policy: Policy, out: Path, symbol: str, cpu: str) -> Path:
     return out
 
 
-def write_library(policy: Policy, out: Path, cpu: str) -> Path:
-    image = object_image(policy, cpu)
+def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = None) -> Path:
+    image = object_image(policy, cpu, hooks=hooks)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         part, linked = Path(folder, "policy.o"), Path(folder, "policy.so")

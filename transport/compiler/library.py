@@ -102,10 +102,12 @@ def load(path: str | Path) -> Library:
     return Library(Descriptor.in_dll(handle, emit.DESCRIPTOR), handle)
 
 
-def jit(policy_or_path: Policy | str | Path, cpu: str = "") -> Library:
+def jit(
+    policy_or_path: Policy | str | Path, cpu: str = "", hooks: emit.Lowered | None = None
+) -> Library:
     """The same code, compiled into this process: no linker and no file."""
     policy = source.load(policy_or_path)
-    module, machine = emit.build(policy, cpu or emit.baseline(), jit=True)
+    module, machine = emit.build(policy, cpu or emit.baseline(), jit=True, hooks=hooks)
     engine = emit._llvm().create_mcjit_compiler(module, machine)
     engine.finalize_object()
     where = engine.get_global_value_address(emit.DESCRIPTOR)

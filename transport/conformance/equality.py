@@ -215,14 +215,15 @@ def play_native(side: NativeSide, chunk: Chunk) -> tuple[Any, Any, bytes]:
     statuses = np.zeros(count, np.int64)
     event_at, event_bytes = events.address, chunk.events.dtype.itemsize
     result_at, result_bytes = results.address, chunk.presets.dtype.itemsize
-    last, call = 0, side.call
+    last = 0
     side.restart(chunk.shared)
+    bare, given = side.bound()
     for at, hook in enumerate(chunk.hooks):
         if chunk.heads is not None and at % chunk.heads_every == 0:
             side.set_heads(chunk.heads[at // chunk.heads_every])
         if granted:
             events.records["granted_bytes"][at] = results.records["granted_bytes"][at] = last
-        status = call(hook, event_at, result_at)
+        status = bare[hook](*given, event_at, result_at)
         if status:
             statuses[at] = status
             side.restart(chunk.shared)

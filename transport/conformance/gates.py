@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from congestion.api import Policy
-from transport.compiler import compile_policy, lint
+from transport.compiler import cache, emit, lint
 from transport.compiler.emit import DESCRIPTOR, NEEDS
 from transport.compiler.errors import PolicyError
 from transport.compiler.library import Library, jit, load
@@ -26,20 +26,34 @@ def language(policy: Policy) -> Outcome:
     return verdict("language", True, "only these", bound, "")
 
 
-def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library]]:
-    """The library from a file and the one in the process; none when a gate refuses the policy."""
-    bound = "libm alone; no Python, no heap"
-    out = folder / f"{policy.family.name}_{policy.name}.so"
+def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
+    """The library that set_policy would load, in the user's cache: what was checked is what runs.
+
+    In the folder, where there is no cache.
+    """
     try:
-        path = compile_policy(policy, out)
-        libraries = {"from a file": load(path), "in the process": jit(policy)}
+        cache.directory()
+    except PolicyError:
+        out = folder / f"{policy.family.name}_{policy.name}.so"
+        return emit.write_library(policy, out, emit.baseline(), hooks)
+    return cache.compiled(policy, hooks=hooks)
+
+
+def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library], Path]:
+    """The library from a file and the one in the process, and the file; none when a gate refuses
+    the policy."""
+    bound = "libm alone; no Python, no heap"
+    try:
+        hooks = emit.lowered(policy)
+        path = written(policy, folder, hooks)
+        libraries = {"from a file": load(path), "in the process": jit(policy, hooks=hooks)}
     except PolicyError as error:
-        return verdict("compiles", False, error.reason, bound, str(error)), {}
+        return verdict("compiles", False, error.reason, bound, str(error)), {}, folder
     found = symbols(path.read_bytes(), dynamic=True)
     needs = ", ".join(sorted(found.undefined)) or "nothing"
     passed = found.undefined <= NEEDS and found.defined == {DESCRIPTOR}
     remedy = "use numbers and records only; what else it needs is listed as measured"
-    return verdict("compiles", passed, f"needs {needs}", bound, remedy), libraries
+    return verdict("compiles", passed, f"needs {needs}", bound, remedy), libraries, path
 
 
 def state_size(policy: Policy) -> Outcomes:

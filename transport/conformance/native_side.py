@@ -29,6 +29,8 @@ class Guarded:
         self.records: np.ndarray[Any, Any] = np.zeros(count, dtype)
         if size:
             self.records = self._memory[start : start + size].view(dtype)
+        self._before = bytes([GUARD]) * start
+        self._after = bytes([GUARD]) * (len(self._memory) - self._end)
         self.clear()
 
     def clear(self) -> None:
@@ -36,7 +38,7 @@ class Guarded:
 
     def intact(self) -> bool:
         before, after = self._memory[: self._start], self._memory[self._end :]
-        return bool((before == GUARD).all() and (after == GUARD).all())
+        return before.tobytes() == self._before and after.tobytes() == self._after
 
 
 class NativeSide:
@@ -77,9 +79,14 @@ class NativeSide:
             )
         )
 
+    def bound(self) -> tuple[list[Any], tuple[int, ...]]:
+        """The bare hooks, and what they all get first: until the next restart with other paths."""
+        given = (self.flow.address, self.shared.address, self._count, self.params.address)
+        return self._hooks, given
+
     def set_heads(self, heads: np.ndarray[Any, Any]) -> None:
-        for name in heads.dtype.names or ():
-            self.shared.records[name] = heads[name]
+        words = heads.view(np.int64).reshape(len(heads), -1)
+        self.shared.records.view(np.int64).reshape(len(heads), -1)[:, : words.shape[1]] = words
 
     def state(self) -> bytes:
         return self.flow.records.tobytes() + self.shared.records.tobytes()

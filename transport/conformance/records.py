@@ -1,12 +1,15 @@
 """Decides how hooks run interpreted a million times: plain objects in place of numpy records.
 
 Never touches the compiler. Means what transport.compiler.interpret means, at a tenth of its cost:
-fields are slots, read at full speed, and every store is checked and converted as a record's is.
+fields are slots, and every store of a float is converted as a record's is. The compiler refuses a
+float in an integer field; an integer beyond 64 bits is found when the records are packed, or at
+once where integers are of a type of their own.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -38,9 +41,29 @@ class _Array(list[Any]):
         list.__setitem__(self, index, self.stored(value))
 
 
+def _float(name: str) -> property:
+    """A float behind a slot of another name; reading it runs no Python."""
+    slot = f"_{name}"
+
+    def store(self: Any, value: Any) -> None:
+        _place(self, slot, float(value))
+
+    return property(attrgetter(slot), store)
+
+
+def _quick_shape(kinds: dict[str, Any]) -> type[Any]:
+    """A class with the record's fields as slots, those of integers bare: most stores are theirs."""
+    floats = {name for name, kind in kinds.items() if kind == np.float64}
+    slots = tuple(f"_{name}" if name in floats else name for name in kinds)
+    members: dict[str, Any] = {name: _float(name) for name in floats}
+    return type("Fields", (), {"__slots__": slots} | members)
+
+
 def _shape(layout: Record, integer: type[int]) -> type[Any]:
-    """A class with the record's fields as slots."""
+    """A class with the record's fields as attributes."""
     kinds = {name: kind for name, (kind, *_) in (layout.dtype.fields or {}).items()}
+    if integer is int:
+        return _quick_shape(kinds)
     integers = frozenset(name for name, kind in kinds.items() if kind.base.kind == "i")
 
     def assign(self: Any, name: str, value: Any) -> None:
@@ -62,6 +85,9 @@ class Shape:
         self.names = tuple(layout.dtype.names or ())
         self.integer = integer
         self._class = _shape(layout, integer)
+        self._all = attrgetter(*self.names) if len(self.names) > 1 else None
+        kinds = (layout.dtype[name] for name in self.names)
+        self._plain = self._all is not None and all(not kind.shape for kind in kinds)
         self._integers = type("Integers", (_Array,), {"stored": staticmethod(self._whole)})
 
     def _whole(self, value: Any) -> Any:
@@ -84,6 +110,8 @@ class Shape:
         return several
 
     def values(self, fields: Any) -> tuple[Any, ...]:
+        if self._plain and self._all is not None:
+            return self._all(fields)
         return tuple(
             tuple(value) if isinstance(value, list) else value
             for value in [getattr(fields, name) for name in self.names]
@@ -115,6 +143,8 @@ class Interpreter:
         self.result = self.result_shape.made(family.result.zeros())[0]
         self.flow: Any = 0
         self.shared: list[Any] = []
+        self._several = family.shared == "path"
+        self._sharing = bool(family.shared)
         self.restart(1)
 
     def restart(self, shared: int) -> None:
@@ -133,9 +163,9 @@ class Interpreter:
         for name, value in zip(self.result_shape.names, preset, strict=True):
             _place(result, name, value)
         try:
-            if self.policy.family.shared == "path":
+            if self._several:
                 self.hooks[hook](self.flow, self.shared, self.params, event, result)
-            elif self.policy.family.shared:
+            elif self._sharing:
                 self.hooks[hook](self.flow, self.shared[0], self.params, event, result)
             else:
                 self.hooks[hook](self.flow, self.params, event, result)
@@ -154,6 +184,12 @@ class Interpreter:
             _place(path, "rtt_ns", rtt_ns)
 
     def state(self) -> bytes:
+        try:
+            return self._state()
+        except OverflowError:
+            return b"an integer has left 64 bits"
+
+    def _state(self) -> bytes:
         flow = self.flow_shape.packed([self.flow]).tobytes() if self.policy.flow.size_bytes else b""
         if not self.policy.shared.size_bytes:
             return flow

@@ -17,7 +17,9 @@ Array = np.ndarray[Any, Any]
 
 CHUNK = 2_000
 HEADS_EVERY = 50  # events for which the core says the same of the paths
-EXTREME_SHARE = 0.04
+DEAD_SHARE = 0.02  # of the time no path is usable: policies then search the longest
+EXTREME_SHARE = 0.08  # of the chunks; they are short, as each event is compared by itself
+EXTREME_CHUNK = 400
 EXTREME_LIFE = 40  # events between two fresh starts: what overflowed once stays odd
 
 _INT_EDGES = np.array(
@@ -61,8 +63,7 @@ class Stream:
     def chunk(self, extreme: bool) -> Chunk:
         draw, family = self.draw, self.family
         paths = int(draw.choice(_PATHS)) if family.shared == "path" else 1
-        # A hook walks all paths: as many steps for each chunk.
-        size = CHUNK if paths <= 8 else max(CHUNK * 8 // paths, 2 * HEADS_EVERY)
+        size = self.size(EXTREME_CHUNK if extreme else CHUNK, paths)
         hooks = draw.integers(1, len(family.hooks), size)
         hooks[0] = 0
         if extreme:
@@ -79,6 +80,15 @@ class Stream:
         return Chunk(
             hooks.tolist(), events, self.presets(hooks, events), max(paths, 1), heads, extreme
         )
+
+    def size(self, events: int, paths: int) -> int:
+        """A hook walks all paths: as many steps for each chunk.
+
+        A lone path is often the one to avoid: then a hook searches as far as it ever will.
+        """
+        if self.family.shared == "path" and paths == 1:
+            return events // 4
+        return events if paths <= 8 else max(events * 8 // paths, 2 * HEADS_EVERY)
 
     def presets(self, hooks: Array, events: Array) -> Array:
         presets = np.zeros(len(hooks), self.family.result.dtype)
@@ -202,8 +212,11 @@ class Stream:
         """What the core says of each path: mostly usable; all dead now and then."""
         draw = self.draw
         heads = np.zeros((count, paths), PATH_HEAD.dtype)
-        dead = draw.random((count, 1)) < 0.05
-        heads["usable"] = (draw.random((count, paths)) < 0.75) & ~dead
+        dead = draw.random((count, 1)) < DEAD_SHARE
+        usable = draw.random((count, paths)) < 0.75
+        # A lone path would be dead a quarter of the time otherwise.
+        usable[np.arange(count), draw.integers(0, paths, count)] = True
+        heads["usable"] = usable & ~dead
         heads["inflight_bytes"] = draw.integers(0, 1 << 20, (count, paths))
         heads["rtt_ns"] = draw.integers(0, 1 << 20, (count, paths))
         return heads

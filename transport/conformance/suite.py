@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from transport.conformance import (
     window_checks,
 )
 from transport.conformance.equality import Bout, Trial
+from transport.conformance.portions import Portions
 from transport.conformance.result import Outcome, Outcomes, verdict
 from transport.conformance.scenes import MS, Cast, cast_of
 
@@ -72,8 +74,11 @@ def check_policy(
     """Every check that applies, until one is `enough`; what does not compile goes no further."""
     begin = last = time.perf_counter()
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="weft-check-") as folder:
-        for outcome in _all(policy, settings or Settings(), Path(folder), progress):
+    with (
+        tempfile.TemporaryDirectory(prefix="weft-check-") as folder,
+        closing(_all(policy, settings or Settings(), Path(folder), progress)) as checks,
+    ):
+        for outcome in checks:
             now = time.perf_counter()
             outcomes.append(replace(outcome, seconds=now - last))
             last = now
@@ -82,23 +87,31 @@ def check_policy(
     return Report(policy, tuple(outcomes), time.perf_counter() - begin)
 
 
-def _all(policy: Policy, settings: Settings, folder: Path, progress: Progress) -> Iterator[Outcome]:
+def _all(
+    policy: Policy, settings: Settings, folder: Path, progress: Progress
+) -> Generator[Outcome, None, None]:
     progress("compiling", 0.0)
     language = gates.language(policy)
     yield language
     if not language.passed:
         return
-    outcome, libraries = gates.compiled(policy, folder)
+    outcome, libraries, file = gates.compiled(policy, folder)
     yield outcome
     if not libraries:
         return
     yield from gates.state_size(policy)
-    cast = cast_of(policy.family.name, folder / f"{policy.family.name}_{policy.name}.so")
+    cast = cast_of(policy.family.name, file)
     progress("behaviour", 0.05)
     ledger = window_arena.Ledger()
-    yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
-    yield from ledger.outcomes()
-    yield from same_in_every_form(policy, libraries, cast, settings, progress)
+
+    def counted(events: int) -> None:
+        share = 0.3 + 0.7 * min(events / settings.events, 1.0)
+        progress(f"{min(events, settings.events):,} events", share)
+
+    with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
+        yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
+        yield from ledger.outcomes()
+        yield from same_in_every_form(policy, libraries, cast, settings, rest)
 
 
 def _behaviour(
@@ -145,21 +158,14 @@ def same_in_every_form(
     libraries: dict[str, Library],
     cast: Cast,
     settings: Settings,
-    progress: Progress,
+    rest: Portions,
 ) -> Outcomes:
     """Recorded events first, then random ones."""
     played = Bout(policy, libraries, settings.seed)
     for chunk in recorded.chunks(policy, cast, settings.quick):
         played.play(chunk)
     yield _equal("same on recorded events", played.trial)
-    bout, done = Bout(policy, libraries, settings.seed), 0
-
-    def counted(events: int) -> None:
-        nonlocal done
-        done += events
-        progress(f"{done:,} events", 0.3 + 0.7 * min(done / settings.events, 1.0))
-
-    trial = bout.run(settings.events, counted)
+    trial = rest.trial()
     yield _equal("same on random events", trial)
     unsound = (played.trial.unsound + trial.unsound)[:1]
     yield verdict(
