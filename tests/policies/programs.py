@@ -103,7 +103,8 @@ class Program:
         if kind == 2:
             return [f"{margin}flow.y += {self.number(2)}"]
         if kind == 3:
-            return [f"{margin}flow.seen[{self.integer(0)}] = {self.integer(1)}"]
+            # A constant that is no index would be refused; as a number it is only wrong.
+            return [f"{margin}flow.seen[({self.integer(0)} + 0)] = {self.integer(1)}"]
         inner = self.statement(indent + 1, depth - 1) if depth else [f"{margin}    pass"]
         if kind == 4:
             other = self.statement(indent + 1, depth - 1) if depth else [f"{margin}    pass"]

@@ -128,6 +128,9 @@ def refusal(folder: Path, body: str) -> PolicyError:
         ("flow.cuts += 1\nflow.seen = 3", 2, "seen is an array"),
         ("x = flow.seen", 1, "seen is an array"),
         ("x = flow.cuts[0]", 1, "cuts is a number"),
+        ("flow.cuts = flow.seen[4]", 1, "there is no index 4"),
+        ("flow.seen[-1] = 1", 1, "there is no index -1"),
+        ("x = 1\nflow.seen[LIMIT] += 1", 2, "there is no index 4"),
     ],
 )
 def test_lint__refused(tmp_path: Path, body: str, line: int | None, reason: str) -> None:
@@ -226,6 +229,47 @@ def test_lint__an_index_past_the_paths_returns_one(tmp_path: Path) -> None:
             )
             == status
         )
+
+
+PATHS = """from congestion.api import loss_policy, path_policy, record
+def hold(flow, paths, params, event, result):
+    pass
+def hook(flow, paths, params, event, result):
+    {}
+POLICY = {}
+"""
+PATH = 'path_policy("tried", path=record(seen=int), pick=hook, on_feedback=hold)'
+LOSS = 'loss_policy("tried", on_ack=hook, on_timer=hold)'
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "reason", "remedy"),
+    [
+        ("paths[0].usable = 0", PATH, "usable is written by the core", "path=record(...)"),
+        ("paths[event.path].rtt_ns += 1", PATH, "rtt_ns is written by the core", "path=record"),
+        ("one = paths[0]; one.inflight_bytes = 1", PATH, "written by the core", "path=record"),
+        ("paths[256].seen = 1", PATH, "there is no index 256", "0 to 255"),
+        ("for i in range(len(paths)): pass", LOSS, "holds no records", "declare path=record(...)"),
+        ("result.probe = len(paths)", LOSS, "holds no records", "declare path=record(...)"),
+    ],
+)
+def test_lint__of_paths_refused(
+    tmp_path: Path, body: str, declared: str, reason: str, remedy: str
+) -> None:
+    path = tmp_path / "tried.py"
+    path.write_text(PATHS.format(body, declared))
+    with pytest.raises(PolicyError) as caught:
+        compile_policy(path, tmp_path / "out.so")
+    assert caught.value.line == 5
+    assert reason in caught.value.reason
+    assert remedy in caught.value.remedy
+
+
+def test_lint__a_loss_policys_path_fields_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "tried.py"
+    own = LOSS.replace("on_ack", "path=record(usable=int), on_ack")
+    path.write_text(PATHS.format("paths[event.path].usable = 1", own))
+    assert compile_policy(path, tmp_path / "out.so").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,24 @@ import functools
 import math
 from collections.abc import Mapping
 from types import FunctionType
+from typing import NamedTuple
 
 from congestion.api import MAX_PATHS, Record
 from transport.compiler import source
 from transport.compiler.errors import PolicyError
 from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, INT64_MAX, MATH
 
-# What a name stands for: the record's role and, for paths, whether it is the whole array.
-Roles = Mapping[str, tuple[str, Record, bool]]
+
+class Role(NamedTuple):
+    """What a name stands for."""
+
+    name: str
+    layout: Record
+    many: bool = False  # the whole array of paths
+    cores: frozenset[str] = frozenset()  # fields that the core alone writes
+
+
+Roles = Mapping[str, Role]
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,7 +97,11 @@ class Expressions:
                 return known if type(known) is int else None
             case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
                 role = self.roles.get(name)
-                return MAX_PATHS if role and role[2] and role[1].size_bytes else None
+                if role and role.many and not role.layout.size_bytes:
+                    raise self.refusal(
+                        node, f"{name} holds no records here", "declare path=record(...)"
+                    )
+                return MAX_PATHS if role and role.many else None
             case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute() as field]):
                 role = self.record(field.value)
                 if role is not None and field.attr in role[1].defaults:
@@ -95,14 +109,14 @@ class Expressions:
                     return int(shape[0]) if shape else None
         return None
 
-    def record(self, node: ast.expr) -> tuple[str, Record, bool] | None:
+    def record(self, node: ast.expr) -> Role | None:
         """The role of an expression that stands for one record or for the paths."""
         match node:
             case ast.Name(id=name):
                 return self.roles.get(name)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.roles:
-                role, layout, many = self.roles[name]
-                return (role, layout, False) if many else None
+                role = self.roles[name]
+                return role._replace(many=False) if role.many else None
         return None
 
     def value(self, node: ast.expr, bound: set[str], alias: bool = False) -> None:
@@ -113,7 +127,7 @@ class Expressions:
                     node, "a whole record is used as a number", "use one of its fields"
                 )
             if isinstance(node, ast.Subscript):
-                self.value(node.slice, bound)
+                self.index(node.slice, MAX_PATHS, bound)
             return
         match node:
             case ast.Name():
@@ -124,7 +138,9 @@ class Expressions:
                 self.call(node, bound)
             case ast.Subscript(value=ast.Attribute() as field, slice=index):
                 self.attribute(field, bound, indexed=True)
-                self.value(index, bound)
+                role = self.record(field.value)
+                size = role.layout.dtype[field.attr].shape[0] if role else 0
+                self.index(index, size, bound)
             case ast.Subscript():
                 raise self.refusal(
                     node, "only paths and array fields are indexed", "use a record field"
@@ -141,6 +157,17 @@ class Expressions:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr):
                         self.value(child, bound)
+
+    def index(self, node: ast.expr, size: int, bound: set[str]) -> None:
+        """A constant one must be there; any other is checked when the policy runs."""
+        self.value(node, bound)
+        if isinstance(node, ast.Call):
+            return  # len(paths) is the most there can be, not what there is
+        constant = self.constant(node)
+        if constant is not None and not 0 <= constant < size:
+            raise self.refusal(
+                node, f"there is no index {constant}", f"give 0 to {size - 1}, or len(...) - 1"
+            )
 
     def name(self, node: ast.Name, bound: set[str]) -> None:
         if node.id in self.locals:
@@ -159,7 +186,7 @@ class Expressions:
         role = self.record(node.value)
         if role is not None and not role[2]:
             if isinstance(node.value, ast.Subscript):
-                self.value(node.value.slice, bound)
+                self.index(node.value.slice, MAX_PATHS, bound)
             elif isinstance(node.value, ast.Name) and node.value.id not in bound:
                 raise self.refusal(
                     node, f"{node.value.id} may be read before it is set", "set it first"

@@ -12,8 +12,10 @@ import ast
 from types import FunctionType
 
 from congestion.api import Policy
-from transport.compiler.expressions import Expressions, Roles, tree
+from transport.compiler.expressions import Expressions, Role, Roles, tree
 from transport.compiler.language import ALLOWED, ERRORS, INT64_MAX, READ_ONLY, REMEDIES, STEPS_MAX
+
+NONE: frozenset[str] = frozenset()
 
 
 class _Function(Expressions):
@@ -180,9 +182,15 @@ class _Function(Expressions):
 
     def writable(self, target: ast.Attribute) -> None:
         role = self.record(target.value)
-        if role is not None and role[0] in READ_ONLY:
+        if role is not None and role.name in READ_ONLY:
             raise self.refusal(
-                target, f"{role[0]} is read only", "keep the value in the flow record"
+                target, f"{role.name} is read only", "keep the value in the flow record"
+            )
+        if role is not None and target.attr in role.cores:
+            raise self.refusal(
+                target,
+                f"{target.attr} is written by the core",
+                "keep the value in a field of yours: path=record(...)",
             )
 
     def enter(self, helper: FunctionType, roles: Roles) -> None:
@@ -201,10 +209,11 @@ def check(policy: Policy) -> None:
         "event": family.event,
         "result": family.result,
     }
+    cores = frozenset(family.shared_head.defaults)
     for hook in policy.hooks:
         names = hook.__code__.co_varnames[: hook.__code__.co_argcount]
         roles = {
-            name: (role, layouts[role], role == "paths")
+            name: Role(role, layouts[role], role == "paths", cores if role == "paths" else NONE)
             for name, role in zip(names, family.arguments, strict=True)
         }
         _Function(hook, roles, (), 1, []).check()
