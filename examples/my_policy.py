@@ -9,7 +9,7 @@ Params = record(window_bytes_min=131_072.0, factor=0.5)
 
 
 def start(flow, params, event, result):
-    flow.window_bytes = max(event.hint_window_bytes, event.window_bytes_max / 8.0)
+    flow.window_bytes = event.hint_window_bytes or event.window_bytes_max / 8.0
     result.window_bytes = flow.window_bytes
 
 

@@ -7,9 +7,11 @@ The tail probe of section 7 is a probe of the path and not a copy of the last se
 before it on that path and is still missing once it is back was lost, and nothing is sent twice to
 learn it. Where probes are lost too, the first timeout gives up the oldest segment alone.
 
-Two departures from section 6.2: the reordering window doubles with every acknowledgment that tells
-of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; and it is never
-zero, since receivers hand packets up in batches from the first round trip on.
+Three departures from section 6.2: the reordering window doubles with every acknowledgment that
+tells of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; it starts
+over after 1,024 round trips without one, where the RFC counts 16 recoveries, as with random loss
+those pass in moments; and it is never zero, since receivers hand packets up in batches from the
+first round trip on.
 """
 
 from __future__ import annotations

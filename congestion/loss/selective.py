@@ -1,10 +1,12 @@
 """Decides loss by distance: a hole is lost when enough that was sent after it has been delivered.
 
-Never touches timing but for the timeout. Source: RFC 6675, section 4 (DupThresh), counted on each
-path by itself: across paths that a burst may take, reordering is the rule and says nothing.
+Never touches timing but for the timeout and for forgetting. Source: RFC 6675, section 4
+(DupThresh), counted on each path by itself: across paths that a burst may take, reordering is the
+rule and says nothing.
 
 One acknowledgment of many segments does not say in which order they came: those of the first that
-shows a hole all count. A needless resend doubles the distance (RFC 4653 has the like).
+shows a hole all count. A needless resend doubles the distance (RFC 4653 has the like); a long time
+without one halves it again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from congestion.api import loss_policy, record
 from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
-Flow = record(patience_segments=int)  # the distance in force, 0: that of the parameters
+Flow = record(
+    patience=int,  # how often the distance of the parameters is in force; 0 counts as 1
+    changed_ns=int,  # when that last changed, or a resend last proved needless
+)
 
 Path = record(
     edge_ns=int,  # holes older than this have been overtaken by what is counted
@@ -25,15 +30,25 @@ Path = record(
 Params = record(
     threshold_segments=3,  # DupThresh
     threshold_segments_max=512,
+    forget_rtts=1024,  # round trips without a needless resend that halve it, as long as rack's
 )
+
+
+def patience_segments(flow: Any, params: Any, event: Any) -> Any:
+    """The distance in force."""
+    if event.spurious_segments > 0:
+        flow.patience = min(2 * max(flow.patience, 1), max(params.threshold_segments_max, 1))
+        flow.changed_ns = event.now_ns
+    elif flow.patience > 1 and event.now_ns - flow.changed_ns > params.forget_rtts * event.srtt_ns:
+        flow.patience //= 2
+        flow.changed_ns = event.now_ns
+    wanted = max(flow.patience, 1) * params.threshold_segments
+    return min(wanted, max(params.threshold_segments_max, params.threshold_segments))
 
 
 def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     path = paths[min(max(event.path, 0), len(paths) - 1)]
-    flow.patience_segments = max(flow.patience_segments, params.threshold_segments)
-    if event.spurious_segments > 0:
-        doubled = 2 * min(flow.patience_segments, params.threshold_segments_max)
-        flow.patience_segments = min(doubled, params.threshold_segments_max)
+    distance = patience_segments(flow, params, event)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = -1
     result.next_check_ns = -1
@@ -45,7 +60,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         path.overtook_segments = 0.0
         path.edge_ns = event.newest_acked_sent_ns
     path.overtook_segments += max(event.acked_segments, 0)
-    if path.overtook_segments >= flow.patience_segments:
+    if path.overtook_segments >= distance:
         result.lost_sent_before_ns = max(min(path.edge_ns, event.now_ns), -1)
         path.overtook_segments = 0.0
 
@@ -68,7 +83,7 @@ POLICY = loss_policy(
     promises=Promises(
         source="RFC 6675, section 4, per path",
         signals=("loss", "timeout"),
-        state_bytes_max=24,
+        state_bytes_max=32,
         reorder_segments=2,
         repairs_rtts=2.0,
         repairs_windows=1.5,

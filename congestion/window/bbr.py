@@ -5,7 +5,8 @@ Never touches marks. Source: Cardwell et al., "BBR: Congestion-Based Congestion 
 RTT, are those of draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4.
 
 Departures: a round trip is a smoothed one by the clock, as acknowledgments stand for many segments;
-the window has room for what the receiver holds back; repeated timeouts begin anew.
+a share of losses is taken over some hundred segments, as one of thirty is no share; the window has
+room for what the receiver holds back; repeated timeouts begin anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Flow = record(
     rates=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),  # of the last round trips, B/s
     best_rate=float,
     bound_bytes=float,  # on what is in flight; 0: none yet
-    lost_bytes=float,  # in this round trip
+    lost_bytes=float,  # of what is weighed
+    weighed_bytes=float,  # in flight, round trip by round trip, since losses were last judged
+    flight_bytes=float,  # in flight at the start of this round trip: its losses are of these
     calm_rounds=int,  # without too many losses
     full_rate=float,  # what start-up last grew from
     full_rounds=int,  # without growth
@@ -47,7 +50,8 @@ Params = record(
     held_ns=60_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
     full_growth=1.25,  # start-up has found the rate when three round trips grow by less
     full_rounds=3,
-    loss_tolerance=0.02,  # share of a round trip; more lowers the bound
+    loss_tolerance=0.02,  # share of what was in flight; more lowers the bound
+    judged_segments=256,  # in flight at least, for a share of them to say anything
     loss_factor=0.7,
     rtt_believed_ns=5_000_000,  # the paper's 10 s: a hundred round trips, here of 50 us
     probe_rtt_ns=200_000,  # and its 200 ms, two of them, with room for held acknowledgments
@@ -111,18 +115,41 @@ def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
         flow.best_rate = max(flow.best_rate, flow.rates[index])
 
 
+def forget_losses(flow: Any) -> None:
+    flow.lost_bytes = 0.0
+    flow.weighed_bytes = 0.0
+
+
 def heed_losses(flow: Any, params: Any, event: Any) -> None:
-    """The bound: cut by a round trip that lost too much, raised faster and faster by calm ones."""
+    """The bound: cut when too much of a flight was lost, raised faster and faster by calm rounds.
+
+    PROBE_RTT leaves it alone: what is lost there is of an earlier flight, and nothing is tried.
+    """
+    if flow.mode == PROBE_RTT:
+        forget_losses(flow)
+        return
     flow.calm_rounds += 1
-    if flow.lost_bytes > params.loss_tolerance * (float(event.delivered_bytes) - flow.round_bytes):
+    delivered_bytes = float(event.delivered_bytes) - flow.round_bytes
+    flow.weighed_bytes += max(flow.flight_bytes, delivered_bytes)
+    enough_bytes = params.judged_segments * max(float(event.segment_bytes), 1.0)
+    if flow.lost_bytes > params.loss_tolerance * max(flow.weighed_bytes, enough_bytes):
         flow.bound_bytes = params.loss_factor * flow.window_bytes
         flow.calm_rounds = 0
         flow.full_rounds = params.full_rounds  # start-up ends here too
-    elif flow.bound_bytes > 0.0:
+        forget_losses(flow)
+        return
+    if flow.bound_bytes > 0.0:
         flow.bound_bytes = min(flow.bound_bytes, 1e18) + flow.calm_rounds * float(
             event.segment_bytes
         )
-    flow.lost_bytes = 0.0
+    if flow.weighed_bytes >= enough_bytes:
+        forget_losses(flow)
+
+
+def enter_cruise(flow: Any, event: Any) -> None:
+    """At any place in the cycle but the first two, where its gains are."""
+    flow.mode = CRUISE
+    flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
 
 
 def move_on(flow: Any, params: Any, event: Any) -> None:
@@ -135,9 +162,7 @@ def move_on(flow: Any, params: Any, event: Any) -> None:
         if flow.full_rounds >= params.full_rounds:
             flow.mode = DRAIN
     elif flow.mode == DRAIN and event.inflight_bytes <= flow.best_rate * flow.rtt_ns * 1e-9:
-        flow.mode = CRUISE
-        # Any place in the cycle but those two.
-        flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
+        enter_cruise(flow, event)
     elif flow.mode == PROBE_RTT and event.now_ns - flow.mode_ns >= params.probe_rtt_ns:
         flow.mode = CRUISE
 
@@ -145,14 +170,30 @@ def move_on(flow: Any, params: Any, event: Any) -> None:
 def begin(flow: Any, event: Any) -> None:
     flow.mode = STARTUP
     flow.bound_bytes = 0.0
-    flow.lost_bytes = 0.0
+    forget_losses(flow)
     flow.full_rounds = 0
     flow.full_rate = 0.0
     flow.best_rate = 0.0
     for index in range(len(flow.rates)):
         flow.rates[index] = 0.0
+    begin_round(flow, event)
+
+
+def begin_round(flow: Any, event: Any) -> None:
     flow.round_ns = event.now_ns
     flow.round_bytes = event.delivered_bytes
+    flow.flight_bytes = float(max(event.inflight_bytes, 0))
+
+
+def take_over(flow: Any, event: Any) -> None:
+    """Another policy has found a window: its rate is cruised at, no start-up floods the path."""
+    flow.window_bytes = event.hint_window_bytes
+    if event.srtt_ns > 0 and event.rtt_min_ns > 0:
+        flow.best_rate = event.hint_window_bytes * 1e9 / event.srtt_ns
+        flow.rates[0] = flow.best_rate
+        flow.round = 1
+        flow.rtt_ns = event.rtt_min_ns
+        enter_cruise(flow, event)
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -160,7 +201,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.rtt_stamp_ns = event.now_ns
     flow.window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
     if event.hint_window_bytes > 0.0:
-        flow.window_bytes = event.hint_window_bytes
+        take_over(flow, event)
     answer(flow, params, event, result)
 
 
@@ -172,8 +213,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
         measure_rate(flow, event, elapsed_ns)
         heed_losses(flow, params, event)
         move_on(flow, params, event)
-        flow.round_ns = event.now_ns
-        flow.round_bytes = event.delivered_bytes
+        begin_round(flow, event)
     answer(flow, params, event, result)
 
 
@@ -201,7 +241,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Cardwell et al., ACM Queue 14(5), 2016",
         signals=("rate", "rtt", "loss", "timeout", "chance"),
-        state_bytes_max=216,
+        state_bytes_max=232,
         fairness_min=0.6,
         utilization_min=0.9,
     ),

@@ -101,7 +101,8 @@ def tick(flow: Any, params: Any, event: Any) -> None:
     flow.timer_ns = max(flow.timer_ns, event.now_ns - period_ns)
     flow.unstaged_bytes += event.acked_bytes
     if flow.unstaged_bytes >= params.stage_bytes:
-        flow.unstaged_bytes = 0.0
+        # One stage an event; what is left counts for the next.
+        flow.unstaged_bytes = min(flow.unstaged_bytes - params.stage_bytes, params.stage_bytes)
         flow.byte_stages += 1
         raise_rate(flow, params, event)
 
@@ -110,8 +111,11 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.alpha = 1.0
     flow.timer_ns = event.now_ns
     flow.rate = link(params, event)  # section 3.1: there is no slow start
-    if event.hint_window_bytes > 0.0:
-        flow.rate = event.hint_window_bytes * 1e9 / (max(event.rtt_min_ns, 0) + params.wait_ns)
+    if event.hint_window_bytes > 0.0:  # another policy's window: a round trip's worth
+        round_trip_ns = float(event.srtt_ns)
+        if event.srtt_ns <= 0:
+            round_trip_ns = max(event.rtt_min_ns, 0) + params.wait_ns
+        flow.rate = event.hint_window_bytes * 1e9 / max(round_trip_ns, 1.0)
     flow.target_rate = flow.rate
     answer(flow, params, event, result)
 

@@ -4,7 +4,8 @@ Never touches marks. Source: Zhu et al., "ECN or Delay: Lessons Learnt from Anal
 TIMELY", CoNEXT 2016, section 4.3, and Mittal et al., "TIMELY", SIGCOMM 2015, section 4.
 
 Departures: thresholds are over the path's own least RTT, as paths may be of unequal length; beyond
-the upper one the rate falls at most once per round trip; a loss counts as such an RTT, as the
+the upper one the rate falls at most once per round trip; a gradient is taken between samples of one
+path, over the round trips between them; a loss counts as an RTT beyond the upper threshold, as the
 network may drop; and a window bounds what is in flight to the rate times the longest wait.
 """
 
@@ -15,10 +16,14 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
+SLOTS = 16  # paths whose last samples are kept; of those that share one, the later stays
+
 Flow = record(
     rate=float,  # bytes per second
-    queue_ns=float,  # the last sample
-    difference_ns=float,  # smoothed, from one sample to the next
+    paths=(0,) * SLOTS,  # whose sample it is, plus one
+    queues_ns=(0.0,) * SLOTS,  # the last sample
+    sampled_ns=(0,) * SLOTS,
+    difference_ns=float,  # smoothed, over a round trip
     update_ns=int,
     cut_ns=int,
     timeouts=int,  # without an acknowledgment between them
@@ -61,12 +66,23 @@ def cut(flow: Any, event: Any, factor: float) -> None:
         flow.cut_ns = event.now_ns
 
 
+def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns: float) -> None:
+    """How a path's queue has grown; its first sample says nothing of that."""
+    slot = event.path % SLOTS
+    if flow.paths[slot] == event.path + 1:
+        round_trips = max((event.now_ns - flow.sampled_ns[slot]) / base_ns, 1.0)
+        difference_ns = (queue_ns - flow.queues_ns[slot]) / round_trips
+        flow.difference_ns += params.smoothing * (difference_ns - flow.difference_ns)
+    flow.paths[slot] = event.path + 1
+    flow.queues_ns[slot] = queue_ns
+    flow.sampled_ns[slot] = event.now_ns
+
+
 def update(flow: Any, params: Any, event: Any) -> None:
     """Algorithm 2 of the analysis."""
     base_ns = max(float(event.rtt_min_ns), 1.0)
     queue_ns = max(float(event.rtt_ns) - base_ns, 0.0)
-    flow.difference_ns += params.smoothing * (queue_ns - flow.queue_ns - flow.difference_ns)
-    flow.queue_ns = queue_ns
+    note_difference(flow, params, event, queue_ns, base_ns)
     step = params.increase_share * link(params, event)
     if event.app_limited != 0:
         step = 0.0
@@ -85,8 +101,11 @@ def update(flow: Any, params: Any, event: Any) -> None:
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.rate = params.start_share * link(params, event)
-    if event.hint_window_bytes > 0.0:
-        flow.rate = event.hint_window_bytes * 1e9 / (max(event.rtt_min_ns, 0) + params.high_ns)
+    if event.hint_window_bytes > 0.0:  # another policy's window: a round trip's worth
+        round_trip_ns = float(event.srtt_ns)
+        if event.srtt_ns <= 0:
+            round_trip_ns = max(event.rtt_min_ns, 0) + params.high_ns
+        flow.rate = event.hint_window_bytes * 1e9 / max(round_trip_ns, 1.0)
     answer(flow, params, event, result)
 
 
@@ -123,7 +142,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Zhu et al., CoNEXT 2016, section 4.3",
         signals=("rtt", "loss", "timeout"),
-        state_bytes_max=48,
+        state_bytes_max=424,
         cut_on=("rtt", "loss"),
         cut_factor=(0.4, 0.999),
         convergence_rtts=40,

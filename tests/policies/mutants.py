@@ -142,6 +142,19 @@ MUTANTS = (
         "if flow.rtt_ns == 0 or event.rtt_ns <= flow.rtt_ns or old:",
         "if event.rtt_ns < flow.rtt_ns:",
     ),
+    # Taking over.
+    Mutant(
+        "begins_at_a_rate_of_the_longest_wait",
+        "window/dcqcn.py",
+        "    round_trip_ns = float(event.srtt_ns)",
+        "    round_trip_ns = params.wait_ns",
+    ),
+    Mutant(
+        "begins_anew_whatever_was_there",
+        "window/nscc.py",
+        "        window_bytes = event.hint_window_bytes\n    answer",
+        "        window_bytes = 0.0\n    answer",
+    ),
     # Paths.
     Mutant(
         "path_never_answered_wins_every_draw",

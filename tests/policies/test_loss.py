@@ -115,6 +115,20 @@ def test_selective__a_needless_resend_doubles_the_distance() -> None:
     assert [verdict["lost_sent_before_ns"] for verdict in verdicts] == [-1] * 5 + [9_901 * US]
 
 
+def test_selective__a_distance_once_needed_is_forgotten_and_the_parameters_stay_in_force() -> None:
+    rig = loss("selective")
+    for step in range(4):
+        tell(rig, 9_900 + step, spurious_segments=1)
+    assert rig.state("patience") == 16
+    forget_us = 1_025 * 100
+    for step in range(1, 7):
+        tell(rig, 10_000 + step * forget_us, srtt_ns=100 * US)
+    assert rig.state("patience") == 1
+    rig.params["threshold_segments"] = 1
+    hole: dict[str, Any] = {"newest_acked": 1_000_001, "oldest_inflight": 1_000_000}
+    assert tell(rig, 1_000_100, **hole)["lost_sent_before_ns"] == 1_000_001 * US
+
+
 def sleek_ack(rig: Rig, now_us: float, sacked: int, **fields: Any) -> int:
     """What was sent before is lost, in us; -1: nothing."""
     usual: dict[str, Any] = {

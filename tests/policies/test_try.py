@@ -52,6 +52,11 @@ def test_run__reports_what_flows_and_paths_did() -> None:
     assert outcome.resent() >= sum(path.forward.lost for path in outcome.report.paths) * 0.9
 
 
+def test_run__random_loss_leaves_bbr_its_link() -> None:
+    outcome = run({"window": find("window", "bbr")}, Network(loss=0.01), Traffic(flows=1))
+    assert outcome.goodput_share >= 0.9
+
+
 def test_run__a_dead_path_and_a_burst_of_loss_are_survived() -> None:
     network = Network(
         paths=2,

@@ -362,11 +362,21 @@ def test_windows__a_hint_that_is_no_number_is_ignored(name: str) -> None:
 
 
 def timely(queue_us: float) -> WindowRig:
-    """10 Gb/s and 20 us, from half the link's rate; the last sample waited as long as given."""
+    """10 Gb/s and 20 us, from half the link's rate; a round trip ago a sample waited as given."""
     network = {"link_bytes_per_s": 1_250_000_000, "rtt_min_ns": 20 * US, "srtt_ns": 20 * US}
     rig = WindowRig("timely", 0, network)
-    rig.flow["queue_ns"] = queue_us * US
+    rig.flow["paths"][0, 0] = 1
+    rig.flow["queues_ns"][0, 0] = queue_us * US
+    rig.flow["sampled_ns"][0, 0] = 980 * US
     return rig
+
+
+def test_timely__compares_samples_of_one_path_over_the_time_between_them() -> None:
+    rig = timely(100)
+    rate_after(rig, 120, path=1)  # the first of its path: no gradient
+    assert rig.state("difference_ns") == 0.0
+    rate_after(rig, 140, 1_040)
+    assert rig.state("difference_ns") == pytest.approx(0.875 * 20 * US / 3)  # three round trips
 
 
 def rate_after(rig: WindowRig, rtt_us: float, now_us: float = 1_000, **fields: Any) -> float:
@@ -515,6 +525,51 @@ def test_bbr__looks_for_the_round_trip_when_it_has_not_seen_it_for_long() -> Non
     for _ in range(8):
         pipe.round_trip(rtt_us=90)
     assert pipe.window == pytest.approx(2 * 90_000 + 60_000, rel=0.01)
+
+
+def test_bbr__a_loss_while_it_looks_for_the_round_trip_lowers_nothing() -> None:
+    pipe = Pipe()
+    for _ in range(12):
+        pipe.round_trip(inflight_bytes=90_000)
+    before = pipe.window
+    pipe.now_us += 5_500
+    pipe.round_trip(rtt_us=100.5)
+    assert pipe.window <= 4 * SEGMENT
+    for _ in range(2):
+        pipe.rig.lose(pipe.now_us, 20)
+        pipe.round_trip(inflight_bytes=4 * SEGMENT)
+    assert pipe.rig.state("bound_bytes") == 0.0
+    pipe.round_trip(inflight_bytes=90_000)
+    assert pipe.window == pytest.approx(before, rel=0.05)
+
+
+def test_bbr__losses_are_a_share_of_what_was_in_flight() -> None:
+    pipe = Pipe()
+    for _ in range(12):
+        pipe.round_trip(inflight_bytes=90_000)
+    pipe.rig.lose(pipe.now_us, 1)  # of 22 segments: that says nothing yet
+    pipe.round_trip(inflight_bytes=90_000)
+    assert pipe.rig.state("bound_bytes") == 0.0
+    before = pipe.rig.state("window_bytes")
+    pipe.rig.lose(pipe.now_us, 8)
+    pipe.round_trip(inflight_bytes=90_000)
+    assert pipe.rig.state("bound_bytes") == pytest.approx(0.7 * before, rel=0.01)
+
+
+def test_bbr__cruises_at_the_rate_of_the_policy_that_it_replaces() -> None:
+    rig = WindowRig("bbr", 50, {"delivered_bytes": 1 << 40, "rand": 0.5})
+    rate = 50 * SEGMENT / 100e-6
+    assert rig.answer["pacing_bytes_per_s"] == pytest.approx(rate)
+    rig.ack(100, 50, delivered_bytes=(1 << 40) + 50 * SEGMENT)
+    assert rig.state("best_rate") == pytest.approx(rate)
+
+
+def test_dcqcn__the_rest_of_a_stage_counts_for_the_next() -> None:
+    rig = dcqcn()
+    rig.tell("on_ack", 1, acked_bytes=14_000_000)
+    assert (rig.state("byte_stages"), rig.state("unstaged_bytes")) == (1, 4e6)
+    rig.tell("on_ack", 2, acked_bytes=6_000_000)
+    assert (rig.state("byte_stages"), rig.state("unstaged_bytes")) == (2, 0.0)
 
 
 def test_swift__a_host_that_holds_acknowledgments_has_a_window_of_its_own() -> None:

@@ -6,6 +6,7 @@ Never touches a policy's source.
 from __future__ import annotations
 
 from congestion.api import Policy
+from congestion.promises import NOTHING
 
 # Promise -> in which family it is held.
 _HELD = {
@@ -33,7 +34,8 @@ def unpromised(policy: Policy) -> list[str]:
     missing = []
     for names, families in _HELD.items():
         words = [word for word in names.replace(" or ", " ").split() if word.isidentifier()]
-        given = [getattr(promises, word, None) for word in words if hasattr(promises, word)]
-        if policy.family.name in families and not any(given):
+        words = [word for word in words if hasattr(promises, word)]
+        given = any(getattr(promises, word) != getattr(NOTHING, word) for word in words)
+        if policy.family.name in families and not given:
             missing.append(names)
     return missing

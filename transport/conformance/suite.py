@@ -29,7 +29,7 @@ from transport.conformance.result import Outcome, Outcomes, verdict
 from transport.conformance.scenes import MS, Cast, cast_of
 
 FULL_EVENTS = 1_000_000
-QUICK_EVENTS = 30_000
+QUICK_EVENTS = 12_000
 
 Progress = Callable[[str, float], None]  # what is being done, and which share of all
 
@@ -123,7 +123,7 @@ def _behaviour(
 ) -> Outcomes:
     limit_ns = settings.limit_ns
     if policy.family.name == "window":
-        yield window_checks.starts(policy, library)
+        yield from window_checks.starts(policy, library)
         yield from window_checks.growth(policy, library)
         yield from window_checks.cuts(policy, library)
         yield from window_checks.regains(policy, library)

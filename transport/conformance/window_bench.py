@@ -15,6 +15,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 SEGMENT_BYTES = 4_096
 RTT_NS = 100_000
 WINDOW_BYTES_MAX = 64 << 20
+LONG_RUN_BYTES = 1 << 40  # delivered by a flow that has lived long
 START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
 
 
@@ -48,6 +49,20 @@ class WindowBench:
     def start(self, hint_bytes: float = 0.0) -> float:
         self.call(START, -1, hint_window_bytes=hint_bytes)
         return self.window_bytes
+
+    def take_over(self, hint_bytes: float) -> float:
+        """On a live flow: it has delivered much, and its round trip is known."""
+        self.delivered_bytes = LONG_RUN_BYTES
+        live = {"rtt_min_ns": self.rtt_ns, "srtt_ns": int(self.srtt_ns)}
+        self.window_bytes = hint_bytes  # in force, and in flight
+        self.call(START, -1, hint_window_bytes=hint_bytes, **live)
+        return self.window_bytes
+
+    @property
+    def effective_bytes(self) -> float:
+        """In flight, by the window or by what the pace lets out in a round trip."""
+        paced = self.pacing_bytes_per_s * self.srtt_ns * 1e-9
+        return min(self.window_bytes, paced) if paced > 0.0 else self.window_bytes
 
     def call(self, hook: int, kind: int, **fields: Any) -> None:
         started = hook != START

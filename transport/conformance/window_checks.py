@@ -12,6 +12,7 @@ from transport.compiler.library import Library
 from transport.conformance.result import Outcome, Outcomes, number, verdict, within
 from transport.conformance.window_bench import SEGMENT_BYTES, Weather, WindowBench
 
+HINTS = (32, 128, 320)  # segments in force when a policy takes over
 WINDOWS = (16, 61, 256, 1_021)  # segments; not all powers of two
 ACKS = (1, 8, 1 << 20)  # segments an acknowledgment stands for: each, a few, a window
 ROUNDS = 20
@@ -27,17 +28,50 @@ def bench_at(policy: Policy, library: Library, segments: float) -> WindowBench:
     return bench
 
 
-def starts(policy: Policy, library: Library) -> Outcome:
-    """Without a hint anything; with one, near it: a policy that takes over must not begin anew."""
+def starts(policy: Policy, library: Library) -> Outcomes:
+    """Without a hint anything; with one, near it."""
     fresh = WindowBench(policy, library)
     fresh.start()
-    measured = f"{number(fresh.segments)} segments"
-    return verdict(
+    yield verdict(
         "starts",
         not fresh.failed and fresh.window_bytes > 0,
-        measured,
+        f"{number(fresh.segments)} segments",
         "a finite window above zero",
         "on_start must answer with a window: no round trip is known yet, and fields may be zero",
+    )
+    if not constant(policy, library):
+        yield takes_over(policy, library)
+
+
+def constant(policy: Policy, library: Library) -> bool:
+    """Whether it answers with one window, whatever it is told: that is all it promises."""
+    answers: set[float] = set()
+    for segments in HINTS:
+        bench = bench_at(policy, library, segments)
+        bench.round(8, Weather(ecn=True, loss_share=LOSS_SHARE, queue_rtts=8.0))
+        answers |= set(bench.answers)
+    return len(answers) == 1
+
+
+def takes_over(policy: Policy, library: Library) -> Outcome:
+    """On a flow that has delivered much, with a window in force and a round trip that is known."""
+    begun: list[tuple[float, str]] = []
+    later: list[tuple[float, str]] = []
+    for segments in HINTS:
+        bench = WindowBench(policy, library)
+        hint_bytes = segments * SEGMENT_BYTES
+        bench.take_over(hint_bytes)
+        begun.append((bench.effective_bytes / hint_bytes, f"{segments} segments"))
+        bench.round(4)
+        later.append((bench.effective_bytes / hint_bytes, f"{segments}, a round trip later"))
+    least, most = min(begun + later), max(begun)
+    return verdict(
+        "takes over",
+        not bench.failed and least[0] >= 0.5 and most[0] <= 2.0,
+        f"{number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]}) of the window before",
+        "0.5 to 2, of the window or of what is paced in a round trip",
+        "on_start of a live swap comes with hint_window_bytes, srtt_ns and delivered_bytes: begin "
+        "there, and count from there",
     )
 
 
