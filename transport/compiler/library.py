@@ -58,6 +58,7 @@ class Library:
     def __init__(self, descriptor: Descriptor, keep: Any) -> None:
         self.descriptor = descriptor
         self._keep = keep
+        self.raised = ""  # why a hook first failed, where somebody looked it up
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family
         self.name = descriptor.name.decode()

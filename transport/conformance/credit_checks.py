@@ -50,7 +50,7 @@ class CreditBench:
         }
         self.event.records[0] = tuple((given | fields).values())
         self.result.records[0] = (self.granted_bytes, -1)
-        self.failed |= self.side.call(hook, self.event.address, self.result.address) != 0
+        self.failed |= self.side.witnessed(hook, self.event, self.result) != 0
         granted_bytes, self.tick_ns = self.result.records[0].item()
         if hook == START:
             return  # the core does not use it

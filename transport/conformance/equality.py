@@ -21,6 +21,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.records import Interpreter
 from transport.conformance.streams import Chunk, Stream
 from transport.conformance.tracked import Tally, Whole, tracked_hooks, tracked_row
+from transport.conformance.witness import told
 
 Progress = Callable[[int], None]
 
@@ -94,6 +95,8 @@ class Bout:
         statuses, results, _ = answers[first]
         self.trial.failures += int(statuses.sum())
         text = complaint(self.policy.family, chunk, statuses, results)
+        if statuses.any() and self.interpreter is not None and self.interpreter.raised is not None:
+            text = f"{told(self.interpreter.raised)}: {text}"
         if not text and not self.sides[first].finite():
             text = f"a record has become infinite after {len(chunk.hooks)} events"
         if text and not self.trial.unsound:

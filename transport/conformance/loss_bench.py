@@ -92,7 +92,7 @@ class LossBench:
             self.needless = 0
         self.event.records[0] = tuple(given.values())
         self.result.records[0] = (-1, -1, -1, 0)
-        self.failed |= self.side.call(hook, self.event.address, self.result.address) != 0
+        self.failed |= self.side.witnessed(hook, self.event, self.result) != 0
         if hook != START:
             self.obey(kind, in_flight)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from congestion.api import Policy
 from transport.compiler.library import Library
+from transport.conformance.witness import Witness
 
 GUARD_BYTES = 64
 GUARD = 0xA5
@@ -68,16 +69,26 @@ class NativeSide:
 
     def call(self, hook: int, event_at: int, result_at: int) -> int:
         """The hook's status."""
-        return int(
-            self._hooks[hook](
-                self.flow.address,
-                self.shared.address,
-                self._count,
-                self.params.address,
-                event_at,
-                result_at,
+        bare, given = self.bound()
+        return int(bare[hook](*given, event_at, result_at))
+
+    def witnessed(self, hook: int, event: Guarded, result: Guarded) -> int:
+        """The same; of the first failure the library keeps what interpreted code raises there."""
+        before = [side.records.copy() for side in (self.flow, self.shared, result)]
+        status = self.call(hook, event.address, result.address)
+        if status and not self._library.raised:
+            witness = Witness(self.policy)
+            flow, shared, answer = before
+            witness.call(
+                self.policy.family.hooks[hook],
+                flow=flow,
+                shared=shared if self.policy.family.shared else None,
+                params=self.params.records,
+                event=event.records,
+                result=answer,
             )
-        )
+            self._library.raised = witness.first
+        return status
 
     def bound(self) -> tuple[list[Any], tuple[int, ...]]:
         """The bare hooks, and what they all get first: until the next restart with other paths."""

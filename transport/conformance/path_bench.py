@@ -72,7 +72,7 @@ class PathBench:
         }
         self.event.records[0] = tuple((given | fields).values())
         self.result.records[0] = (-1 if hook == CHOOSE else 0, 0)
-        status = self.side.call(hook, self.event.address, self.result.address)
+        status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
         path, burst_bytes = self.result.records[0].item()
         return path, burst_bytes

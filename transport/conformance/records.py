@@ -143,6 +143,7 @@ class Interpreter:
         self.result = self.result_shape.made(family.result.zeros())[0]
         self.flow: Any = 0
         self.shared: list[Any] = []
+        self.raised: BaseException | None = None  # by the first hook that failed
         self._several = family.shared == "path"
         self._sharing = bool(family.shared)
         self.restart(1)
@@ -169,7 +170,8 @@ class Interpreter:
                 self.hooks[hook](self.flow, self.shared[0], self.params, event, result)
             else:
                 self.hooks[hook](self.flow, self.params, event, result)
-        except RAISED:
+        except RAISED as error:
+            self.raised = self.raised or error
             return 1
         return 0
 

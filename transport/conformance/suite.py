@@ -102,7 +102,7 @@ def _all(
     yield from gates.state_size(policy)
     cast = cast_of(policy.family.name, file)
     progress("behaviour", 0.05)
-    ledger = window_arena.Ledger()
+    ledger = window_arena.Ledger(policy)
 
     def counted(events: int) -> None:
         share = 0.3 + 0.7 * min(events / settings.events, 1.0)
@@ -111,6 +111,7 @@ def _all(
     with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
         yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
         yield from ledger.outcomes()
+        yield hooks_run_through(libraries["from a file"])
         yield from same_in_every_form(policy, libraries, cast, settings, rest)
 
 
@@ -151,6 +152,18 @@ def _behaviour(
         yield from credit_checks.grants(policy, library)
         yield from credit_checks.shares(policy, cast, ledger, limit_ns)
         yield credit_checks.alone(policy, cast, ledger)
+
+
+def hooks_run_through(library: Library) -> Outcome:
+    """On the benches: in a run it is the core that notices."""
+    return verdict(
+        "hooks run through",
+        not library.raised,
+        library.raised or "nothing raised on a bench",
+        "no failure",
+        "a failed hook hands its flow to `fixed`: test the condition before (docs/POLICIES.md, "
+        "Finding a failure)",
+    )
 
 
 def same_in_every_form(

@@ -24,6 +24,7 @@ from transport.conformance.scenes import (
     run,
     share,
 )
+from transport.conformance.witness import of_a_run
 
 if TYPE_CHECKING:
     from transport.native import ArenaReport, LinkConfig
@@ -41,7 +42,9 @@ def link_for(policy: Policy, **changes: float) -> LinkConfig:
 class Ledger:
     """Collects what the account beside the core had to say, over all runs of a policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.raised = ""
         self.runs = 0
         self.segments = 0
         self.failed = 0
@@ -53,6 +56,8 @@ class Ledger:
         self.segments += sum(flow.sent.segments_sent for flow in report.flows)
         self.failed += report.policies_failed
         self.first = self.first or report.violation
+        if report.policies_failed and not self.raised:
+            self.raised = of_a_run(self.policy, plan)
         return report
 
     def outcomes(self) -> Outcomes:
@@ -66,10 +71,10 @@ class Ledger:
         yield verdict(
             "never gives way",
             self.failed == 0,
-            f"{self.failed} times `fixed` took over",
+            f"{self.failed} times `fixed` took over" + (f": {self.raised}" if self.raised else ""),
             "none",
             "a hook failed in a run: record it (weft policy try FILE --record) and run it "
-            "interpreted (transport.compiler.Interpreted) under a debugger",
+            "interpreted under a debugger (docs/POLICIES.md, Finding a failure)",
         )
 
 

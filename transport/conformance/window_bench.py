@@ -81,7 +81,7 @@ class WindowBench:
         }
         self.event.records[0] = tuple((given | fields).values())
         self.result.records[0] = (int(self.window_bytes), 0.0)
-        status = self.side.call(hook, self.event.address, self.result.address)
+        status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
         # As the core clamps it.
         answer, self.pacing_bytes_per_s = self.result.records[0].item()

@@ -1,0 +1,58 @@
+"""Decides what is said of a hook that failed: its line and its exception, as interpreted code raises.
+
+Never touches an outcome. Compiled code says only that it failed; the same call, interpreted, why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from congestion.api import Policy
+from transport.compiler.interpret import Interpreted
+from transport.conformance.records import RAISED
+from transport.recording import parse
+from transport.replay import Replay
+
+if TYPE_CHECKING:
+    from transport.native import ArenaPlan
+
+RECORDING_BYTES_MAX = 256 << 20
+_OURS = Path(__file__).parents[1]  # what a store runs through is not where it went wrong
+
+
+def told(error: BaseException) -> str:
+    """ "mine.py:12: ZeroDivisionError: division by zero"."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if _OURS not in file.parents:
+            place = f"{file.name}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return f"{place}{type(error).__name__}: {error}"
+
+
+class Witness:
+    """Interpreted hooks that keep what the first failure raised."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.runner = Interpreted(policy)
+        self.first = ""
+
+    def call(self, hook: str, **records: Any) -> int:
+        try:
+            self.runner.run(hook, **records)
+        except RAISED as error:
+            self.first = self.first or f"{hook} raises at {told(error)}"
+            return 1
+        return 0
+
+
+def of_a_run(policy: Policy, plan: ArenaPlan) -> str:
+    """What a hook raises in that run: run again, recorded, and then interpreted."""
+    from transport import native
+
+    plan.recording_bytes_max = RECORDING_BYTES_MAX
+    witness = Witness(policy)
+    Replay(policy, witness).run(parse(native.run_arena(plan).recording).of(policy.family.name))
+    return witness.first
