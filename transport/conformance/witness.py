@@ -1,4 +1,4 @@
-"""Decides what is said of a hook that failed: its line and its exception, as interpreted code raises.
+"""Decides what is said of a hook that failed: its line, and what it raises when interpreted.
 
 Never touches an outcome. Compiled code says only that it failed; the same call, interpreted, why.
 """
