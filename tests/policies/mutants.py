@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant(
         "reordering_taken_for_loss",
         "loss/selective.py",
-        "if path.overtook_segments >= flow.patience_segments:",
+        "if path.overtook_segments >= distance:",
         "if path.overtook_segments >= 1.0:",
     ),
     Mutant(
