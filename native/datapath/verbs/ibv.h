@@ -4,19 +4,20 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace weft::datapath {
 
 // Each entry has the name and the type of its function.
+// clang-format off
 #define WEFT_IBV_FUNCTIONS(X)                                                                                         \
-  X(get_device_list)                                                                                                  \
-  X(free_device_list)                                                                                                 \
-  X(get_device_name)                                                                                                  \
-  X(open_device) X(close_device) X(query_device) X(query_gid) X(alloc_pd) X(dealloc_pd) X(dereg_mr)                   \
-      X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events)      \
-          X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(query_qp) X(destroy_qp) X(create_ah) X(destroy_ah) \
-              X(get_async_event) X(ack_async_event) X(wc_status_str) X(event_type_str)
+  X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) X(close_device) X(query_device)            \
+  X(query_gid) X(alloc_pd) X(dealloc_pd) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq)      \
+  X(destroy_cq) X(get_cq_event) X(ack_cq_events) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(query_qp)   \
+  X(destroy_qp) X(create_ah) X(destroy_ah) X(get_async_event) X(ack_async_event) X(wc_status_str) X(event_type_str)
+// clang-format on
 
 struct Ibv {
 #define WEFT_IBV_POINTER(name) decltype(&::ibv_##name) name = nullptr;

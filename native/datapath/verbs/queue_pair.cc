@@ -3,6 +3,7 @@
 #include "native/datapath/verbs/queue_pair.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "native/datapath/verbs/verbs_datapath.h"
