@@ -88,7 +88,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
   INTEGER(spin_ns, "ns", 50000, 0, 1000000000, false, "0,1000,1000000",                                               \
-    "How long an idle engine spins before it sleeps")                                                                 \
+    "How long an idle engine spins before it sleeps, times the engines: messages take turns over them")               \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
   INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \

@@ -148,7 +148,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
  private:
   bool valid(int device, std::string* error) const;
   std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
-  EngineConfig engine_config() const;
+  EngineConfig engine_config(std::int64_t engine_count) const;
 
   const Knobs knobs_;
   mutable Notifier notifier_;
@@ -162,9 +162,10 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Recorder> recorder_;
 };
 
-EngineConfig RuntimeImpl::engine_config() const {
+EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   EngineConfig config;
-  config.spin_ns = knobs_.spin_ns;
+  // Messages take turns over the engines: one that waits for its next turn should not be asleep by then.
+  config.spin_ns = knobs_.spin_ns * engine_count;
   core::StackConfig& stack = config.stack;
   stack.seed = random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
@@ -192,7 +193,7 @@ Status RuntimeImpl::start(std::string* error) {
   const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
-    engines_.push_back(std::make_unique<Engine>(id, engine_config(), make_datapath(knobs_, datapath_, id)));
+    engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));
     if (!engines_.back()->start(error)) return Status::out_of_descriptors;
   }
   if (!knobs_.record_file.empty()) {
