@@ -67,9 +67,13 @@ test-native: build ## Native tests, and the host program of the plugin tests
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
+# Tests in virtual time, which a busy neighbour does not disturb: side by side.
+COMPUTING := tests/policies tests/conformance tests/golden tests/core
+
 test-python: build ## pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
-	@$(PY) -m pytest --build-tree $(BUILD)/release tests
+	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) $(COMPUTING)
+	@$(PY) -m pytest --build-tree $(BUILD)/release tests $(COMPUTING:%=--ignore=%)
 
 test-native-asan: SANITIZE := address
 test-native-asan: $(VENV)/.ready ## Native tests under the address and undefined-behaviour sanitizers

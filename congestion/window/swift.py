@@ -9,8 +9,9 @@ receiving host, by how long that held the acknowledgment. The smaller is in forc
 
 Three departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
 the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
-few). It is taken over the path's own least RTT, so that paths of unequal length share one target.
-And losses below a tolerated share of the window are taken for corruption, not congestion.
+few). It is taken over the path's own least RTT, so that paths of unequal length share one target;
+where a flow has several paths, one without a queue keeps the window open, and moving traffic to it
+is the path policy's task. And losses below a tolerated share of the window are taken for corruption, not congestion.
 """
 
 from __future__ import annotations

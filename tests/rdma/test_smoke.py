@@ -91,10 +91,14 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
-    with ends(mode, fault_qp_error=0.05) as (_, receiving, there, sending):
-        assert carry(receiving, sending) == 0
-        assert there.counters().paths_broken > 0
-        assert there.counters().paths_mended > 0
+    with ends(mode, fault_qp_error=0.1) as (_, receiving, there, sending):
+        # How many bursts a message takes depends on the host's speed: until some were hit.
+        for seed in range(1, 30):
+            assert carry(receiving, sending, seed) == 0
+            counters = there.counters()
+            if counters.paths_broken > 3 and counters.paths_mended > 0:
+                return
+        pytest.fail(f"{counters.paths_broken} broken, {counters.paths_mended} mended")
 
 
 class Replayer:

@@ -83,7 +83,7 @@ def test_verbs__delay_reordering_and_duplicates_change_nothing(netem: Netem, mod
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_verbs__a_queue_pair_in_error_is_mended(mode: str) -> None:
-    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_FAULT_QP_ERROR="0.02")
+    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_FAULT_QP_ERROR="0.1")
     assert found.wrong == 0
     engine = found.sender["engine"]
     assert engine["paths_broken"] > 0
