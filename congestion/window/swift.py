@@ -11,7 +11,8 @@ Three departures, for hosts whose RTT carries scheduling noise. The delay compar
 the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
 few). It is taken over the path's own least RTT, so that paths of unequal length share one target;
 where a flow has several paths, one without a queue keeps the window open, and moving traffic to it
-is the path policy's task. And losses below a tolerated share of the window are taken for corruption, not congestion.
+is the path policy's task. And losses below a tolerated share of the window are taken for
+corruption, not congestion.
 """
 
 from __future__ import annotations
