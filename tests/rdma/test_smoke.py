@@ -78,12 +78,13 @@ def carry(receiving: Connection, sending: Connection, seed: int = 1) -> int:
 def test_smoke__messages_arrive_whole(mode: str) -> None:
     with ends(mode) as (_, receiving, _, sending):
         assert carry(receiving, sending) == 0
-        assert sum(path.bytes_sent > 0 for path in sending.counters().paths) == 8
+        # Some sixty bursts over eight paths: one path may see none.
+        assert sum(path.bytes_sent > 0 for path in sending.counters().paths) >= 6
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
-    netem("loss", "3%")
+    netem("loss", "10%")  # of some 120 segments: none lost is one run in 300,000
     with ends(mode) as (_, receiving, _, sending):
         assert carry(receiving, sending) == 0
         assert sending.counters().segments_resent > 0

@@ -47,7 +47,7 @@ def test_verbs__messages_arrive_whole(mode: str) -> None:
     found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
     assert found.wrong == 0
     used = [path for path in found.sender["paths"] if path["bytes_sent"] > 0]
-    assert len(used) == 16
+    assert len(used) >= 14  # some hundred bursts: a path or two may see none
     print(f"{mode}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
 
 
