@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -18,6 +17,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.rdma.conftest import Netem
 from tests.rdma.transfer import Contents, sizes
 from transport import Endpoint, rdma
 from transport.connection import Connection
@@ -27,20 +27,7 @@ ROCE_PORT = 4791
 ETHERNET_BYTES, IP_BYTES = 14, 20
 MESSAGES, MOST_BYTES = 60, 64 << 10
 
-Netem = Callable[..., None]
 Ends = tuple[Endpoint, Connection, Endpoint, Connection]
-
-
-@pytest.fixture
-def netem() -> Iterator[Netem]:
-    def impose(*words: str) -> None:
-        for device in ("va", "vb"):
-            command = ["tc", "qdisc", "replace", "dev", device, "root", "netem", "limit", "20000"]
-            subprocess.run([*command, *words], check=True)
-
-    yield impose
-    for device in ("va", "vb"):
-        subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], capture_output=True)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.rdma.conftest import Netem
 from tests.rdma.transfer import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,22 +24,6 @@ LONG = os.environ.get("RDMA_LONG") == "1"
 MESSAGES = 10_000 if LONG else 120
 MOST_BYTES = 4 << 20 if LONG else 128 << 10
 PATIENCE_S = 3_000 if LONG else 120
-
-Netem = Callable[..., None]
-
-
-@pytest.fixture
-def netem() -> Iterator[Netem]:
-    """What happens to packets both ways, in netem's own words."""
-
-    def impose(*words: str) -> None:
-        for device in ("va", "vb"):
-            command = ["tc", "qdisc", "replace", "dev", device, "root", "netem", "limit", "20000"]
-            subprocess.run([*command, *words], check=True)
-
-    yield impose
-    for device in ("va", "vb"):
-        subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], capture_output=True)
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
@@ -57,11 +41,8 @@ def test_verbs__loss_is_repaired(netem: Netem, mode: str, loss: str) -> None:
     netem("loss", loss)
     found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
     assert found.wrong == 0
-    counted = found.sender["connection"]
-    lost = counted["segments_sent"] + counted["segments_resent"]
-    lost -= found.receiver["engine"]["datagrams_received"]
     assert found.resent > 0
-    print(f"{mode} {loss}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent, about {lost} lost")
+    print(f"{mode} {loss}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
 
 
 def test_verbs__rc_under_loss_is_the_nic_s_business(netem: Netem) -> None:
@@ -134,8 +115,3 @@ def test_refusals__say_what_to_do(knobs: dict[str, str], words: list[str]) -> No
     said = refusal(**knobs)
     for word in words:
         assert word in said
-
-
-def test_refusals__modes_must_agree() -> None:
-    with pytest.raises(RuntimeError, match="sender 1"):
-        exchange("uc", 1, WEFT_RDMA_MODE="nonsense")
