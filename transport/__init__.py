@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transport.endpoint import Endpoint, Listener
     from transport.errors import WeftError
     from transport.knobs import KnobError
+    from transport.memory import Memory
 
 # Public name -> the module it lives in.
 _PUBLIC = {
@@ -20,6 +21,7 @@ _PUBLIC = {
     "Listener": "transport.endpoint",
     "Connection": "transport.connection",
     "Handle": "transport.connection",
+    "Memory": "transport.memory",
     "ControlLoop": "transport.control",
     "Telemetry": "transport.control",
     "WeftError": "transport.errors",
@@ -35,6 +37,7 @@ __all__ = [  # noqa: RUF022, in the order of the table
     "Listener",
     "Connection",
     "Handle",
+    "Memory",
     "ControlLoop",
     "Telemetry",
     "WeftError",

@@ -22,6 +22,7 @@ from transport.errors import (
     WeftError,
     error_for,
 )
+from transport.memory import Memory, Part, part_of
 from transport.policy_choice import (
     Parameter,
     PolicyName,
@@ -72,11 +73,11 @@ def deadline(timeout_s: float | None) -> float | None:
 class Handle:
     """One send or receive under way. The buffer stays held until it is done, also when dropped."""
 
-    __slots__ = ("_buffer", "_connection", "_error", "_receive", "_request")
+    __slots__ = ("_connection", "_error", "_part", "_receive", "_request")
 
-    def __init__(self, connection: Connection, buffer: native.Buffer, *, receive: bool) -> None:
+    def __init__(self, connection: Connection, part: Part, *, receive: bool) -> None:
         self._connection = connection
-        self._buffer: native.Buffer | None = buffer
+        self._part: Part | None = part
         self._receive = receive
         self._request: native.Request | None = None
         self._error: WeftError | None = None
@@ -135,15 +136,15 @@ class Handle:
     def _post(self, connection: native.Connection) -> bool:
         """Hands it to the engine; False while the engine's rings are full."""
         post = connection.post_receive if self._receive else connection.post_send
-        assert self._buffer is not None
-        status, request = post(self._buffer)
+        assert self._part is not None
+        status, request = post(self._part.buffer, self._part.memory)
         if status == WOULD_BLOCK:
             return False
         if status == OK:
             self._request = request
         else:
             self._error = error_for(status, self._name)
-        self._buffer = None
+        self._part = None
         return True
 
 
@@ -169,39 +170,44 @@ class Connection:
 
     # Under way: handles.
 
-    def isend(self, buf: Buffer) -> Handle:
+    def isend(self, buf: Buffer, memory: Memory | None = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
         Any number may be under way: what the engine has no room for is posted as others finish.
+        `memory`: of Endpoint.register, when `buf` lies inside it: a NIC then reads it itself.
         """
-        return self._start(native.Buffer(buf, "buf", False), receive=False)
+        return self._start(part_of(memory, buf, "buf", False), receive=False)
 
-    def irecv_into(self, buf: Buffer) -> Handle:
-        """Starts a receive into the writable `buf` and returns at once."""
-        return self._start(native.Buffer(buf, "buf", True), receive=True)
+    def irecv_into(self, buf: Buffer, memory: Memory | None = None) -> Handle:
+        """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
+        return self._start(part_of(memory, buf, "buf", True), receive=True)
 
     # Blocking.
 
-    def send(self, buf: Buffer, timeout_s: float | None = None) -> None:
+    def send(
+        self, buf: Buffer, timeout_s: float | None = None, memory: Memory | None = None
+    ) -> None:
         """Sends one message; returns when the peer holds every byte of it.
 
         When the time is over or Ctrl-C interrupts, the message may still be sent.
         """
-        self.isend(buf).wait(timeout_s)
+        self.isend(buf, memory).wait(timeout_s)
 
-    def recv_into(self, buf: Buffer, timeout_s: float | None = None) -> int:
+    def recv_into(
+        self, buf: Buffer, timeout_s: float | None = None, memory: Memory | None = None
+    ) -> int:
         """Receives one message into the writable `buf` and returns its length in bytes.
 
         When the time is over or Ctrl-C interrupts, `buf` is withdrawn, which ends the connection:
         nothing writes to it afterwards. To wait in steps, use irecv_into and Handle.wait.
         """
-        memory = native.Buffer(buf, "buf", True)
-        handle = self._start(memory, receive=True)
+        part = part_of(memory, buf, "buf", True)
+        handle = self._start(part, receive=True)
         try:
             return handle.wait(timeout_s)
         except BaseException:
-            self._withdraw(handle, memory)
-            del memory, handle  # the traceback keeps this frame, and must not keep the buffer
+            self._withdraw(handle, part.buffer)
+            del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, timeout_s: float | None = None) -> bytes:
@@ -212,24 +218,24 @@ class Connection:
 
     # Awaited.
 
-    async def asend(self, buf: Buffer) -> None:
+    async def asend(self, buf: Buffer, memory: Memory | None = None) -> None:
         """Sends one message. Cancelled, the message may still be sent."""
-        handle = self.isend(buf)
+        handle = self.isend(buf, memory)
         await self._reactor.until(lambda: handle.done)
         handle._result()
 
-    async def arecv_into(self, buf: Buffer) -> int:
+    async def arecv_into(self, buf: Buffer, memory: Memory | None = None) -> int:
         """Receives one message into `buf`.
 
         Cancelled, `buf` is withdrawn, which ends the connection.
         """
-        memory = native.Buffer(buf, "buf", True)
-        handle = self._start(memory, receive=True)
+        part = part_of(memory, buf, "buf", True)
+        handle = self._start(part, receive=True)
         try:
             await self._reactor.until(lambda: handle.done)
         except BaseException:
-            self._withdraw(handle, memory)
-            del memory, handle  # the traceback keeps this frame, and must not keep the buffer
+            self._withdraw(handle, part.buffer)
+            del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
         return handle._result()
 
@@ -307,7 +313,7 @@ class Connection:
             for lane in self._backlog:
                 for handle in lane:
                     handle._error = OperationCancelledError(f"{handle._name}: {self._gone}")
-                    handle._buffer = None
+                    handle._part = None
                 lane.clear()
         self._reactor.poke()
 
@@ -346,10 +352,10 @@ class Connection:
             raise ValueError(f"max_bytes: must be 0 or more, not {max_bytes}")
         return bytearray(max_bytes)
 
-    def _start(self, buffer: native.Buffer, *, receive: bool) -> Handle:
+    def _start(self, part: Part, *, receive: bool) -> Handle:
         if self._closed:
             raise ConnectionClosedError(self._gone)
-        handle = Handle(self, buffer, receive=receive)
+        handle = Handle(self, part, receive=receive)
         with self._lock:
             lane = self._backlog[receive]
             lane.append(handle)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from transport import native
-from transport.connection import Connection, deadline, pump
+from transport.connection import Buffer, Connection, deadline, pump
 from transport.errors import (
     OK,
     WOULD_BLOCK,
@@ -26,6 +26,7 @@ from transport.errors import (
     error_for,
 )
 from transport.knobs import KnobError
+from transport.memory import Memory
 from transport.policy_choice import (
     Parameter,
     PolicyName,
@@ -272,6 +273,14 @@ class Endpoint:
         status, error = self._runtime.change_policy(family, params_text(params), True)
         if status != OK:
             raise error_for(status, f"set_params {family}", error)
+
+    def register(self, buf: Buffer) -> Memory:
+        """Tells the engines of a writable buffer that is to be sent from or received into often.
+
+        Give the result to isend and irecv_into along with parts of the buffer. It stays held until
+        the Memory is closed. A second registration of the same buffer costs next to nothing.
+        """
+        return Memory(self._runtime.register_memory(native.Buffer(buf, "buf", True)))
 
     @property
     def connections(self) -> list[Connection]:

@@ -74,16 +74,55 @@ class Home {
   pid_t pid_ = getpid();
 };
 
+// Registered memory, let go when nobody holds it any more: its owner, or a request that is not done.
+class RegisteredMemory {
+ public:
+  RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<Buffer> buffer)
+      : home_(std::move(home)), buffer_(std::move(buffer)) {
+    const py::gil_scoped_release others_run;
+    static_cast<void>(home_->runtime().register_memory(buffer_->data(), buffer_->bytes(), -1, 0, &id_));
+  }
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+  ~RegisteredMemory() {
+    if (home_->forked()) {
+      new std::shared_ptr<Buffer>(buffer_);
+    } else {
+      const py::gil_scoped_release others_run;
+      home_->runtime().deregister_memory(id_);
+    }
+  }
+  std::uint32_t id() const { return id_; }
+  const Buffer& buffer() const { return *buffer_; }
+  bool holds(const Buffer& part) const {
+    const auto from = reinterpret_cast<std::uintptr_t>(buffer_->data());
+    const auto at = reinterpret_cast<std::uintptr_t>(part.data());
+    return part.bytes() == 0 || (at >= from && at + part.bytes() <= from + buffer_->bytes());
+  }
+
+ private:
+  std::shared_ptr<Home> home_;
+  std::shared_ptr<Buffer> buffer_;
+  std::uint32_t id_ = 0;
+};
+using Registered = std::shared_ptr<RegisteredMemory>;
+
 // A posted request. What it holds is let go when it is done; should it never be, the memory stays held.
 class Posted {
  public:
   Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<Buffer> buffer,
-         engine::Request* request)
-      : home_(std::move(home)), connection_(std::move(connection)), buffer_(std::move(buffer)), request_(request) {}
+         Registered memory, engine::Request* request)
+      : home_(std::move(home)),
+        connection_(std::move(connection)),
+        buffer_(std::move(buffer)),
+        memory_(std::move(memory)),
+        request_(request) {}
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
   ~Posted() {
-    if (!settled()) new std::shared_ptr<Buffer>(buffer_);
+    if (settled()) return;
+    new std::shared_ptr<Buffer>(buffer_);
+    new Registered(memory_);
   }
 
   bool done() const { return request_ == nullptr || request_->done(); }
@@ -99,6 +138,7 @@ class Posted {
     if (!home_->forked()) connection_->release(request_);
     request_ = nullptr;
     buffer_.reset();
+    memory_.reset();
     return true;
   }
 
@@ -131,6 +171,7 @@ class Posted {
   std::shared_ptr<Home> home_;
   std::shared_ptr<engine::Connection> connection_;
   std::shared_ptr<Buffer> buffer_;
+  Registered memory_;  // null: the buffer is not registered
   engine::Request* request_;
   int waiters_ = 0;
   Status status_ = Status::ok;
@@ -148,16 +189,17 @@ class BoundConnection {
   BoundConnection& operator=(const BoundConnection&) = delete;
   ~BoundConnection() { close(); }
 
-  py::tuple post(const std::shared_ptr<Buffer>& buffer, bool receive) {
+  py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive) {
     if (connection_ == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
     if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
     Lane& lane = lanes_[receive ? 1 : 0];
     reap(&lane);
     engine::Request* request = nullptr;
-    const Status status = receive ? connection_->post_receive(buffer->data(), buffer->bytes(), &request)
-                                  : connection_->post_send(buffer->data(), buffer->bytes(), &request);
+    const std::uint32_t id = memory == nullptr ? 0 : memory->id();
+    const Status status = receive ? connection_->post_receive(buffer->data(), buffer->bytes(), id, &request)
+                                  : connection_->post_send(buffer->data(), buffer->bytes(), id, &request);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
-    lane.push_back(std::make_shared<Posted>(home_, connection_, buffer, request));
+    lane.push_back(std::make_shared<Posted>(home_, connection_, buffer, memory, request));
     return py::make_tuple(code(status), lane.back());
   }
 
@@ -326,6 +368,10 @@ void bind_requests(py::module_& module) {
       .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
            py::arg("writable"))
       .def_property_readonly("nbytes", &Buffer::bytes);
+  py::class_<RegisteredMemory, Registered>(module, "Memory", "Memory that the engines know, while anyone holds it.")
+      .def_property_readonly("nbytes", [](const RegisteredMemory& self) { return self.buffer().bytes(); })
+      .def_property_readonly("used", [](const RegisteredMemory& self) { return self.id() != 0; })
+      .def("holds", &RegisteredMemory::holds, py::arg("part"));
   py::class_<Posted, std::shared_ptr<Posted>>(module, "Request", "One posted send or receive.")
       .def_property_readonly("done", &Posted::done)
       .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
@@ -339,11 +385,17 @@ void bind_connections(py::module_& module) {
   using C = BoundConnection;
   py::class_<C>(module, "Connection", "A connection: what it posts, it holds until it is done.")
       .def(
-          "post_send", [](C& self, const std::shared_ptr<Buffer>& buffer) { return self.post(buffer, false); },
-          "(status, request).", py::arg("buffer"))
+          "post_send",
+          [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
+            return self.post(buffer, memory, false);
+          },
+          "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def(
-          "post_receive", [](C& self, const std::shared_ptr<Buffer>& buffer) { return self.post(buffer, true); },
-          "(status, request).", py::arg("buffer"))
+          "post_receive",
+          [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
+            return self.post(buffer, memory, true);
+          },
+          "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def("quiesce", &C::quiesce, "No engine touches the buffer afterwards.", py::arg("buffer"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
@@ -392,6 +444,12 @@ void bind_runtime(py::module_& module) {
       .def("__repr__", [](const engine::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
   py::class_<BoundRuntime>(module, "Runtime", "The engines of a process and what they serve.")
       .def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
+      .def(
+          "register_memory",
+          [](const BoundRuntime& self, const std::shared_ptr<Buffer>& buffer) {
+            return std::make_shared<RegisteredMemory>(self.open(), buffer);
+          },
+          py::arg("buffer"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
            py::arg("policies") = "")
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),

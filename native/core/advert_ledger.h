@@ -14,7 +14,16 @@ class AdvertLedger {
   static constexpr u64 kAheadMax = 4096;  // advertisements kept beyond the next message: more is refused (P-7)
   enum class Permission : u8 { go, wait, too_long };
 
+  // What was said of one receive. Key 0: no window, the bytes go in datagrams.
+  struct Receive {
+    u64 capacity_bytes = 0;
+    u64 address = 0;
+    u32 key = 0;
+  };
+
   u64 known() const noexcept { return known_; }
+  // Of the next message to be sent, once it may go.
+  Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
   // Takes what is new in an advertisement. False: it claims more than may be kept; nothing changed.
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {
@@ -23,7 +32,7 @@ class AdvertLedger {
     if (first > known_ || end <= known_) return true;  // a hole before it, or nothing new: the ack says where we are
     if (end > next_message + kAheadMax) return false;
     for (u64 message = known_; message < end; ++message) {
-      if (message >= next_message && !keep(message, advert.entry(message - first).capacity_bytes, next_message)) break;
+      if (message >= next_message && !keep(message, advert.entry(message - first), next_message)) break;
       known_ = message + 1;
     }
     return true;
@@ -31,17 +40,22 @@ class AdvertLedger {
 
   Permission may_send(u64 message, u64 message_bytes, const EagerLimits& eager) const noexcept {
     if (message < known_) {
-      return message_bytes <= ring_[message & mask_] ? Permission::go : Permission::too_long;
+      return message_bytes <= ring_[message & mask_].capacity_bytes ? Permission::go : Permission::too_long;
     }
     const bool may_go = message_bytes <= eager.bytes && message < known_ + eager.slots;
     return may_go ? Permission::go : Permission::wait;
   }
 
+  // Gives the storage back where nothing is kept in it.
+  void release(u64 next_message) noexcept {
+    if (known_ <= next_message) ring_.reset();
+  }
+
  private:
-  bool keep(u64 message, u64 capacity_bytes, u64 next_message) noexcept {
+  bool keep(u64 message, const wire::AdvertEntry& entry, u64 next_message) noexcept {
     while (ring_ == nullptr || message - next_message > mask_) {
-      const u64 entries = ring_ == nullptr ? 8 : 2 * (mask_ + 1);
-      std::unique_ptr<u64[]> larger(new (std::nothrow) u64[entries]());
+      const u64 entries = ring_ == nullptr ? 4 : 2 * (mask_ + 1);
+      std::unique_ptr<Receive[]> larger(new (std::nothrow) Receive[entries]);
       if (larger == nullptr) return false;
       if (ring_ != nullptr) {
         for (u64 i = 0; i <= mask_; ++i) larger[(next_message + i) & (entries - 1)] = ring_[(next_message + i) & mask_];
@@ -49,11 +63,11 @@ class AdvertLedger {
       ring_ = std::move(larger);
       mask_ = entries - 1;
     }
-    ring_[message & mask_] = capacity_bytes;
+    ring_[message & mask_] = {entry.capacity_bytes, entry.address, entry.key};
     return true;
   }
 
-  std::unique_ptr<u64[]> ring_;  // capacity by message number, from the next message on
+  std::unique_ptr<Receive[]> ring_;  // by message number, from the next message on
   u64 mask_ = 0;
   u64 known_ = 0;
 };

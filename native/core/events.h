@@ -12,7 +12,9 @@ namespace weft::core {
 struct Event {
   enum class Kind : u8 {
     send_done,      // cookie: the send's; every byte of this flow's stripe is in the peer's memory
-    stripe_placed,  // cookie: the receive's ticket; value: bytes of the whole message
+    stripe_placed,  // cookie: the receive's ticket; value: bytes of the whole message; key: of the window to close
+                    // before the receive completes and before anything more is transmitted (P-1)
+    window_unused,  // key: of a window that nothing was or will be sent to
     flow_failed,    // status: why; every send and receive of the flow is void
     peer_closed,    // value: eager messages held that no receive was posted for; they can still be received. status:
                     // not ok when a receive waits that nothing will come for
@@ -27,6 +29,7 @@ struct Event {
   Status status = Status::ok;
   u32 flow = kNone;
   u32 peer = kNone;
+  u32 key = 0;
   void* cookie = nullptr;
   u64 value = 0;
 };

@@ -1,5 +1,6 @@
 // The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a
-// byte is written; a sequence number is marked received only when its bytes have a place.
+// byte is written; a sequence number is marked received only when its bytes have a place. (What was written through a
+// window is there already: only the window kept it out of buffers that are done.)
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
@@ -54,21 +55,34 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
+// The acknowledgment may have been lost.
+FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
+  ++counters_.segments_duplicate;
+  last_path_ = path;
+  acks_.on_due(path);
+  return Outcome::duplicate;
+}
+
 FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet,
                                             const RxDatagram& datagram) noexcept {
   const wire::Data& data = packet.data;
   const u8 path = packet.common.path;
   if (path >= path_count_) return Outcome::refused;
+  const u64 message = expand32(queue_.posted(), data.message);
+  const u8* payload = datagram.payload;
+  if (datagram.body != RxDatagram::Body::here) {
+    if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(path);
+    if (datagram.body == RxDatagram::Body::missing) return Outcome::missing;
+    payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
+    if (payload == nullptr) return Outcome::refused;
+  }
   if ((packet.common.flags & wire::kFlagPayloadCrc) != 0 &&
-      wire::crc32c(0, datagram.payload, datagram.payload_bytes) != data.payload_crc) {
+      wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc) {
     return Outcome::bad_crc;
   }
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
-      ++counters_.segments_duplicate;
-      last_path_ = path;
-      acks_.on_due(path);
-      return Outcome::duplicate;
+      return on_again(path);
     case ReceiveWindow::Arrival::beyond:
       ++counters_.segments_refused;
       return Outcome::refused;
@@ -76,7 +90,6 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       break;
   }
   if (!acks_.activate()) return Outcome::refused;
-  const u64 message = expand32(queue_.posted(), data.message);
   switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
     case ReceiveQueue::Placement::too_long:
       return Outcome::too_long;
@@ -88,7 +101,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       break;
   }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
   // Nobody sends such a message without having its advertisement.
   if (data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
@@ -103,8 +116,9 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   return Outcome::taken;
 }
 
-Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
-  const Status status = queue_.post(flow_, message, data, capacity_bytes, ticket);
+Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key,
+                          ReceiveTicket* ticket) noexcept {
+  const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket);
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
@@ -180,7 +194,7 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
   const u64 count = left < wire::kAdvertEntriesMax ? left : wire::kAdvertEntriesMax;
-  for (u64 i = 0; i < count; ++i) entries[i].capacity_bytes = queue_.capacity_of(first + i);
+  for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);
   out->path = path;
   out->header_bytes =
       static_cast<u16>(wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));

@@ -15,7 +15,8 @@ namespace weft::core {
 
 class FlowReceiver {
  public:
-  enum class Outcome : u8 { taken, duplicate, refused, bad_crc, too_long };
+  // missing: the header came without its payload.
+  enum class Outcome : u8 { taken, duplicate, refused, missing, bad_crc, too_long };
 
   // `port`: null when no credit policy is in force.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
@@ -26,7 +27,7 @@ class FlowReceiver {
   CreditControl* credit() noexcept { return credit_.get(); }
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
-  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket) noexcept;
   void on_advert_ack(const wire::AdvertAck& ack) noexcept {
     advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
   }
@@ -50,6 +51,7 @@ class FlowReceiver {
   std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }
 
  private:
+  Outcome on_again(u8 path) noexcept;
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;

@@ -27,7 +27,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       stripes_(flow_config.stripes),
       payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
 
-Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept {
+Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie) noexcept {
   if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
   if (!window_.started()) {
     if (!window_.open()) return Status::out_of_memory;
@@ -38,6 +38,7 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   entry.data = data;
   entry.message_bytes = message_bytes;
   entry.stripe = stripe_of(message, message_bytes, stripe_, stripes_);
+  entry.memory = memory;
   entry.cookie = cookie;
   return queue_.post(entry) ? Status::ok : Status::would_block;
 }
@@ -55,6 +56,7 @@ void FlowSender::release_idle() noexcept {
   if (has_inflight() || has_outstanding()) return;
   per_path_.reset();
   loss_.close();
+  adverts_.release(queue_.next_number());
   next_check_ns_ = kNever;
 }
 
@@ -148,7 +150,8 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u
   }
   const std::size_t index = out->count++;
   wire::encode_data(out->headers + index * wire::kDataBytes, common, data);
-  out->payload[index] = {payload, payload_bytes};
+  Payload& place = out->payload[index];
+  place = {payload, payload_bytes, message.memory, message.remote_key, message.remote_address + offset_bytes};
   const u32 datagram_bytes = static_cast<u32>(wire::kDataBytes) + payload_bytes;
   if (index == 0) out->datagram_bytes = datagram_bytes;
   return datagram_bytes == out->datagram_bytes && out->count < kMaxBurstSegments &&
@@ -192,7 +195,12 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
     handed_out_bytes_ += payload_bytes;
-    if (message.message_bytes > eager_.bytes) advertised_sent_ = message.number + 1;
+    if (message.message_bytes > eager_.bytes) {
+      advertised_sent_ = message.number + 1;
+      const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
+      message.remote_key = receive.key;
+      message.remote_address = receive.address;
+    }
     const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;

@@ -23,7 +23,7 @@ class FlowSender {
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
 
-  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
+  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie) noexcept;
   // Fills at most one burst of at most `budget_bytes` (one segment always fits).
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // False: the packet is malformed or claims what was never sent; nothing changed.

@@ -25,6 +25,12 @@ bool ReceiveQueue::is_elsewhere(const Slot& slot) const noexcept {
 
 void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
   if (slot.state == Slot::posted && !in_turn(slot.message)) --others_;
+  if (slot.state == Slot::posted && slot.key != 0) {
+    Event event{};
+    event.kind = Event::Kind::window_unused;
+    event.key = slot.key;
+    shared_->events.push(event);
+  }
   slot = Slot{};
   slot.message = message;
 }
@@ -57,7 +63,8 @@ bool ReceiveQueue::ensure(u64 message) noexcept {
   }
 }
 
-Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept {
+Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key,
+                          ReceiveTicket* ticket) noexcept {
   if (message < posted_) return Status::invalid_argument;
   if (!ensure(message)) return Status::would_block;
   Slot& slot = ring_[message & mask_];
@@ -76,11 +83,30 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, R
   slot.data = data;
   slot.capacity_bytes = capacity_bytes;
   slot.ticket = ticket;
+  slot.key = key;
   slot.state = Slot::posted;
   posted_ = message + 1;
   (in_turn(message) ? count_ : others_) += 1;
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
+}
+
+const u8* ReceiveQueue::written_at(u64 message, u64 offset_bytes, u64 payload_bytes) const noexcept {
+  if (ring_ == nullptr) return nullptr;
+  const Slot& slot = ring_[message & mask_];
+  const bool open = slot.message == message && slot.state == Slot::posted && slot.key != 0;
+  const bool inside = payload_bytes <= slot.capacity_bytes && offset_bytes <= slot.capacity_bytes - payload_bytes;
+  return open && inside ? slot.data + offset_bytes : nullptr;
+}
+
+wire::AdvertEntry ReceiveQueue::advert_of(u64 message) const noexcept {
+  const Slot& slot = ring_[message & mask_];
+  wire::AdvertEntry entry;
+  if (slot.message != message || slot.state != Slot::posted) return entry;
+  entry.capacity_bytes = slot.capacity_bytes;
+  if (slot.key != 0) entry.address = reinterpret_cast<std::uintptr_t>(slot.data);
+  entry.key = slot.key;
+  return entry;
 }
 
 u64 ReceiveQueue::held() const noexcept {
@@ -140,8 +166,8 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
 
 bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
-  if (shared_->config.place_payload && payload_bytes != 0)
-    std::memcpy(slot.data + offset_bytes, payload, payload_bytes);
+  u8* const to = slot.data + offset_bytes;
+  if (shared_->config.place_payload && payload_bytes != 0 && payload != to) std::memcpy(to, payload, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (!is_whole(slot)) return false;
@@ -168,6 +194,7 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   event.flow = flow;
   event.cookie = slot.ticket;
   event.value = slot.message_bytes;
+  event.key = slot.key;
   shared_->events.push(event);
 }
 

@@ -45,20 +45,20 @@ class ReceiveQueue {
   void forget_elsewhere() noexcept;
   // Whole eager messages that wait for their receives.
   u64 held() const noexcept;
-  // 0 for a message that cannot come over this flow, or has come.
-  u64 capacity_of(u64 message) const noexcept {
-    const Slot& slot = ring_[message & mask_];
-    return slot.message == message && slot.state == Slot::posted ? slot.capacity_bytes : 0;
-  }
 
   // Posts the receive for `message`, which is `posted()` or later: those between cannot come over this flow. An eager
   // message that was there already completes at once.
   // would_block: full; message_too_long: the waiting message does not fit (the connection is to be failed).
-  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  // `key`: of a window onto the buffer that the peer may write through, or 0.
+  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket) noexcept;
 
   // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
-  // True when this flow's part of the message is whole now.
+  // Where a segment lies that was written through its receive's window; null: it has none.
+  const u8* written_at(u64 message, u64 offset_bytes, u64 payload_bytes) const noexcept;
+  // What the sender is to be told of a receive; nothing of one that cannot come over this flow, or has come.
+  wire::AdvertEntry advert_of(u64 message) const noexcept;
+  // True when this flow's part of the message is whole now. `payload` may lie where it belongs already.
   bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
 
  private:
@@ -70,6 +70,7 @@ class ReceiveQueue {
     u64 message_bytes = ~u64{0};  // ~0: not known yet
     u64 placed_bytes = 0;
     ReceiveTicket* ticket = nullptr;
+    u32 key = 0;  // of the window onto `data`
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message
   };

@@ -17,6 +17,9 @@ struct SendMessage {
   u64 next_offset = 0;  // first byte not yet handed out
   u64 unacked_bytes = 0;
   void* cookie = nullptr;
+  u64 remote_address = 0;  // of the receive's window, where there is one
+  u32 remote_key = 0;
+  u32 memory = 0;           // the registration that `data` lies in
   bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
   bool done = false;
 };

@@ -116,20 +116,21 @@ void Stack::release_peer(u32 index) noexcept {
   free_peers_.push_back(index);
 }
 
-Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept {
+Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, u32 memory,
+                        void* cookie) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
-  const Status status = target->tx.post(now_ns, message, data, message_bytes, cookie);
+  const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie);
   refresh(now_ns, index);
   return status;
 }
 
-Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes,
+Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes, u32 key,
                            ReceiveTicket* ticket) noexcept {
   Flow* target = flow(index);
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
-  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, ticket);
+  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket);
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);

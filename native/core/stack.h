@@ -25,9 +25,14 @@ class Stack {
   void release_flow(u32 index) noexcept;  // after flow_closed, or never opened
   void release_peer(u32 index) noexcept;  // once none of its flows is left
 
-  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, void* cookie) noexcept;
+  // `memory`: the registration that `data` lies in, for the datapath; 0: none.
+  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory,
+                   void* cookie) noexcept;
   // `message`: numbers grow; one that is left out cannot come over this flow (takes_part of its capacity says no).
-  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, ReceiveTicket* ticket) noexcept;
+  // `key`: of a window onto the buffer, or 0. Whoever opened it closes it when an event says so, or once the flow lets
+  // go of its buffers.
+  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key,
+                      ReceiveTicket* ticket) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
   // The peer is known to be gone (its control socket says so): its flows fail now.

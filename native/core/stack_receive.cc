@@ -84,6 +84,8 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
   switch (flow.rx.on_data(now_ns, packet, datagram)) {
     case FlowReceiver::Outcome::bad_crc:
       return refuse(&shared_.counters.bad_crc);
+    case FlowReceiver::Outcome::missing:
+      return false;
     case FlowReceiver::Outcome::refused:
       return refuse(&shared_.counters.malformed);
     case FlowReceiver::Outcome::too_long:

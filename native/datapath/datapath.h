@@ -2,6 +2,7 @@
 // A datapath decides nothing: which path, what again and how fast was decided before a burst reaches it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,15 +35,28 @@ struct FarEnds {
   const std::string* words = nullptr;
 };
 
+// Memory that a caller registered: [data, data + bytes) stays where it is until it is removed.
+struct Memory {
+  std::uint32_t id = 0;  // never 0
+  std::uint8_t* data = nullptr;
+  std::size_t bytes = 0;
+  int dmabuf = -1;  // of GPU memory: its descriptor and where in it `data` lies
+  std::uint64_t dmabuf_offset = 0;
+};
+
 struct DatapathCounters {
   std::int64_t datagrams_sent = 0;
   std::int64_t datagrams_received = 0;
-  std::int64_t send_errors = 0;  // datagrams that were not taken: they count as lost on this host
-  std::int64_t host_drops = 0;   // dropped by a full receive buffer of ours
-  std::int64_t calls = 0;        // system calls, or doorbells
-  std::int64_t foreign = 0;      // completions that name nothing we know
-  std::int64_t ends_failed = 0;  // ends of paths that broke (queue pairs in error)
-  std::int64_t ends_mended = 0;  // and work again
+  std::int64_t send_errors = 0;            // datagrams that were not taken: they count as lost on this host
+  std::int64_t host_drops = 0;             // dropped by a full receive buffer of ours
+  std::int64_t calls = 0;                  // system calls, or doorbells
+  std::int64_t foreign = 0;                // completions that name nothing we know
+  std::int64_t ends_failed = 0;            // ends of paths that broke (queue pairs in error)
+  std::int64_t ends_mended = 0;            // and work again
+  std::int64_t payload_copied_bytes = 0;   // by the CPU, for sending
+  std::int64_t payload_written_bytes = 0;  // sent to where it belongs in the peer's memory
+  std::int64_t memory_by_dmabuf = 0;       // registrations
+  std::int64_t memory_refused = 0;         // by a NIC: what lies there is copied
 };
 
 class Datapath {
@@ -60,6 +74,18 @@ class Datapath {
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;
+
+  // Memory: what is registered may be sent without a copy and received into directly. A datapath that has no use for it
+  // says no, and nothing else changes.
+  virtual bool registers_memory() const noexcept { return false; }
+  virtual bool add_memory(const Memory&, std::string*) { return false; }
+  // When it returns nothing reads or writes there for us any more.
+  virtual void remove_memory(std::uint32_t) noexcept {}
+  // The key of a window onto [data, data + bytes) of a registered memory, for one message of `peer`; 0: none.
+  virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }
+  // When it returns nothing is written there through it any more.
+  virtual void close_window(std::uint32_t) noexcept {}
+
   // Bytes in flight on a path that this end holds before it drops.
   virtual std::int64_t buffer_bytes() const noexcept = 0;
 

@@ -23,8 +23,11 @@ FaultInjector::Held FaultInjector::copy(std::uint32_t port, const wire::RxDatagr
   held.port = port;
   held.congestion_experienced = datagram.congestion_experienced;
   held.header_bytes = datagram.header_bytes;
+  held.payload_bytes = datagram.payload_bytes;
+  held.body = datagram.body;
   held.bytes.assign(datagram.header, datagram.header + datagram.header_bytes);
-  if (datagram.payload_bytes != 0) {
+  // What was written elsewhere is not ours to hold or damage.
+  if (datagram.payload_bytes != 0 && datagram.body == wire::RxDatagram::Body::here) {
     held.bytes.insert(held.bytes.end(), datagram.payload, datagram.payload + datagram.payload_bytes);
   }
   return held;
@@ -35,7 +38,8 @@ void FaultInjector::deliver(const Held& held, RxSink* sink) {
   datagram.header = held.bytes.data();
   datagram.header_bytes = held.header_bytes;
   datagram.payload = held.bytes.data() + held.header_bytes;
-  datagram.payload_bytes = static_cast<std::uint32_t>(held.bytes.size() - held.header_bytes);
+  datagram.payload_bytes = held.payload_bytes;
+  datagram.body = held.body;
   datagram.congestion_experienced = held.congestion_experienced;
   sink->on_datagram(held.port, datagram);
 }

@@ -50,7 +50,8 @@ class FaultInjector {
     std::uint64_t due;
     std::uint32_t port;
     bool congestion_experienced;
-    std::uint32_t header_bytes;
+    std::uint32_t header_bytes, payload_bytes;
+    wire::RxDatagram::Body body;
     std::vector<std::uint8_t> bytes;
   };
   double uniform() noexcept;

@@ -86,7 +86,7 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
   return true;
 }
 
-Status ConnectionCore::post_send(const void* data, std::size_t bytes, Request** out) noexcept {
+Status ConnectionCore::post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(send_.mutex);
   RequestSlot* slot = nullptr;
@@ -102,13 +102,14 @@ Status ConnectionCore::post_send(const void* data, std::size_t bytes, Request** 
   auto* bytes_at = static_cast<std::uint8_t*>(const_cast<void*>(data));
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
-    flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot});
+    flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, memory});
   }
   *out = slot;
   return Status::ok;
 }
 
-Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept {
+Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory,
+                                    Request** out) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(receive_.mutex);
   RequestSlot* slot = nullptr;
@@ -127,7 +128,7 @@ Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, Requ
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message, static_cast<std::uint8_t*>(data),
-                            capacity_bytes, &slot->ticket});
+                            capacity_bytes, &slot->ticket, memory});
   }
   *out = slot;
   return Status::ok;

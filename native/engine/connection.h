@@ -46,8 +46,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, Notifier* notifier);
 
-  Status post_send(const void* data, std::size_t bytes, Request** out) noexcept;
-  Status post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept;
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept;
+  Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept;
   void release(Request* request) noexcept;
   Status wait(Request* request, std::int64_t timeout_ns) noexcept;
   void close() noexcept;
@@ -102,11 +102,11 @@ class ConnectionHandle final : public Connection {
   ConnectionHandle(std::shared_ptr<ConnectionCore> core, PolicyBoard* board, std::shared_ptr<void> runtime)
       : board_(board), runtime_(std::move(runtime)), core_(std::move(core)) {}
   ~ConnectionHandle() override { core_->close(); }
-  Status post_send(const void* data, std::size_t bytes, Request** out) noexcept override {
-    return core_->post_send(data, bytes, out);
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
+    return core_->post_send(data, bytes, memory, out);
   }
-  Status post_receive(void* data, std::size_t bytes, Request** out) noexcept override {
-    return core_->post_receive(data, bytes, out);
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
+    return core_->post_receive(data, bytes, memory, out);
   }
   void release(Request* request) noexcept override { core_->release(request); }
   Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }

@@ -36,6 +36,7 @@ std::unique_ptr<datapath::Datapath> make_verbs(const Knobs& knobs, const Datapat
   options.traffic_class = static_cast<std::uint8_t>(knobs.rdma_traffic_class);
   options.service_level = static_cast<std::uint8_t>(knobs.rdma_service_level);
   options.spread_source_ports = knobs.rdma_spread_ports != 0;
+  options.direct = knobs.rdma_placement == RdmaPlacement::direct;
   options.fault_qp_error = knobs.fault_qp_error;
   options.faults = fault_rates(knobs, engine);
   return std::make_unique<datapath::VerbsDatapath>(options);

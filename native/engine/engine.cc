@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "native/engine/clock.h"
 #include "native/engine/connection.h"
@@ -105,6 +106,9 @@ bool Engine::round() noexcept {
   busy |= datapath_->rx_burst(this) != 0;
   if (!stranger_logged_ && stack_.counters().bad_magic + stack_.counters().bad_version != 0) log_stranger();
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
+  // Before anything is transmitted: a message's window is closed before the sender hears that the message is whole and
+  // reuses a buffer that a late request may still be reading (P-1).
+  busy |= take_events();
   busy |= transmit();
   busy |= take_events();
   return busy;
@@ -223,6 +227,7 @@ void Engine::do_abort(const Urgent& urgent) noexcept {
   stack_.close_flow(now_ns_, urgent.flow, urgent.reason);
   if (let_go_[urgent.flow]) return;
   let_go_[urgent.flow] = true;
+  close_windows_of(urgent.flow);
   const std::shared_ptr<ConnectionCore> keep = owners_[urgent.flow];
   if (closed_[urgent.flow]) release(urgent.flow);
   keep->on_flow_let_go();
@@ -243,15 +248,45 @@ void Engine::do_command(const Command& command) noexcept {
   ConnectionCore* connection = owner(command.flow);
   // Posted to a connection that has failed meanwhile: its sweep completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
-  const Status status =
-      command.kind == Command::Kind::send
-          ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes, command.cookie)
-          : stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes,
-                                static_cast<core::ReceiveTicket*>(command.cookie));
+  const Status status = command.kind == Command::Kind::send
+                            ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes,
+                                               command.memory, command.cookie)
+                            : post_receive(command);
   if (status == Status::ok) return;
   // To a flow that its peer has closed: the connection says so, once all of its flows have been.
   if (command.kind == Command::Kind::send && status == Status::connection_closed) return;
   connection->fail(status == Status::would_block ? Status::out_of_memory : status);
+}
+
+Status Engine::post_receive(const Command& command) noexcept {
+  std::uint32_t key = 0;
+  if (command.memory != 0 && command.bytes > stack_.config().eager_bytes) {
+    const core::Flow* flow = stack_.flow(command.flow);
+    if (flow != nullptr) key = datapath_->open_window(flow->config.peer, command.memory, command.data, command.bytes);
+  }
+  try {
+    if (key != 0) windows_[key] = command.flow;
+  } catch (const std::bad_alloc&) {
+    datapath_->close_window(std::exchange(key, 0));
+  }
+  const Status status = stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes, key,
+                                            static_cast<core::ReceiveTicket*>(command.cookie));
+  if (status != Status::ok) close_window(key);
+  return status;
+}
+
+void Engine::close_window(std::uint32_t key) noexcept {
+  if (key == 0) return;
+  datapath_->close_window(key);
+  windows_.erase(key);
+}
+
+void Engine::close_windows_of(std::uint32_t flow) noexcept {
+  std::erase_if(windows_, [&](const auto& window) {
+    if (window.second != flow) return false;
+    datapath_->close_window(window.first);
+    return true;
+  });
 }
 
 void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
@@ -277,7 +312,11 @@ bool Engine::take_events() noexcept {
           connection->on_send_done(static_cast<RequestSlot*>(event.cookie), event.value);
         }
         break;
+      case core::Event::Kind::window_unused:
+        close_window(event.key);
+        break;
       case core::Event::Kind::stripe_placed:
+        close_window(event.key);
         if (ConnectionCore* connection = owner(event.flow)) {
           connection->on_stripe_placed(static_cast<core::ReceiveTicket*>(event.cookie), event.value);
         }
@@ -354,6 +393,9 @@ EngineCounters Engine::counters() const {
   counters.paths_broken = moved.ends_failed;
   counters.paths_mended = moved.ends_mended;
   counters.foreign_completions = moved.foreign;
+  counters.payload_copied_bytes = moved.payload_copied_bytes;
+  counters.payload_written_bytes = moved.payload_written_bytes;
+  counters.memory_refused = moved.memory_refused;
   counters.wakeups = wakeups_;
   counters.loops = loops_;
   counters.events_policy_failed = stack.policies_failed;

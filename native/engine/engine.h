@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "native/core/stack.h"
@@ -37,6 +38,7 @@ struct Command {
   std::uint8_t* data;
   std::uint64_t bytes;
   void* cookie;
+  std::uint32_t memory;  // the registration that `data` lies in; 0: none
 };
 
 struct EngineConfig {
@@ -65,6 +67,8 @@ class Engine final : private datapath::RxSink {
   void call(const std::function<void()>& work);
 
   // Only inside call().
+  bool add_memory(const datapath::Memory& memory, std::string* error) { return datapath_->add_memory(memory, error); }
+  void remove_memory(std::uint32_t id) noexcept { datapath_->remove_memory(id); }
   core::Stack& stack() noexcept { return stack_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
@@ -98,6 +102,9 @@ class Engine final : private datapath::RxSink {
   bool take_urgent() noexcept;
   void do_command(const Command& command) noexcept;
   void do_abort(const Urgent& urgent) noexcept;
+  Status post_receive(const Command& command) noexcept;
+  void close_window(std::uint32_t key) noexcept;
+  void close_windows_of(std::uint32_t flow) noexcept;
   bool transmit() noexcept;
   bool take_events() noexcept;
   void on_flow_closed(std::uint32_t flow) noexcept;
@@ -118,9 +125,10 @@ class Engine final : private datapath::RxSink {
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
-  std::vector<bool> let_go_;                             // by flow: its connection has been told
-  std::vector<bool> closed_;                             // by flow: the stack is done with it
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow; keeps what the stack may still report on
+  std::vector<bool> let_go_;                                  // by flow: its connection has been told
+  std::vector<bool> closed_;                                  // by flow: the stack is done with it
+  std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open ones: the flow by key
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
   bool stranger_logged_ = false, policy_failure_logged_ = false;

@@ -16,6 +16,7 @@ enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
 enum class CrcMode : std::int32_t { automatic, on, off };
 enum class DatapathKind : std::int32_t { udp, verbs, automatic };
 enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
+enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
 // The variable of a row is WEFT_ and the field in upper case. `wild` lists values that a randomised run may draw.
@@ -39,6 +40,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Largest packet of a queue pair; 0: what the port has active")                                                    \
   INTEGER(rdma_slots, "count", 2048, 64, 65536, false, "64,4096",                                                     \
     "Segments that an engine can hold in registered memory for a port, in each direction")                            \
+  CHOICE(rdma_placement, RdmaPlacement, slots, "slots|direct", "direct",                                              \
+    "Where segments land: in slots that are copied out of, or directly in registered buffers, through a window that " \
+    "the NIC closes before each message completes")                                                                   \
   INTEGER(rdma_traffic_class, "class", 0, 0, 255, false, "96",                                                        \
     "Traffic class of RoCE packets: the DSCP in its upper six bits")                                                  \
   INTEGER(rdma_service_level, "level", 0, 0, 15, false, "3",                                                          \

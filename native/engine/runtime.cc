@@ -20,6 +20,7 @@
 #include "native/engine/datapath_choice.h"
 #include "native/engine/handle.h"
 #include "native/engine/log.h"
+#include "native/engine/memory_table.h"
 #include "native/engine/policy_board.h"
 
 namespace weft::engine {
@@ -139,6 +140,21 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
   }
   std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
+  Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
+                         std::uint32_t* id) noexcept override {
+    std::string unused;
+    return guarded(&unused, [&] {
+      *id = memories_.add(data, bytes, dmabuf, dmabuf_offset);
+      return Status::ok;
+    });
+  }
+  void deregister_memory(std::uint32_t id) noexcept override {
+    std::string unused;
+    static_cast<void>(guarded(&unused, [&] {
+      memories_.remove(id);
+      return Status::ok;
+    }));
+  }
   Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
   Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
@@ -156,6 +172,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<DeviceState> device_states_;
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<Engine>> engines_;
+  MemoryTable memories_{&engines_};
   mutable PolicyBoard board_;
   std::unique_ptr<ControlPlane> control_;
   std::mutex recorder_mutex_;

@@ -63,8 +63,9 @@ class Connection {
   virtual ~Connection() = default;
   // Both match in posting order and keep the buffer until the request is done. `would_block`: rings are full, try
   // again. At least 64 requests a direction may be outstanding. A zero-byte message may have a null pointer.
-  virtual Status post_send(const void* data, std::size_t bytes, Request** out) noexcept = 0;
-  virtual Status post_receive(void* data, std::size_t capacity_bytes, Request** out) noexcept = 0;
+  // `memory`: a registration of the runtime's that the whole buffer lies in, or 0.
+  virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept = 0;
+  virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept = 0;
   // Hands a done request back for reuse; the pointer is dead afterwards.
   virtual void release(Request* request) noexcept = 0;
   // Sleeps until the request is done or the time is over (ok / timed_out). The only blocking call; any thread.
@@ -119,6 +120,13 @@ class Runtime {
                          std::string* error) noexcept = 0;
   virtual Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
                          std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
+  // Memory that is to be used again and again: datapaths that can, send from it without a copy and receive into it
+  // directly. Always works: where a datapath has no use for it, or the NIC refuses it, bytes are copied, and *id is 0.
+  // `dmabuf`: of GPU memory, or -1. Blocks until every engine knows it.
+  virtual Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
+                                 std::uint32_t* id) noexcept = 0;
+  // No request may be outstanding in it. When it returns no NIC touches it. 0 and ids that are gone are ignored.
+  virtual void deregister_memory(std::uint32_t id) noexcept = 0;
   // For every connection without a choice of its own, now and later.
   virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
                                std::string* error) noexcept = 0;

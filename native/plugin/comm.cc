@@ -37,7 +37,10 @@ Comm::Comm(std::shared_ptr<engine::Runtime> runtime, std::shared_ptr<engine::Con
 
 Comm::~Comm() {
   connection_->close();
-  for (Registration* registration : registrations_) delete registration;
+  for (Registration* registration : registrations_) {
+    runtime_->deregister_memory(registration->memory);
+    delete registration;
+  }
 }
 
 Slot* Comm::take_slot() {
@@ -61,8 +64,10 @@ void Comm::give_slot(Slot* slot) {
   free_slots_ = slot;
 }
 
-void* Comm::add_registration(const void* data, std::size_t bytes) {
+void* Comm::add_registration(void* data, std::size_t bytes) {
   auto registration = std::make_unique<Registration>(Registration{data, bytes});
+  // A NIC that refuses costs a copy, not the registration.
+  static_cast<void>(runtime_->register_memory(data, bytes, -1, 0, &registration->memory));
   const std::lock_guard lock(registrations_mutex_);
   registrations_.insert(registration.get());
   return registration.release();
@@ -79,6 +84,7 @@ bool Comm::remove_registration(void* mhandle) {
   }
   // The buffer is freed as soon as this returns, often with requests outstanding.
   connection_->quiesce(registration->data, registration->bytes);
+  runtime_->deregister_memory(registration->memory);
   return true;
 }
 
@@ -118,22 +124,24 @@ Status dereg_mr(void* comm, void* mhandle) {
   return Status::ok;
 }
 
-Status isend(void* send_comm, const void* data, std::size_t bytes, void** request) {
+Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request) {
   *request = nullptr;
   if (send_comm == nullptr || (data == nullptr && bytes > 0)) return Status::invalid_argument;
   return post_request(send_comm, request, [&](engine::Connection& connection, engine::Request** out) {
-    return connection.post_send(data, bytes, out);
+    return connection.post_send(data, bytes, Comm::memory_of(mhandle), out);
   });
 }
 
-Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void** request) {
+Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
+             void** request) {
   // On entry *request may be a hint and no pointer; it is overwritten in every case.
   *request = nullptr;
   if (receive_comm == nullptr || count != 1 || (data[0] == nullptr && capacity_bytes > 0)) {
     return Status::invalid_argument;
   }
   return post_request(receive_comm, request, [&](engine::Connection& connection, engine::Request** out) {
-    return connection.post_receive(data[0], capacity_bytes, out);
+    const std::uint32_t memory = Comm::memory_of(mhandles == nullptr ? nullptr : mhandles[0]);
+    return connection.post_receive(data[0], capacity_bytes, memory, out);
   });
 }
 

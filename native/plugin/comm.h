@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@ struct Slot {
 struct Registration {
   const void* data = nullptr;
   std::size_t bytes = 0;
+  std::uint32_t memory = 0;  // the runtime's registration; 0: none
 };
 
 class Comm {
@@ -41,7 +43,11 @@ class Comm {
   Slot* take_slot();
   void give_slot(Slot* slot);
 
-  void* add_registration(const void* data, std::size_t bytes);
+  void* add_registration(void* data, std::size_t bytes);
+  // Of a handle that NCCL passes back with a buffer; null: none.
+  static std::uint32_t memory_of(const void* mhandle) noexcept {
+    return mhandle == nullptr ? 0 : static_cast<const Registration*>(mhandle)->memory;
+  }
   // Ends every use of the memory; false when the handle is none of this comm's.
   bool remove_registration(void* mhandle);
 

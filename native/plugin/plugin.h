@@ -40,8 +40,9 @@ Status close_listen(void* listen_comm);
 Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandle);
 Status dereg_mr(void* comm, void* mhandle);
 
-Status isend(void* send_comm, const void* data, std::size_t bytes, void** request);
-Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void** request);
+Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request);
+Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
+             void** request);
 Status test(void* request, int* done, int* sizes);
 
 // Every entry point runs its body in here: nothing is thrown into C, nothing runs in a forked child.

@@ -128,39 +128,42 @@ Result dereg_mr_v8(void* comm, void* mhandle) noexcept {
   return guarded([&] { return dereg_mr(comm, mhandle); });
 }
 
-Result isend_v10(void* send_comm, void* data, std::size_t size, int, void*, void*, void** request) noexcept {
+Result isend_v10(void* send_comm, void* data, std::size_t size, int, void* mhandle, void*, void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return isend(send_comm, data, size, request); });
+  return guarded([&] { return isend(send_comm, data, size, mhandle, request); });
 }
 
-Result isend_v9(void* send_comm, void* data, std::size_t size, int, void*, void** request) noexcept {
+Result isend_v9(void* send_comm, void* data, std::size_t size, int, void* mhandle, void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return isend(send_comm, data, size, request); });
+  return guarded([&] { return isend(send_comm, data, size, mhandle, request); });
 }
 
-Result isend_v8(void* send_comm, void* data, int size, int, void*, void** request) noexcept {
+Result isend_v8(void* send_comm, void* data, int size, int, void* mhandle, void** request) noexcept {
   *request = nullptr;
   return guarded([&] {
-    return size < 0 ? Status::invalid_argument : isend(send_comm, data, static_cast<std::size_t>(size), request);
+    if (size < 0) return Status::invalid_argument;
+    return isend(send_comm, data, static_cast<std::size_t>(size), mhandle, request);
   });
 }
 
-Result irecv_v10(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void**, void**,
+Result irecv_v10(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void** mhandles, void**,
                  void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], request); });
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, request); });
 }
 
-Result irecv_v9(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void**, void** request) noexcept {
+Result irecv_v9(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void** mhandles,
+                void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], request); });
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, request); });
 }
 
-Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, void**, void** request) noexcept {
+Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, void** mhandles,
+                void** request) noexcept {
   *request = nullptr;
   return guarded([&] {
     if (sizes[0] < 0) return Status::invalid_argument;
-    return irecv(receive_comm, count, data, static_cast<std::size_t>(sizes[0]), request);
+    return irecv(receive_comm, count, data, static_cast<std::size_t>(sizes[0]), mhandles, request);
   });
 }
 

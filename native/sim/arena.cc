@@ -93,7 +93,7 @@ void Arena::post(Flow& flow) {
     message.ticket.stripes_placed.store(0);
     message.ticket.message.store(flow.posted_receives);
     const Status status = to.stack.post_receive(now_ns_, flow.at_receiver, flow.posted_receives, nowhere,
-                                                flow.plan.message_bytes, &message.ticket);
+                                                flow.plan.message_bytes, 0, &message.ticket);
     if (status != Status::ok) return violate("setup", "a receive could not be posted");
     touch(flow.plan.to);
   }
@@ -101,7 +101,7 @@ void Arena::post(Flow& flow) {
     Message& message = flow.at(flow.posted);
     message.posted_ns = now_ns_;
     const Status status =
-        from.stack.post_send(now_ns_, flow.at_sender, flow.posted, nowhere, flow.plan.message_bytes, &message);
+        from.stack.post_send(now_ns_, flow.at_sender, flow.posted, nowhere, flow.plan.message_bytes, 0, &message);
     if (status != Status::ok) return violate("setup", "a send could not be posted");
     touch(flow.plan.from);
   }

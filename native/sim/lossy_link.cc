@@ -70,6 +70,7 @@ void LossyLink::offer(i64 now_ns, int from, u8 path, const u8* header, std::size
   arrival->path = path;
   arrival->header.assign(header, header + header_bytes);
   if (payload.bytes != 0) arrival->payload.assign(payload.data, payload.data + payload.bytes);
+  arrival->source = payload;
   arrival->at_ns = leaves_ns + faults_.delay_ns;
   if (faults_.jitter_ns > 0) arrival->at_ns += static_cast<i64>(random_.next() % static_cast<u64>(faults_.jitter_ns));
   if (chance(faults_.mark)) {
@@ -106,6 +107,7 @@ void LossyLink::corrupt(Arrival* arrival) {
     u8& target = arrival->payload[byte - arrival->header.size()];
     target = static_cast<u8>(target ^ mask);
   }
+  arrival->corrupted = true;
   ++counters_.corrupted;
 }
 

@@ -48,8 +48,10 @@ struct Arrival {
   int to = 0;     // which end
   u8 path = 0;
   bool congestion_experienced = false;
+  bool corrupted = false;
   std::vector<u8> header;
   std::vector<u8> payload;
+  core::Payload source;  // of the segment: where it was sent from, and where it is to be written to
 };
 
 class LossyLink {

@@ -8,6 +8,11 @@
 #include "native/sim/rig_state.h"
 
 namespace weft::sim {
+namespace {
+
+constexpr double kHeaderLost = 0.02;
+
+}  // namespace
 
 Rig::Rig(const Schedule& schedule)
     : schedule_(schedule),
@@ -90,7 +95,7 @@ bool Rig::post_send(int end, Transfer& transfer) {
     const u32 i = transfer.next_send_stripe;
     if (core::takes_part(transfer.number, transfer.bytes, i, schedule_.stripes)) {
       const Status status = side.stack.post_send(now_ns_, side.flows[i], transfer.number, transfer.send_buffer.data(),
-                                                 transfer.bytes, &transfer);
+                                                 transfer.bytes, 1, &transfer);
       if (status == Status::would_block) return false;
       if (status != Status::ok) side.failed = true;
     }
@@ -111,9 +116,12 @@ bool Rig::post_receive(int end, Transfer& transfer) {
       ++transfer.next_receive_stripe;
       continue;
     }
-    const Status status =
-        side.stack.post_receive(now_ns_, side.flows[i], transfer.number, transfer.receive_buffer.data(),
-                                transfer.capacity_bytes, &transfer.ticket);
+    u8* const buffer = transfer.receive_buffer.data();
+    const u32 key = schedule_.windows && transfer.capacity_bytes > schedule_.eager_bytes ? ++side.next_key : 0;
+    if (key != 0) side.windows[key] = {buffer, transfer.capacity_bytes};
+    const Status status = side.stack.post_receive(now_ns_, side.flows[i], transfer.number, buffer,
+                                                  transfer.capacity_bytes, key, &transfer.ticket);
+    if (status != Status::ok) side.windows.erase(key);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
     ++transfer.next_receive_stripe;
@@ -183,6 +191,7 @@ void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
 void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
+  side.windows.clear();
   if (side.first_failure == Status::ok) side.first_failure = status;
   for (std::size_t i = 0; i < side.next_send; ++i) {
     if (side.sends[i]->send_finished) continue;
@@ -227,7 +236,11 @@ void Rig::drain_events(int end) {
       case core::Event::Kind::send_done:
         if (!side.failed) on_send_done(end, *static_cast<Transfer*>(event.cookie));
         break;
+      case core::Event::Kind::window_unused:
+        side.windows.erase(event.key);
+        break;
       case core::Event::Kind::stripe_placed:
+        if (!schedule_.windows_outlive) side.windows.erase(event.key);
         if (!side.failed) {
           on_received(end, *Transfer::of(static_cast<core::ReceiveTicket*>(event.cookie)), event.value);
         }
@@ -323,13 +336,39 @@ bool Rig::step() {
   return true;
 }
 
+// What a NIC does with a write: all of it, where the key is of an open window that it lies in; else none of it.
+core::RxDatagram::Body Rig::write(const Arrival& arrival) {
+  const Side& side = *sides_[arrival.to];
+  const auto open = side.windows.find(arrival.source.remote_key);
+  const u64 offset = open == side.windows.end()
+                         ? 0
+                         : arrival.source.remote_address - reinterpret_cast<std::uintptr_t>(open->second.begin);
+  if (open == side.windows.end() || offset > open->second.bytes || arrival.source.bytes > open->second.bytes - offset) {
+    ++report_.writes_refused;
+    return core::RxDatagram::Body::missing;
+  }
+  const u8* const from = schedule_.late_reads ? arrival.source.data : arrival.payload.data();
+  std::memcpy(open->second.begin + offset, from, arrival.source.bytes);
+  ++report_.writes;
+  return core::RxDatagram::Body::written;
+}
+
 void Rig::deliver(const Arrival& arrival) {
+  // A NIC checks what it writes and drops what was damaged.
+  const bool by_window = arrival.source.remote_key != 0;
+  if (by_window && arrival.corrupted) return;
   core::RxDatagram datagram;
   datagram.header = arrival.header.data();
   datagram.header_bytes = static_cast<u32>(arrival.header.size());
   datagram.payload = arrival.payload.data();
   datagram.payload_bytes = static_cast<u32>(arrival.payload.size());
   datagram.congestion_experienced = arrival.congestion_experienced;
+  if (schedule_.late_reads && !arrival.corrupted && arrival.source.bytes != 0) datagram.payload = arrival.source.data;
+  if (by_window) {
+    datagram.body = write(arrival);
+    datagram.payload = nullptr;
+    if (random_.uniform() < kHeaderLost) return;  // written, and nobody says so
+  }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));
   sides_[arrival.to]->stack.on_datagram(now_ns_, datagram);
 }

@@ -40,6 +40,11 @@ struct Schedule {
   i64 peer_silence_ns = 5'000'000'000;  // 25 timeouts: at 30 % loss silence by chance is out of the question
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
+  // Receives longer than eager_bytes are advertised with a window, and the link writes into it when a segment arrives.
+  bool windows = false;
+  bool windows_outlive = false;  // a defect to be found: a window stays open after its message is whole
+  // The link reads payload when it delivers, not when it is sent: a NIC that gets to a request late.
+  bool late_reads = false;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
@@ -53,6 +58,8 @@ struct RunReport {
   i64 ended_ns = 0;
   i64 completed = 0, failed = 0;  // requests, both ends
   i64 corrupt_messages = 0;
+  i64 writes = 0;          // segments that were written through a window
+  i64 writes_refused = 0;  // because the window was closed
   core::FlowCounters counters[2];
   core::StackCounters stack[2];
   LinkCounters link;
@@ -97,6 +104,7 @@ class Rig {
   std::vector<std::unique_ptr<Transfer>>& transfers_of(int end);
   bool dead(int end) const noexcept { return end == 1 && schedule_.dies_at_ns >= 0 && now_ns_ >= schedule_.dies_at_ns; }
   void deliver(const Arrival& arrival);
+  core::RxDatagram::Body write(const Arrival& arrival);
   bool settled() const noexcept;  // nothing is left but time
   void check_burst(int end);
   void violate(const char* invariant, const std::string& what);
@@ -142,6 +150,8 @@ enum FaultKind : u32 {
   kEarlyClose = 512,
   kTooLong = 1024,
   kSwap = 2048,
+  kWindows = 4096,
+  kLateReads = 8192,
 };
 u32 fault_kinds(const Schedule& schedule) noexcept;
 u64 schedule_hash(const Schedule& schedule) noexcept;

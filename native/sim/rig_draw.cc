@@ -91,6 +91,8 @@ Schedule draw_schedule(u64 seed, const PolicyMenu& menu) {
   if (coin(0.08)) schedule.close_at_ns = 1'000'000 + static_cast<i64>(random.next() % 3'000'000);
   if (coin(0.08)) schedule.send_too_long = true;
   if (coin(0.2)) draw_swaps(&schedule, menu, random);
+  schedule.windows = coin(0.3);
+  schedule.late_reads = coin(0.3);
   return schedule;
 }
 
@@ -108,6 +110,8 @@ u32 fault_kinds(const Schedule& schedule) noexcept {
   if (schedule.close_at_ns >= 0) kinds |= kEarlyClose;
   if (schedule.send_too_long) kinds |= kTooLong;
   if (!schedule.swaps.empty()) kinds |= kSwap;
+  if (schedule.windows) kinds |= kWindows;
+  if (schedule.late_reads) kinds |= kLateReads;
   return kinds;
 }
 

@@ -14,6 +14,10 @@ inline constexpr std::size_t kMaxBurstSegments = 64;  // UDP_MAX_SEGMENTS of the
 struct Payload {
   const std::uint8_t* data = nullptr;
   std::uint32_t bytes = 0;
+  // Only datapaths that can use them look at the rest.
+  std::uint32_t memory = 0;          // the registration that `data` lies in; 0: none
+  std::uint32_t remote_key = 0;      // of the receive's window; 0: there is none, the payload goes in the datagram
+  std::uint64_t remote_address = 0;  // where in the window
 };
 
 // Consecutive segments of one flow on one path, or one control packet.
@@ -37,11 +41,15 @@ static_assert(sizeof(TxBurst::headers) >= kControlBytesMax);
 
 // One datagram as a datapath received it. Data: `header` is kDataBytes long and the payload lies anywhere.
 struct RxDatagram {
+  // Where the payload of a data packet is: at `payload`; written into the window of its receive before this header
+  // came; or nowhere, because that write was refused or lost.
+  enum class Body : std::uint8_t { here, written, missing };
   const std::uint8_t* header = nullptr;
   std::uint32_t header_bytes = 0;
   const std::uint8_t* payload = nullptr;
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
+  Body body = Body::here;
 };
 
 // Cuts a contiguous datagram where its header ends.

@@ -154,6 +154,11 @@ inline std::size_t header_bytes_of(const std::uint8_t* at, std::size_t bytes) no
   return bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data) ? kDataBytes : bytes;
 }
 
+// What a data header says that its payload has, before any check; 0 of what is too short to say.
+inline std::uint32_t claimed_body_bytes(const std::uint8_t* header, std::size_t bytes) noexcept {
+  return bytes >= kCommonBytes ? static_cast<std::uint32_t>(header[22] | header[23] << 8) : 0;
+}
+
 // Checks length, magic, version, type and CRC before it believes a field. `payload_bytes` is what follows a data
 // header.
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept;

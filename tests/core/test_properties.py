@@ -46,6 +46,8 @@ traffic = st.fixed_dictionaries(
         "zero_fraction": st.floats(0.0, 1.0),
         "small_fraction": st.floats(0.0, 1.0),
         "both_ways": st.booleans(),
+        "windows": st.booleans(),
+        "late_reads": st.booleans(),
         "post_gap_ns_max": st.one_of(st.integers(0, 2_000), st.integers(0, 5 * MS)),
         "eager_bytes": st.one_of(st.just(0), st.integers(1, 9_000)),
         "eager_slots": st.integers(0, 16),
@@ -130,6 +132,48 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
         assert counters.segments_resent == 0
         assert counters.segments_duplicate == 0
         assert stack.malformed == stack.stray == stack.bad_crc == 0
+
+
+@st.composite
+def late_writes(draw: st.DrawFn) -> Any:
+    """Long messages through windows, over a network that delays, repeats and reorders originals."""
+    schedule = draw(schedules())
+    schedule.windows = schedule.late_reads = True
+    schedule.segment_bytes, schedule.messages = 576, 8
+    schedule.message_bytes_max, schedule.eager_bytes = 60_000, 0
+    schedule.zero_fraction = schedule.small_fraction = 0.0
+    schedule.dies_at_ns = schedule.close_at_ns = -1
+    schedule.send_too_long, schedule.outages = False, []
+    faults = native.LinkFaults()
+    faults.loss, faults.reorder, faults.duplicate, faults.replay = 0.02, 0.3, 0.2, 0.1
+    faults.reorder_ns_max = faults.replay_ns_max = 20 * MS
+    schedule.faults = faults
+    return schedule
+
+
+@given(schedule=late_writes())
+def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert report.failed == 0
+    assert report.writes > 0
+
+
+def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
+    """The rule that late originals depend on, broken: P-1 has to fall."""
+    found = []
+    for seed in range(1, 40):
+        schedule = native.Schedule()
+        schedule.seed, schedule.segment_bytes = seed, 576
+        schedule.windows = schedule.late_reads = schedule.windows_outlive = True
+        schedule.eager_bytes, schedule.zero_fraction, schedule.small_fraction = 0, 0.0, 0.0
+        faults = native.LinkFaults()
+        faults.duplicate, faults.reorder, faults.reorder_ns_max = 0.2, 0.3, 20 * MS
+        schedule.faults = faults
+        found.append(native.run_schedule(schedule).violation)
+    broken = [violation for violation in found if violation]
+    assert len(broken) >= 10
+    assert all(violation.startswith("P-1") for violation in broken)
 
 
 @given(seed=st.integers(0, 2**63), steps=st.integers(0, 50))

@@ -47,8 +47,8 @@ struct Pair {
     std::vector<std::uint8_t> sent(bytes), received(bytes);
     for (std::size_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::uint8_t>((i + bytes) * 2654435761u >> 9);
     Request *send = nullptr, *receive = nullptr;
-    CHECK_EQUAL(there->post_receive(received.data(), bytes, &receive), Status::ok);
-    CHECK_EQUAL(here->post_send(sent.data(), bytes, &send), Status::ok);
+    CHECK_EQUAL(there->post_receive(received.data(), bytes, 0, &receive), Status::ok);
+    CHECK_EQUAL(here->post_send(sent.data(), bytes, 0, &send), Status::ok);
     CHECK_EQUAL(there->wait(receive, kPatienceNs), Status::ok);
     CHECK_EQUAL(here->wait(send, kPatienceNs), Status::ok);
     CHECK_EQUAL(receive->status(), Status::ok);

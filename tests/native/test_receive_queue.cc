@@ -27,7 +27,7 @@ struct Bench {
 
   Status post(u64 message, std::vector<u8>* buffer, ReceiveTicket* ticket) {
     ticket->message.store(message);
-    return queue.post(0, message, buffer->data(), buffer->size(), ticket);
+    return queue.post(0, message, buffer->data(), buffer->size(), 0, ticket);
   }
   Placement deliver(u64 message, u64 offset, const std::vector<u8>& payload, u64 message_bytes) {
     const Placement placement = queue.check(message, offset, payload.size(), message_bytes);

@@ -60,8 +60,8 @@ void exchange(Connection& from, Connection& to, std::size_t bytes, std::size_t s
   const auto sent = pattern(bytes, static_cast<std::uint32_t>(bytes));
   std::vector<std::uint8_t> received(bytes + slack + 8, 0xEE);
   Request *send = nullptr, *receive = nullptr;
-  CHECK_EQUAL(to.post_receive(received.data(), bytes + slack, &receive), Status::ok);
-  CHECK_EQUAL(from.post_send(sent.data(), bytes, &send), Status::ok);
+  CHECK_EQUAL(to.post_receive(received.data(), bytes + slack, 0, &receive), Status::ok);
+  CHECK_EQUAL(from.post_send(sent.data(), bytes, 0, &send), Status::ok);
   CHECK_EQUAL(to.wait(receive, kPatienceNs), Status::ok);
   CHECK_EQUAL(receive->status(), Status::ok);
   CHECK_EQUAL(receive->bytes(), bytes);
@@ -117,7 +117,7 @@ TEST(runtime__requests_are_bounded) {
   std::vector<std::uint8_t> byte(1);
   for (;;) {
     Request* request = nullptr;
-    const Status status = pair.there->post_receive(byte.data(), 1, &request);
+    const Status status = pair.there->post_receive(byte.data(), 1, 0, &request);
     if (status == Status::would_block) break;
     CHECK_EQUAL(status, Status::ok);
     posted.push_back(request);
@@ -133,8 +133,8 @@ TEST(runtime__a_message_too_long_fails_both) {
   const auto sent = pattern(200'000, 1);
   std::vector<std::uint8_t> received(100'000);
   Request *send = nullptr, *receive = nullptr;
-  CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), &receive), Status::ok);
-  CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), &send), Status::ok);
+  CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), 0, &receive), Status::ok);
+  CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), 0, &send), Status::ok);
   CHECK_EQUAL(finish(*pair.here, send), Status::message_too_long);
   CHECK_EQUAL(finish(*pair.there, receive), Status::message_too_long);
   CHECK_EQUAL(pair.here->health(), Status::message_too_long);
@@ -144,7 +144,7 @@ TEST(runtime__quiesce_lets_go) {
   Pair pair({});
   auto buffer = std::make_unique<std::vector<std::uint8_t>>(1 << 20);
   Request* receive = nullptr;
-  CHECK_EQUAL(pair.there->post_receive(buffer->data(), buffer->size(), &receive), Status::ok);
+  CHECK_EQUAL(pair.there->post_receive(buffer->data(), buffer->size(), 0, &receive), Status::ok);
   std::uint8_t elsewhere = 0;
   pair.there->quiesce(&elsewhere, 1);
   CHECK(!receive->done());
@@ -158,18 +158,18 @@ TEST(runtime__closing_tells_the_peer) {
   Pair pair({});
   std::vector<std::uint8_t> byte(1);
   Request* receive = nullptr;
-  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, &receive), Status::ok);
+  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, 0, &receive), Status::ok);
   pair.here->close();
   CHECK_EQUAL(finish(*pair.there, receive), Status::connection_closed);
   Request* late = nullptr;
-  CHECK_EQUAL(pair.there->post_send(byte.data(), 1, &late), Status::connection_closed);
+  CHECK_EQUAL(pair.there->post_send(byte.data(), 1, 0, &late), Status::connection_closed);
 }
 
 TEST(runtime__a_runtime_that_goes_is_noticed) {
   Pair pair({});
   std::vector<std::uint8_t> byte(1);
   Request* receive = nullptr;
-  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, &receive), Status::ok);
+  CHECK_EQUAL(pair.there->post_receive(byte.data(), 1, 0, &receive), Status::ok);
   pair.here.reset();
   pair.b.reset();
   const Status status = finish(*pair.there, receive);
@@ -273,13 +273,13 @@ struct UnequalPair {
 
 Status send(Connection& connection, const std::vector<std::uint8_t>& data) {
   Request* request = nullptr;
-  CHECK_EQUAL(connection.post_send(data.data(), data.size(), &request), Status::ok);
+  CHECK_EQUAL(connection.post_send(data.data(), data.size(), 0, &request), Status::ok);
   return finish(connection, request);
 }
 
 Status receive(Connection& connection, std::vector<std::uint8_t>* data) {
   Request* request = nullptr;
-  const Status status = connection.post_receive(data->data(), data->size(), &request);
+  const Status status = connection.post_receive(data->data(), data->size(), 0, &request);
   return status == Status::ok ? finish(connection, request) : status;
 }
 
@@ -311,11 +311,11 @@ TEST(runtime__what_was_sent_before_the_close_is_received) {
     UnequalPair pair(knobs, knobs);
     std::vector<std::uint8_t> data(1 << 20);
     Request *first = nullptr, *pending = nullptr;
-    CHECK_EQUAL(pair.there->post_receive(data.data(), data.size(), &first), Status::ok);
+    CHECK_EQUAL(pair.there->post_receive(data.data(), data.size(), 0, &first), Status::ok);
     CHECK_EQUAL(send(*pair.here, {0}), Status::ok);
     CHECK_EQUAL(finish(*pair.there, first), Status::ok);
     const auto unwanted = pattern(500'000, 3);
-    CHECK_EQUAL(pair.there->post_send(unwanted.data(), unwanted.size(), &pending), Status::ok);
+    CHECK_EQUAL(pair.there->post_send(unwanted.data(), unwanted.size(), 0, &pending), Status::ok);
     for (std::uint8_t number = 1; number < 5; ++number) CHECK_EQUAL(send(*pair.here, {number}), Status::ok);
     pair.here->close();
     for (std::uint8_t number = 1; number < 5; ++number) {

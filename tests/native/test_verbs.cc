@@ -22,11 +22,12 @@ namespace {
 constexpr std::uint16_t kPaths = 4;
 constexpr std::uint32_t kSegmentBytes = 4096;
 
-VerbsOptions options_of(VerbsMode mode) {
+VerbsOptions options_of(VerbsMode mode, bool direct = false) {
   VerbsOptions options;
   options.mode = mode;
   options.segment_bytes = kSegmentBytes;
   options.slots = 256;
+  options.direct = direct;
   return options;
 }
 
@@ -56,13 +57,23 @@ struct End final : RxSink {
   std::string words;
   std::uint32_t peer = 0, flow = 0;
   std::int64_t now_ns = 1'000'000'000;
+  // What the engine does of it: windows are closed before anything is transmitted.
+  void take_events() {
+    core::Event event;
+    while (stack.poll_event(&event)) {
+      datapath.close_window(event.key);
+      placed += event.kind == core::Event::Kind::stripe_placed;
+      sent += event.kind == core::Event::Kind::send_done;
+      failed += event.kind == core::Event::Kind::flow_failed;
+    }
+  }
   int placed = 0, sent = 0, failed = 0;
 };
 
 // Two ends, stepped by one thread on one clock.
 struct Two {
-  explicit Two(VerbsMode mode, double fault_qp_error = 0) : ends() {
-    VerbsOptions options = options_of(mode);
+  explicit Two(VerbsMode mode, double fault_qp_error = 0, bool direct = false) : registered(direct), ends() {
+    VerbsOptions options = options_of(mode, direct);
     for (auto& end : ends) {
       options.fault_qp_error = fault_qp_error;
       options.faults.seed += 7;
@@ -101,6 +112,7 @@ struct Two {
       end->now_ns += 20'000;
       end->datapath.rx_burst(end.get());
       if (end->stack.poll_timeout() <= end->now_ns) end->stack.on_timer(end->now_ns);
+      end->take_events();
       wire::TxBurst* batch[8];
       std::size_t count = 0;
       for (; count < 8; ++count) {
@@ -108,13 +120,16 @@ struct Two {
         if (!end->stack.poll_transmit(end->now_ns, batch[count])) break;
       }
       if (count != 0) end->datapath.tx_burst(batch, count);
-      core::Event event;
-      while (end->stack.poll_event(&event)) {
-        end->placed += event.kind == core::Event::Kind::stripe_placed;
-        end->sent += event.kind == core::Event::Kind::send_done;
-        end->failed += event.kind == core::Event::Kind::flow_failed;
-      }
+      end->take_events();
     }
+  }
+
+  // 0: not registered.
+  std::uint32_t add(End& end, std::vector<std::uint8_t>* memory) {
+    if (!registered || memory->empty()) return 0;
+    std::string error;
+    const Memory added{++memories, memory->data(), memory->size(), -1, 0};
+    return end.datapath.add_memory(added, &error) ? added.id : 0;
   }
 
   // Messages from a to b, each into a buffer of its own; true when all arrived as they left.
@@ -131,26 +146,35 @@ struct Two {
       auto& ticket = tickets[static_cast<std::size_t>(i)];
       ticket.message.store(number);
       auto& buffer = in[static_cast<std::size_t>(i)];
-      CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, number, buffer.data(), bytes, &ticket), Status::ok);
-      CHECK_EQUAL(
-          a().stack.post_send(a().now_ns, a().flow, number, out[static_cast<std::size_t>(i)].data(), bytes, nullptr),
-          Status::ok);
+      std::vector<std::uint8_t>& from = out[static_cast<std::size_t>(i)];
+      const std::uint32_t from_memory = add(a(), &from), to_memory = add(b(), &buffer);
+      const std::uint32_t key = b().datapath.open_window(b().peer, to_memory, buffer.data(), bytes);
+      CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, number, buffer.data(), bytes, key, &ticket), Status::ok);
+      CHECK_EQUAL(a().stack.post_send(a().now_ns, a().flow, number, from.data(), bytes, from_memory, nullptr),
+                  Status::ok);
     }
     next += messages;
     for (int round = 0; round < rounds_max && (b().placed < until || a().sent < sent_until); ++round) step();
     bool right = b().placed == until && a().sent == sent_until;
     // What comes again now finds the buffers given back.
-    const std::vector<std::vector<std::uint8_t>> as_received = in;
+    const std::vector<std::vector<std::uint8_t>> as_received = in, as_sent = out;
     for (auto& buffer : in) std::memset(buffer.data(), 0x5A, buffer.size());
+    // And the sender's reused: a request that is late reads what is there by then.
+    for (auto& buffer : out) std::memset(buffer.data(), 0xA5, buffer.size());
     null_provider_replay();
     for (int round = 0; round < 200; ++round) step();
     for (const auto& buffer : in) {
       for (const std::uint8_t byte : buffer) right = right && byte == 0x5A;
     }
-    for (std::size_t i = 0; i < as_received.size(); ++i) right = right && as_received[i] == out[i];
+    for (std::size_t i = 0; i < as_received.size(); ++i) right = right && as_received[i] == as_sent[i];
+    for (std::uint32_t id = 1; id <= memories; ++id) {
+      for (auto& end : ends) end->datapath.remove_memory(id);
+    }
     return right;
   }
 
+  const bool registered;
+  std::uint32_t memories = 0;
   std::unique_ptr<End> ends[2];
   std::unique_ptr<wire::TxBurst[]> burst;
   int next = 0;
@@ -191,6 +215,82 @@ TEST(verbs__pairs_in_error_are_mended) {
     CHECK(seen.ends_failed > 0);
     CHECK(seen.ends_mended > 0);
   }
+}
+
+TEST(verbs__direct__payload_goes_where_it_belongs_without_a_copy) {
+  for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc}) {
+    null_provider_reset({});
+    Two two(mode, 0, true);
+    const std::size_t regions = null_provider_regions();
+    CHECK(two.carry(20, 100'000));
+    CHECK(two.carry(200, 20'000));  // more than a window may be used for
+    CHECK_EQUAL(two.a().failed + two.b().failed, 0);
+    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
+    const std::int64_t total = 20 * 100'000 + 200 * 20'000, written = two.a().datapath.counters().payload_written_bytes;
+    CHECK(written >= total && written < total + total / 10);
+    CHECK_EQUAL(null_provider_windows(), 0u);
+    CHECK_EQUAL(null_provider_regions(), regions);
+  }
+}
+
+TEST(verbs__direct__loss_duplicates_and_broken_pairs_change_no_byte) {
+  for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc}) {
+    NullProviderFaults faults;
+    faults.drop_every = 17;
+    faults.duplicate_every = 13;
+    null_provider_reset(faults);
+    Two two(mode, 0.02, true);
+    CHECK(two.carry(30, 60'000));
+    CHECK(two.carry(30, 30'000));
+    CHECK(two.a().datapath.counters().payload_written_bytes > 0);
+    CHECK(two.a().datapath.counters().ends_mended > 0);
+    CHECK_EQUAL(null_provider_windows(), 0u);
+  }
+}
+
+TEST(verbs__direct__without_windows_or_room_to_register_bytes_are_copied) {
+  NullProviderFaults faults;
+  faults.bind = false;
+  null_provider_reset(faults);
+  {
+    Two two(VerbsMode::uc, 0, true);
+    CHECK(two.carry(20, 60'000));
+    CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
+    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);  // registered, if not windowed
+  }
+  null_provider_reset({});
+  Two two(VerbsMode::uc, 0, true);
+  faults = {};
+  faults.regions_max = static_cast<std::uint32_t>(null_provider_regions());
+  null_provider_limit(faults);
+  CHECK(two.carry(20, 60'000));
+  CHECK(two.a().datapath.counters().memory_refused > 0);
+  CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 20 * 60'000);
+}
+
+TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
+  null_provider_reset({});
+  Two two(VerbsMode::ud, 0, true);  // has no writes, and sends registered memory without a copy all the same
+  CHECK(two.carry(20, 60'000));
+  CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
+  CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
+}
+
+TEST(verbs__memory__is_forgotten_only_when_nothing_is_under_way) {
+  NullProviderFaults faults;
+  faults.complete = false;  // a NIC that takes requests and is slow to finish them
+  null_provider_reset({});
+  Two two(VerbsMode::uc, 0, true);
+  std::vector<std::uint8_t> memory(60'000, 7);
+  const std::uint32_t id = two.add(two.a(), &memory);
+  const std::size_t regions = null_provider_regions();
+  null_provider_limit(faults);
+  CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, 0, memory.data(), 4'000, id, nullptr), Status::ok);
+  for (int i = 0; i < 10; ++i) two.step();
+  CHECK(null_provider_under_way(memory.data(), memory.size()) > 0);
+  two.a().datapath.remove_memory(id);
+  CHECK_EQUAL(null_provider_under_way(memory.data(), memory.size()), 0);
+  CHECK_EQUAL(null_provider_regions(), regions - 1);
 }
 
 TEST(verbs__a_completion_that_names_nothing_of_ours_is_counted) {

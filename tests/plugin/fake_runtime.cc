@@ -80,10 +80,10 @@ class FakeConnection final : public Connection {
   FakeConnection(std::shared_ptr<Wire> wire, int end) : wire_(std::move(wire)), end_(end) {}
   ~FakeConnection() override { close(); }
 
-  Status post_send(const void* data, std::size_t bytes, Request** out) noexcept override {
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
     return post(&wire_->lanes[end_].sends, {static_cast<const std::uint8_t*>(data), nullptr}, bytes, out);
   }
-  Status post_receive(void* data, std::size_t bytes, Request** out) noexcept override {
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
   void release(Request* request) noexcept override {
@@ -203,6 +203,11 @@ class FakeRuntime final : public Runtime {
     stopping_ = true;
     pump_.join();
   }
+  Status register_memory(void*, std::size_t, int, std::uint64_t, std::uint32_t* id) noexcept override {
+    *id = 0;
+    return Status::ok;
+  }
+  void deregister_memory(std::uint32_t) noexcept override {}
   const std::vector<Device>& devices() const noexcept override { return devices_; }
   Status listen(int device, std::uint16_t, const std::string&, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override {

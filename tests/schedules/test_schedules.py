@@ -13,7 +13,7 @@ COUNT = max(20_000, int(os.environ.get("WEFT_TEST_SCHEDULES", "40000")))
 KIND_COUNT_MIN = 500
 KINDS = {
     *("loss", "reorder", "duplicate", "corrupt", "delay", "dead_path", "dead_peer", "replay"),
-    *("stray", "early_close", "too_long", "swap"),
+    *("stray", "early_close", "too_long", "swap", "windows", "late_reads"),
 }
 
 

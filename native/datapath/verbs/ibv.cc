@@ -26,6 +26,9 @@ bool load(Ibv* out, std::string* error) {
   if (!find(library, "ibv_" #name, &out->name, error)) return false;
   WEFT_IBV_FUNCTIONS(WEFT_IBV_FIND)
 #undef WEFT_IBV_FIND
+  std::string unused;
+  static_cast<void>(find(library, "ibv_reg_mr_iova2", &out->reg_mr_iova2, &unused));
+  static_cast<void>(find(library, "ibv_reg_dmabuf_mr", &out->reg_dmabuf_mr, &unused));
   return find(library, "ibv_reg_mr", &out->reg_mr, error) && find(library, "ibv_query_port", &out->query_port, error);
 }
 

@@ -25,6 +25,9 @@ struct Ibv {
 #undef WEFT_IBV_POINTER
   // Macros of verbs.h hide these two: their symbols' own types.
   struct ibv_mr* (*reg_mr)(struct ibv_pd*, void*, std::size_t, int) = nullptr;
+  // Null where the library is older than they are.
+  struct ibv_mr* (*reg_mr_iova2)(struct ibv_pd*, void*, std::size_t, std::uint64_t, unsigned int) = nullptr;
+  struct ibv_mr* (*reg_dmabuf_mr)(struct ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
   int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
 };
 

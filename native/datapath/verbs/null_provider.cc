@@ -35,10 +35,18 @@ struct Pair {
   SharedReceives* shared = nullptr;
   std::deque<Receive> posted;
   std::uint32_t far = 0;
+  std::vector<ibv_sge> under_way;
 };
+// One request on its way: a copy of everything about it that a packet would carry.
 struct Sent {
-  std::uint32_t to;
+  std::uint32_t to = 0;
   std::vector<std::uint8_t> bytes;
+  ibv_wr_opcode opcode = IBV_WR_SEND;
+  std::uint32_t immediate = 0, key = 0;
+  std::uint64_t address = 0;
+};
+struct Bound {
+  std::uint64_t address, bytes;
 };
 
 struct Network {
@@ -47,6 +55,9 @@ struct Network {
   std::uint32_t next_number = 17;
   std::uint64_t sent = 0;
   std::vector<Sent> log;
+  std::map<std::uint32_t, Bound> windows;  // open ones, by key
+  std::uint32_t next_window = 1;
+  std::uint32_t regions = 0;
 };
 
 Network& network() {
@@ -59,24 +70,41 @@ ibv_device device_of_ours{};
 Pair* pair_of(ibv_qp* qp) { return reinterpret_cast<Pair*>(qp); }
 Queue* queue_of(ibv_cq* cq) { return reinterpret_cast<Queue*>(cq); }
 
-void deliver(std::uint32_t to, const std::uint8_t* bytes, std::uint32_t count) {
-  const auto place = network().pairs.find(to);
-  if (place == network().pairs.end()) return;
+// False: a key that is not, or no longer, good for it.
+bool write(const Sent& sent) {
+  const auto window = network().windows.find(sent.key);
+  if (window == network().windows.end()) return false;
+  const std::uint64_t offset = sent.address - window->second.address;
+  if (offset > window->second.bytes || sent.bytes.size() > window->second.bytes - offset) return false;
+  std::memcpy(reinterpret_cast<void*>(sent.address), sent.bytes.data(), sent.bytes.size());
+  return true;
+}
+
+// False: refused for its key, which a reliable queue pair does not survive.
+bool deliver(const Sent& sent) {
+  const auto place = network().pairs.find(sent.to);
+  if (place == network().pairs.end()) return true;
   Pair& pair = *place->second;
-  if (pair.base.state != IBV_QPS_RTR && pair.base.state != IBV_QPS_RTS) return;
+  if (pair.base.state != IBV_QPS_RTR && pair.base.state != IBV_QPS_RTS) return true;
   std::deque<Receive>& posted = pair.shared != nullptr ? pair.shared->posted : pair.posted;
+  const bool is_write = sent.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  const auto count = static_cast<std::uint32_t>(sent.bytes.size());
   const std::uint32_t before = pair.base.qp_type == IBV_QPT_UD ? kGrhBytes : 0;
-  if (posted.empty() || posted.front().bytes < before + count) return;
+  if (posted.empty() || (!is_write && posted.front().bytes < before + count)) return true;
+  if (is_write && !write(sent)) return false;
   const Receive slot = posted.front();
   posted.pop_front();
-  std::memcpy(slot.at + before, bytes, count);
+  if (!is_write) std::memcpy(slot.at + before, sent.bytes.data(), count);
   ibv_wc done{};
   done.wr_id = slot.id;
   done.status = IBV_WC_SUCCESS;
-  done.opcode = IBV_WC_RECV;
+  done.opcode = is_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+  done.wc_flags = sent.opcode == IBV_WR_SEND ? 0 : IBV_WC_WITH_IMM;
+  done.imm_data = sent.immediate;
   done.byte_len = before + count;
-  done.qp_num = to;
+  done.qp_num = sent.to;
   pair.receives->done.push_back(done);
+  return true;
 }
 
 void complete_send(Pair& pair, const ibv_send_wr& request, ibv_wc_status status) {
@@ -100,20 +128,35 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
       return EINVAL;
     }
     if (net.faults.deliver) {
-      std::vector<std::uint8_t> bytes;
+      Sent sent;
       for (int i = 0; i < request->num_sge; ++i) {
         const auto* at = reinterpret_cast<const std::uint8_t*>(request->sg_list[i].addr);
-        bytes.insert(bytes.end(), at, at + request->sg_list[i].length);
+        sent.bytes.insert(sent.bytes.end(), at, at + request->sg_list[i].length);
       }
       const bool ud = pair.base.qp_type == IBV_QPT_UD;
-      const std::uint32_t to = ud ? request->wr.ud.remote_qpn : pair.far;
+      sent.to = ud ? request->wr.ud.remote_qpn : pair.far;
+      sent.opcode = request->opcode;
+      sent.immediate = request->imm_data;
+      if (sent.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+        sent.key = request->wr.rdma.rkey;
+        sent.address = request->wr.rdma.remote_addr;
+      }
       const bool reliable = pair.base.qp_type == IBV_QPT_RC;
       ++net.sent;
       const bool dropped = !reliable && net.faults.drop_every != 0 && net.sent % net.faults.drop_every == 0;
       const bool doubled = !reliable && net.faults.duplicate_every != 0 && net.sent % net.faults.duplicate_every == 0;
-      const auto count = static_cast<std::uint32_t>(bytes.size());
-      for (int copies = dropped ? 0 : doubled ? 2 : 1; copies > 0; --copies) deliver(to, bytes.data(), count);
-      if (!reliable) net.log.push_back({to, std::move(bytes)});
+      bool taken = true;
+      for (int copies = dropped ? 0 : doubled ? 2 : 1; copies > 0; --copies) taken = deliver(sent) && taken;
+      if (!reliable) net.log.push_back(std::move(sent));
+      if (!taken && reliable) {
+        pair.base.state = net.pairs[pair.far]->base.state = IBV_QPS_ERR;
+        complete_send(pair, *request, IBV_WC_REM_ACCESS_ERR);
+        continue;
+      }
+    }
+    if (!net.faults.complete) {
+      pair.under_way.insert(pair.under_way.end(), request->sg_list, request->sg_list + request->num_sge);
+      continue;
     }
     if ((request->send_flags & IBV_SEND_SIGNALED) != 0) complete_send(pair, *request, IBV_WC_SUCCESS);
   }
@@ -148,6 +191,34 @@ int poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
 
 int req_notify_cq(ibv_cq*, int) { return 0; }
 
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  auto* made = new ibv_mw{};
+  made->context = pd->context;
+  made->pd = pd;
+  made->type = type;
+  made->rkey = network().next_window++ << 8;
+  return made;
+}
+int dealloc_mw(ibv_mw* window) {
+  network().windows.erase(window->rkey);
+  delete window;
+  return 0;
+}
+int bind_mw(ibv_qp* qp, ibv_mw* window, ibv_mw_bind* binding) {
+  Network& net = network();
+  if (net.faults.bind) {
+    net.windows.erase(window->rkey);
+    window->rkey = (window->rkey & ~0xFFu) | ((window->rkey + 1) & 0xFFu);
+    if (binding->bind_info.length != 0) {
+      net.windows[window->rkey] = {binding->bind_info.addr, binding->bind_info.length};
+    }
+  }
+  ibv_send_wr request{};
+  request.wr_id = binding->wr_id;
+  complete_send(*pair_of(qp), request, net.faults.bind ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR);
+  return 0;
+}
+
 ibv_device** get_device_list(int* count) {
   static ibv_device* list[] = {&device_of_ours, nullptr};
   *count = 1;
@@ -163,6 +234,9 @@ ibv_context* open_device(ibv_device* device) {
   context->ops.req_notify_cq = req_notify_cq;
   context->ops.post_send = post_send;
   context->ops.post_recv = post_recv;
+  context->ops.alloc_mw = alloc_mw;
+  context->ops.dealloc_mw = dealloc_mw;
+  context->ops.bind_mw = bind_mw;
   context->ops.post_srq_recv = post_srq_recv;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -210,12 +284,19 @@ int dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int) {
+  if (network().faults.regions_max != 0 && network().regions >= network().faults.regions_max) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  ++network().regions;
   auto* made = make<ibv_mr>(pd->context);
+  made->pd = pd;
   made->addr = address;
   made->length = bytes;
   return made;
 }
 int dereg_mr(ibv_mr* region) {
+  --network().regions;
   delete region;
   return 0;
 }
@@ -257,6 +338,7 @@ int destroy_srq(ibv_srq* srq) {
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
   auto* made = new Pair;
   made->base.context = pd->context;
+  made->base.pd = pd;
   made->base.qp_type = wanted->qp_type;
   made->base.qp_num = network().next_number++;
   made->base.state = IBV_QPS_RESET;
@@ -270,6 +352,7 @@ int modify_qp(ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
   Pair& pair = *pair_of(qp);
   if ((mask & IBV_QP_DEST_QPN) != 0) pair.far = wanted->dest_qp_num;
   pair.base.state = wanted->qp_state;
+  if (wanted->qp_state == IBV_QPS_RESET) pair.under_way.clear();
   return 0;
 }
 int query_qp(ibv_qp* qp, ibv_qp_attr* out, int, ibv_qp_init_attr*) {
@@ -307,14 +390,28 @@ void null_provider_reset(const NullProviderFaults& faults) {
   network().log.clear();
 }
 
+void null_provider_limit(const NullProviderFaults& faults) { network().faults = faults; }
+
+int null_provider_under_way(const std::uint8_t* at, std::size_t bytes) {
+  int count = 0;
+  const auto from = reinterpret_cast<std::uintptr_t>(at);
+  for (const auto& [number, pair] : network().pairs) {
+    for (const ibv_sge& piece : pair->under_way) count += piece.addr < from + bytes && from < piece.addr + piece.length;
+  }
+  return count;
+}
+
 void null_provider_complete(ibv_qp* pair, const ibv_wc& completion) {
   pair_of(pair)->receives->done.push_back(completion);
 }
 
 void null_provider_replay() {
   const std::vector<Sent> sent = network().log;
-  for (const Sent& one : sent) deliver(one.to, one.bytes.data(), static_cast<std::uint32_t>(one.bytes.size()));
+  for (const Sent& one : sent) static_cast<void>(deliver(one));
 }
+
+std::size_t null_provider_windows() { return network().windows.size(); }
+std::size_t null_provider_regions() { return network().regions; }
 
 std::vector<ibv_qp*> null_provider_pairs(ibv_qp_type type) {
   std::vector<ibv_qp*> found;

@@ -96,7 +96,8 @@ bool QueuePair::to_init(const QpTraits& traits, std::string* error) {
     attributes.qkey = kQkey;
     mask |= IBV_QP_QKEY;
   } else {
-    mask |= IBV_QP_ACCESS_FLAGS;  // none: nothing of ours may be read or written, we take what is sent
+    mask |= IBV_QP_ACCESS_FLAGS;  // by default none: nothing of ours may be read or written, we take what is sent
+    if (traits.remote_writes) attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   }
   return said(ibv_->modify_qp(qp_, &attributes, mask), "INIT", error);
 }

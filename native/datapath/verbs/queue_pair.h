@@ -22,7 +22,8 @@ struct QpTraits {
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  bool global = true;  // RoCE; InfiniBand within a subnet does without
+  bool remote_writes = false;  // through windows, and nowhere else: no other key is ever told
+  bool global = true;          // RoCE; InfiniBand within a subnet does without
 };
 
 struct FarQp {

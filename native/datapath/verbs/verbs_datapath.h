@@ -1,5 +1,6 @@
 // Moves bursts over RDMA queue pairs: one a path, acknowledgments over a UD queue pair of their own, polled first.
-// Everything lands in slots that the transport owns and is handed on from there (decision 0010, P-1).
+// What comes lands in slots that the transport owns and is handed on from there (decision 0010), or is written through
+// a window to where it belongs (decision 0011): either way nothing touches a buffer after its message is whole (P-1).
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "native/datapath/verbs/immediate.h"
 #include "native/datapath/verbs/verbs_port.h"
 
 namespace weft::datapath {
@@ -28,6 +31,13 @@ class VerbsDatapath final : public Datapath {
   void close_link(std::uint32_t peer) noexcept override;
   std::int64_t buffer_bytes() const noexcept override { return std::int64_t{kSendsPerQp} * options_.segment_bytes; }
 
+  bool registers_memory() const noexcept override { return true; }
+  bool add_memory(const Memory& memory, std::string* error) override;
+  void remove_memory(std::uint32_t id) noexcept override;
+  std::uint32_t open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
+                            std::uint64_t bytes) noexcept override;
+  void close_window(std::uint32_t key) noexcept override;
+
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;
   void wait(std::int64_t timeout_ns) override;
@@ -45,6 +55,7 @@ class VerbsDatapath final : public Datapath {
     ibv_ah* address = nullptr;  // UD
     FarQp far;
     std::uint32_t generation = 0;  // of its packet numbers: grows each time it is mended
+    std::uint32_t writes = 0;      // written segments so far
     bool broken = false;
     std::uint8_t asked = 0;  // RC: joined anew, and the peer was asked to do the same
   };
@@ -59,6 +70,19 @@ class VerbsDatapath final : public Datapath {
     std::vector<VerbsPort*> ports;           // by place
     std::vector<Path> paths;                 // by path
     std::vector<Control> controls;           // by place; empty until connected
+  };
+  // The newest write that a queue pair of ours took: its header follows on the same queue pair, or was lost.
+  struct Landed {
+    std::uint32_t immediate = 0, bytes = 0;
+    bool fresh = false;
+  };
+  struct Region {
+    ibv_mr* region = nullptr;
+    bool refused = false;
+  };
+  struct Registered {
+    Memory memory;
+    std::vector<Region> regions;  // by port
   };
   // What one signalled completion gives back.
   struct Record {
@@ -77,7 +101,15 @@ class VerbsDatapath final : public Datapath {
   bool join_path(Link* link, std::size_t path, std::string* error);
   std::string words_of(const Link& link) const;
   // verbs_tx.cc
-  bool send(VerbsPort* port, QueuePair* pair, ibv_ah* address, std::uint32_t far_number, const wire::TxBurst& burst);
+  // Where a burst leaves from and goes to.
+  struct Way {
+    VerbsPort* port;
+    QueuePair* pair;
+    ibv_ah* address;  // UD
+    std::uint32_t far_number;
+    Path* path;  // null: not a path's
+  };
+  bool send(const Way& way, const wire::TxBurst& burst);
   bool send_on_path(std::uint32_t peer, Link* link, const wire::TxBurst& burst);
   Record* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
   void give_back(Record* record) noexcept;
@@ -86,7 +118,13 @@ class VerbsDatapath final : public Datapath {
   // verbs_rx.cc
   std::size_t poll_control(VerbsPort* port, RxSink* sink);
   std::size_t poll_data(VerbsPort* port, RxSink* sink);
-  void pass(const std::uint8_t* at, std::size_t bytes, RxSink* sink);
+  void pass(const wire::RxDatagram& datagram, RxSink* sink);
+  void on_write(const ibv_wc& done) noexcept;
+  wire::RxDatagram written(const ibv_wc& done, const std::uint8_t* header) noexcept;
+  // verbs_memory.cc
+  ibv_mr* region_of(Registered* memory, VerbsPort* port, std::string* error);
+  ibv_mr* region_of(std::uint32_t memory, VerbsPort* port);
+  void drain(VerbsPort* port) noexcept;
   // verbs_mend.cc
   void on_broken(std::uint32_t peer, std::uint8_t path);
   void mend_due();
@@ -108,8 +146,11 @@ class VerbsDatapath final : public Datapath {
   FaultInjector faults_;
   DatapathCounters counters_;
   std::vector<std::unique_ptr<VerbsPort>> ports_;
-  std::map<std::uint32_t, std::deque<QueuePair>> shared_;  // UD: a device's, by path
-  std::vector<std::unique_ptr<Link>> links_;               // by peer
+  std::map<std::uint32_t, std::deque<QueuePair>> shared_;       // UD: a device's, by path
+  std::vector<std::unique_ptr<Link>> links_;                    // by peer
+  std::unordered_map<std::uint32_t, Landed> landed_;            // by queue pair number; where options_.direct
+  std::unordered_map<std::uint32_t, Registered> memories_;      // by id
+  std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // by key
   std::vector<Record> records_;
   std::vector<std::uint32_t> free_records_;
   std::vector<Mending> mendings_;

@@ -101,6 +101,7 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
     *error = "no descriptor to sleep on";
     return nullptr;
   }
+  port->index = static_cast<std::uint32_t>(ports_.size());
   ports_.push_back(std::move(port));
   return ports_.back().get();
 }
@@ -123,6 +124,7 @@ bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* er
       }
       if (made) path.pair = &shared[i];
     }
+    if (made && options_.direct) landed_[path.pair->number()] = {};
     if (!made) {
       link->paths.resize(i);  // fewer paths than planned still make a link
       break;
@@ -229,6 +231,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   Link* gone = link(peer);
   if (gone == nullptr) return;
   for (Path& path : gone->paths) {
+    if (path.own.get() != nullptr) landed_.erase(path.own.number());
     path.own.reset();
     give_back_of(&path.own);  // what it had under way never completes now
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));

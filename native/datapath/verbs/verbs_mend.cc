@@ -2,11 +2,11 @@
 // number, so one asks the other, over the UD queue pair, with the token that the handshake gave it.
 // A path that is being mended drops what it is given: its loss policy sees silence, its path policy another path.
 #include <poll.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "native/datapath/verbs/verbs_clock.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
 namespace weft::datapath {
@@ -33,12 +33,6 @@ std::uint64_t check_of(const MendWord& word) noexcept {
   return (fields ^ word.token) * 0x9E3779B97F4A7C15u;
 }
 
-std::int64_t now_ns() noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 }  // namespace
 
 void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
@@ -60,6 +54,7 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
 bool VerbsDatapath::rejoin(Path* path) {
   if (!path->pair->to_reset()) return false;
   give_back_of(path->pair);
+  if (const auto landed = landed_.find(path->pair->number()); landed != landed_.end()) landed->second.fresh = false;
   std::string unused;
   return path->pair->join(path->port->traits, path->far, path->generation << 16, &unused);
 }
@@ -102,7 +97,7 @@ void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uin
   burst.datagram_bytes = sizeof word;
   std::memcpy(burst.headers, &word, sizeof word);
   const Control& control = to->controls[path % to->controls.size()];
-  static_cast<void>(send(control.port, &control.port->control, control.address, control.far_number, burst));
+  static_cast<void>(send({control.port, &control.port->control, control.address, control.far_number, nullptr}, burst));
 }
 
 bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {

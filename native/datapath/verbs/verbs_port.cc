@@ -111,6 +111,7 @@ bool VerbsPort::query(std::string* error) {
   traits.port = place.rdma_port;
   traits.traffic_class = options.traffic_class;
   traits.service_level = options.service_level;
+  traits.remote_writes = options.direct;
   traits.global = port.link_layer == IBV_LINK_LAYER_ETHERNET || place.gid_index > 0;
   traits.mtu = options.mtu_bytes == 0 ? port.active_mtu : std::min(port.active_mtu, mtu_of(options.mtu_bytes));
   mtu_bytes = bytes_of(traits.mtu);
@@ -129,14 +130,16 @@ bool VerbsPort::make_queues(std::string* error) {
     *error = place.rdma_device + " does not answer";
     return false;
   }
-  const auto slots = static_cast<std::uint32_t>(
-      std::min<std::int64_t>({options.slots, limits.max_srq_wr > 0 ? limits.max_srq_wr : 1, limits.max_cqe}));
+  const std::int64_t most = std::min(limits.max_srq_wr > 0 ? limits.max_srq_wr : 1, limits.max_cqe);
+  const auto slots = static_cast<std::uint32_t>(std::min<std::int64_t>(options.slots, most));
+  // A written segment takes two: one goes with the write, empty, and one with its header.
+  const auto received = static_cast<std::uint32_t>(std::min<std::int64_t>(options.direct ? 2 * slots : slots, most));
   channel = ibv->create_comp_channel(context);
   if (channel == nullptr || !nonblocking(channel->fd) || !nonblocking(context->async_fd)) {
     *error = system_says("no channel for completions");
     return false;
   }
-  data_cq = ibv->create_cq(context, static_cast<int>(slots), nullptr, channel, 0);
+  data_cq = ibv->create_cq(context, static_cast<int>(received), nullptr, channel, 0);
   control_cq = ibv->create_cq(context, kControlSlots, nullptr, channel, 0);
   send_cq =
       ibv->create_cq(context, static_cast<int>(std::min<std::int64_t>(limits.max_cqe, 4 * slots)), nullptr, nullptr, 0);
@@ -145,7 +148,7 @@ bool VerbsPort::make_queues(std::string* error) {
     return false;
   }
   ibv_srq_init_attr shared{};
-  shared.attr.max_wr = slots;
+  shared.attr.max_wr = received;
   shared.attr.max_sge = 1;
   srq = ibv->create_srq(pd, &shared);
   if (srq == nullptr) {
@@ -153,7 +156,7 @@ bool VerbsPort::make_queues(std::string* error) {
     return false;
   }
   const std::uint32_t slot_bytes = round_up(options.segment_bytes + kGrhBytes, 64);
-  if (!data_slots.open(ibv, pd, slots, slot_bytes, error) ||
+  if (!data_slots.open(ibv, pd, received, slot_bytes, error) ||
       !send_slots.open(ibv, pd, slots, std::max(slot_bytes, kSendSlotBytesMin), error) ||
       !control_slots.open(ibv, pd, kControlSlots, kSendSlotBytesMin, error)) {
     return false;
@@ -166,7 +169,13 @@ bool VerbsPort::make_queues(std::string* error) {
   plan.sends = kControlSends;
   plan.receives = kControlSlots;
   plan.inline_bytes = kInlineBytes;
-  return control.make(ibv, plan, error) && control.join(traits, {}, 0, error);
+  if (!control.make(ibv, plan, error) || !control.join(traits, {}, 0, error)) return false;
+  // A device without windows receives into slots.
+  std::string unused;
+  if (options.direct && options.mode != VerbsMode::ud) {
+    static_cast<void>(windows.start(ibv, pd, traits, gid, lid, &unused));
+  }
+  return true;
 }
 
 bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions& how, std::string* error) {
@@ -188,6 +197,7 @@ bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions&
 
 void VerbsPort::close() noexcept {
   control.reset();
+  windows.shut();
   if (srq != nullptr) static_cast<void>(ibv->destroy_srq(srq));
   for (ibv_cq* queue : {data_cq, control_cq, send_cq}) {
     if (queue != nullptr) static_cast<void>(ibv->destroy_cq(queue));
@@ -212,7 +222,7 @@ bool VerbsPort::make_data_qp(QueuePair* out, std::string* error) {
   plan.send_cq = send_cq;
   plan.receive_cq = data_cq;
   plan.srq = srq;
-  plan.sends = kSendsPerQp;
+  plan.sends = sends_per_qp(options);
   return out->make(ibv, plan, error);
 }
 

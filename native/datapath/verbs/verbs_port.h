@@ -8,6 +8,7 @@
 
 #include "native/datapath/datapath.h"
 #include "native/datapath/verbs/queue_pair.h"
+#include "native/datapath/verbs/windows.h"
 
 namespace weft::datapath {
 
@@ -19,6 +20,7 @@ struct VerbsOptions {
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   bool spread_source_ports = true;
+  bool direct = false;        // payload is written to where it belongs, where memory is registered (decision 0011)
   double fault_qp_error = 0;  // injected: probability that a burst finds its queue pair moved to error
   FaultRates faults;
 };
@@ -50,6 +52,10 @@ class SlotArray {
 inline constexpr std::uint32_t kGrhBytes = 40;
 // Work requests a queue pair holds: 256 paths to 1,000 peers have to fit in memory, at 64 to 128 bytes each.
 inline constexpr std::uint32_t kSendsPerQp = 64;
+// A written segment is two requests.
+inline constexpr std::uint32_t sends_per_qp(const VerbsOptions& options) noexcept {
+  return options.direct ? 2 * kSendsPerQp : kSendsPerQp;
+}
 inline constexpr std::uint32_t kControlSends = 256;
 inline constexpr std::uint32_t kControlSlots = 512;
 
@@ -85,6 +91,8 @@ class VerbsPort {
   ibv_srq* srq = nullptr;
   SlotArray data_slots, control_slots, send_slots;
   std::vector<std::uint32_t> free_sends;  // of send_slots
+  WindowPool windows;                     // where options.direct
+  std::uint32_t index = 0;
   QueuePair control;
   bool down = false;  // the device said so; its paths rest until it says otherwise
   // Completions that were taken while falling asleep, for the next poll.

@@ -1,5 +1,7 @@
 // Receiving: acknowledgments first, then data, out of slots that the NIC has filled and that nobody else writes to.
 // A slot goes back to the NIC when the sink returns: who wants the bytes longer has copied them.
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 #include "native/datapath/verbs/verbs_datapath.h"
@@ -39,14 +41,39 @@ std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
   return seen;
 }
 
-void VerbsDatapath::pass(const std::uint8_t* at, std::size_t bytes, RxSink* sink) {
-  const std::uint32_t path = bytes > kPathOffset ? at[kPathOffset] : 0;
-  const wire::RxDatagram datagram = wire::datagram_at(at, bytes, false);
+void VerbsDatapath::pass(const wire::RxDatagram& datagram, RxSink* sink) {
+  const std::uint32_t path = datagram.header_bytes > kPathOffset ? datagram.header[kPathOffset] : 0;
   if (faults_.active()) {
     faults_.offer(path, datagram, sink);
   } else {
     sink->on_datagram(path, datagram);
   }
+}
+
+void VerbsDatapath::on_write(const ibv_wc& done) noexcept {
+  const auto pair = landed_.find(done.qp_num);
+  if (pair == landed_.end()) {
+    ++counters_.foreign;
+    return;
+  }
+  pair->second = {ntohl(done.imm_data), done.byte_len, true};
+}
+
+// A header whose payload came by a write: believed when it follows that write and no other.
+wire::RxDatagram VerbsDatapath::written(const ibv_wc& done, const std::uint8_t* header) noexcept {
+  wire::RxDatagram datagram;
+  datagram.header = header;
+  datagram.header_bytes = done.byte_len;
+  const auto pair = landed_.find(done.qp_num);
+  if (pair != landed_.end() && pair->second.fresh && pair->second.immediate == ntohl(done.imm_data)) {
+    pair->second.fresh = false;
+    datagram.body = wire::RxDatagram::Body::written;
+    datagram.payload_bytes = pair->second.bytes;
+  } else {
+    datagram.body = wire::RxDatagram::Body::missing;
+    datagram.payload_bytes = wire::claimed_body_bytes(header, done.byte_len);
+  }
+  return datagram;
 }
 
 std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
@@ -65,7 +92,7 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
     const std::uint8_t* at = port->control_slots.at(slot) + kGrhBytes;
     const std::size_t bytes = done[i].byte_len - kGrhBytes;
     if (on_mend_word(at, bytes)) continue;
-    pass(at, bytes, sink);
+    pass(wire::datagram_at(at, bytes, false), sink);
     ++seen;
   }
   if (used != 0) port->repost_control(slots, used);
@@ -79,14 +106,21 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
   const int got = poll(port->data_cq, &port->stashed, port->stash_data, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
-    if (done[i].wr_id >= port->data_slots.count() || done[i].byte_len > port->data_slots.slot_bytes()) {
+    const bool is_write = done[i].status == IBV_WC_SUCCESS && done[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+    if (done[i].wr_id >= port->data_slots.count() || (!is_write && done[i].byte_len > port->data_slots.slot_bytes())) {
       ++counters_.foreign;
       continue;
     }
     const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
     slots[used++] = slot;
+    if (is_write) {
+      on_write(done[i]);
+      continue;
+    }
     if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= before) continue;
-    pass(port->data_slots.at(slot) + before, done[i].byte_len - before, sink);
+    const std::uint8_t* const at = port->data_slots.at(slot) + before;
+    const bool by_write = (done[i].wc_flags & IBV_WC_WITH_IMM) != 0;
+    pass(by_write ? written(done[i], at) : wire::datagram_at(at, done[i].byte_len - before, false), sink);
     ++seen;
   }
   if (used != 0) port->repost_data(slots, used);

@@ -1,10 +1,12 @@
 // Sending: a burst is one chain of work requests and one doorbell, the last of them signalled.
-// Bytes are copied into slots, as a kernel would: what the caller gave may be reused when the message is acknowledged.
-#include <time.h>
+// What the caller gave may be reused when the message is acknowledged, also where it was not copied: what a late
+// request then reads is dropped by its receiver, as a duplicate or for its closed window.
+#include <arpa/inet.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "native/datapath/verbs/verbs_clock.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
 namespace weft::datapath {
@@ -14,12 +16,6 @@ constexpr int kReapBatch = 16;
 // A queue pair that is full drains at the speed of its port; who waits longer holds up every other path.
 constexpr std::int64_t kFullNsMax = 200'000;
 constexpr std::size_t kTypeOffset = 3;  // in every packet, docs/PROTOCOL.md
-
-std::int64_t now_ns() noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 // Data and probes have to take their path; the rest goes where nothing queues before it.
 bool takes_its_path(const wire::TxBurst& burst) noexcept {
@@ -46,8 +42,8 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
       sent = send_on_path(burst.peer, to, burst);
     } else {
       const Control& control = to->controls[burst.path % to->controls.size()];
-      sent =
-          !control.port->down && send(control.port, &control.port->control, control.address, control.far_number, burst);
+      sent = !control.port->down &&
+             send({control.port, &control.port->control, control.address, control.far_number, nullptr}, burst);
     }
     (sent ? counters_.datagrams_sent : counters_.send_errors) += burst.count;
   }
@@ -59,7 +55,7 @@ bool VerbsDatapath::send_on_path(std::uint32_t peer, Link* to, const wire::TxBur
   if (options_.fault_qp_error > 0 && uniform(&random_) < options_.fault_qp_error) {
     static_cast<void>(path.pair->to_error());
   }
-  if (send(path.port, path.pair, path.address, path.far.number, burst)) return true;
+  if (send({path.port, path.pair, path.address, path.far.number, &path}, burst)) return true;
   // Full is no fault; anything else the provider will not take is.
   if (path.pair->sends_under_way == 0) on_broken(peer, burst.path);
   return false;
@@ -104,45 +100,83 @@ void VerbsDatapath::give_back_of(const QueuePair* pair) noexcept {
   }
 }
 
-bool VerbsDatapath::send(VerbsPort* port, QueuePair* pair, ibv_ah* address, std::uint32_t far_number,
-                         const wire::TxBurst& burst) {
+// Payload that is registered is left where it is; what is not is copied behind its header.
+bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
+  VerbsPort* const port = way.port;
   const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
-  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= pair->inline_bytes_max();
-  Record* record = take_record(port, pair, burst.count, in_line ? 0 : burst.count);
+  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= way.pair->inline_bytes_max();
+  const bool may_write = options_.direct && options_.mode != VerbsMode::ud && way.path != nullptr;
+  const auto is_written = [&](const wire::Payload& payload) { return may_write && payload.remote_key != 0; };
+  std::size_t count = burst.count;
+  for (std::size_t i = 0; may_write && i < burst.count; ++i) count += is_written(burst.payload[i]) ? 1 : 0;
+  Record* record = take_record(port, way.pair, count, in_line ? 0 : burst.count);
   if (record == nullptr) return false;
   record->peer = burst.peer;
   record->path = burst.path;
-  ibv_send_wr requests[wire::kMaxBurstSegments];
-  ibv_sge pieces[wire::kMaxBurstSegments];
+  ibv_send_wr requests[2 * wire::kMaxBurstSegments];
+  ibv_sge pieces[2 * wire::kMaxBurstSegments];
   const auto index = static_cast<std::uint64_t>(record - records_.data());
-  for (std::size_t i = 0; i < burst.count; ++i) {
-    const wire::Payload& payload = burst.payload[i];
-    ibv_send_wr& request = requests[i];
+  std::size_t used = 0, piece = 0;
+  const auto next_request = [&](ibv_wr_opcode opcode) -> ibv_send_wr& {
+    ibv_send_wr& request = requests[used++];
     request = {};
     request.wr_id = std::uint64_t{record->generation} << 32 | index;
-    request.opcode = IBV_WR_SEND;
-    request.sg_list = &pieces[i];
+    request.opcode = opcode;
+    request.sg_list = &pieces[piece];
     request.num_sge = 1;
-    request.next = i + 1u < burst.count ? &requests[i + 1] : nullptr;
-    if (in_line) {
-      pieces[i] = {reinterpret_cast<std::uintptr_t>(burst.header(0)), first_bytes, 0};
-      request.send_flags = IBV_SEND_INLINE;
-    } else {
-      std::uint8_t* slot = port->send_slots.at(record->slots[i]);
-      std::memcpy(slot, burst.header(i), burst.header_bytes);
-      if (payload.bytes != 0) std::memcpy(slot + burst.header_bytes, payload.data, payload.bytes);
-      pieces[i] = {reinterpret_cast<std::uintptr_t>(slot), burst.header_bytes + payload.bytes, port->send_slots.key()};
-    }
-    if (address != nullptr) {
-      request.wr.ud.ah = address;
-      request.wr.ud.remote_qpn = far_number;
+    request.next = used < count ? &request + 1 : nullptr;
+    if (way.address != nullptr) {
+      request.wr.ud.ah = way.address;
+      request.wr.ud.remote_qpn = way.far_number;
       request.wr.ud.remote_qkey = kQkey;
     }
+    return request;
+  };
+  std::uint32_t memory = 0;
+  ibv_mr* region = nullptr;
+  for (std::size_t i = 0; i < burst.count; ++i) {
+    const wire::Payload& payload = burst.payload[i];
+    if (in_line) {
+      next_request(IBV_WR_SEND).send_flags = IBV_SEND_INLINE;
+      pieces[piece++] = {reinterpret_cast<std::uintptr_t>(burst.header(0)), first_bytes, 0};
+      continue;
+    }
+    if (payload.memory != memory) region = region_of(memory = payload.memory, port);
+    std::uint8_t* const slot = port->send_slots.at(record->slots[i]);
+    std::memcpy(slot, burst.header(i), burst.header_bytes);
+    ibv_sge body{reinterpret_cast<std::uintptr_t>(payload.data), payload.bytes, 0};
+    if (region != nullptr) {
+      body.lkey = region->lkey;
+    } else if (payload.bytes != 0) {
+      std::uint8_t* const copy = slot + burst.header_bytes;
+      std::memcpy(copy, payload.data, payload.bytes);
+      counters_.payload_copied_bytes += payload.bytes;
+      body = {reinterpret_cast<std::uintptr_t>(copy), payload.bytes, port->send_slots.key()};
+    }
+    const ibv_sge header{reinterpret_cast<std::uintptr_t>(slot), burst.header_bytes, port->send_slots.key()};
+    if (is_written(payload)) {
+      const std::uint32_t immediate = htonl(immediate_of(way.path->generation, way.path->writes++));
+      ibv_send_wr& write = next_request(IBV_WR_RDMA_WRITE_WITH_IMM);
+      write.imm_data = immediate;
+      write.wr.rdma.remote_addr = payload.remote_address;
+      write.wr.rdma.rkey = payload.remote_key;
+      pieces[piece++] = body;
+      next_request(IBV_WR_SEND_WITH_IMM).imm_data = immediate;
+      pieces[piece++] = header;
+      counters_.payload_written_bytes += payload.bytes;
+    } else if (region != nullptr && payload.bytes != 0) {
+      next_request(IBV_WR_SEND).num_sge = 2;
+      pieces[piece++] = header;
+      pieces[piece++] = body;
+    } else {
+      next_request(IBV_WR_SEND);
+      pieces[piece++] = {header.addr, burst.header_bytes + payload.bytes, header.lkey};
+    }
   }
-  requests[burst.count - 1u].send_flags |= IBV_SEND_SIGNALED;
+  requests[used - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   ++counters_.calls;
-  if (ibv_post_send(pair->get(), requests, &bad) == 0) return true;
+  if (ibv_post_send(way.pair->get(), requests, &bad) == 0) return true;
   // Those before the bad one are under way without a signal: the queue pair is mended, which flushes them.
   give_back(record);
   return false;

@@ -1,0 +1,23 @@
+// The 32 bits that a written segment and its header carry both, so that a header is believed only together with its
+// write:
+//   31..24  generation of the queue pair: grows each time it is mended
+//   23..0   number of the write on its queue pair, from 0 on, round and round
+// Nothing else is in them: what a segment is says its header.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::datapath {
+
+inline constexpr unsigned kWriteNumberBits = 24;
+inline constexpr std::uint32_t kWriteNumberMask = (1u << kWriteNumberBits) - 1;
+
+constexpr std::uint32_t immediate_of(std::uint32_t generation, std::uint32_t write_number) noexcept {
+  return generation << kWriteNumberBits | (write_number & kWriteNumberMask);
+}
+static_assert(immediate_of(0, 0) == 0);
+static_assert(immediate_of(0, 0x0123'4567) == 0x0023'4567, "the number wraps and stays out of the generation");
+static_assert(immediate_of(0xAB, 0x123456) == 0xAB12'3456);
+static_assert(immediate_of(0x1AB, 0) == 0xAB00'0000, "eight bits of the generation count");
+
+}  // namespace weft::datapath

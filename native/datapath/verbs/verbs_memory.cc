@@ -1,0 +1,122 @@
+// Memory that callers registered: known to a port from its first use there, and forgotten only when no request that
+// was posted from it is under way any more. Windows onto it are opened and closed here.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "native/datapath/verbs/verbs_clock.h"
+#include "native/datapath/verbs/verbs_datapath.h"
+
+namespace weft::datapath {
+namespace {
+
+// Below this a copy costs less than opening and closing a window.
+constexpr std::uint64_t kWindowBytesMin = 16 * 1024;
+constexpr std::int64_t kDrainNsMax = 1'000'000'000;
+
+}  // namespace
+
+bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
+  Registered& made = memories_[memory.id];
+  made.memory = memory;
+  // The caller may close its descriptor when this returns; ports may come later.
+  if (memory.dmabuf >= 0) made.memory.dmabuf = ::fcntl(memory.dmabuf, F_DUPFD_CLOEXEC, 0);
+  bool known = true;
+  for (const auto& port : ports_) known = region_of(&made, port.get(), error) != nullptr && known;
+  if (!known) remove_memory(memory.id);
+  return known;
+}
+
+// dma-buf first, then an address that the NIC can reach as it is: host memory, or GPU memory through peer memory.
+ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::string* error) {
+  if (memory->regions.size() <= port->index) memory->regions.resize(port->index + 1);
+  Region& region = memory->regions[port->index];
+  if (region.region != nullptr || region.refused) return region.region;
+  const Memory& what = memory->memory;
+  // Everything is ordered by completions, so that writes of payload may overtake each other.
+  const int access = IBV_ACCESS_LOCAL_WRITE | (options_.direct ? IBV_ACCESS_MW_BIND : 0);
+  if (what.dmabuf >= 0 && ibv_->reg_dmabuf_mr != nullptr) {
+    region.region = ibv_->reg_dmabuf_mr(port->pd, what.dmabuf_offset, what.bytes,
+                                        reinterpret_cast<std::uintptr_t>(what.data), what.dmabuf, access);
+    counters_.memory_by_dmabuf += region.region != nullptr ? 1 : 0;
+  }
+  if (region.region == nullptr && ibv_->reg_mr_iova2 != nullptr) {
+    region.region = ibv_->reg_mr_iova2(port->pd, what.data, what.bytes, reinterpret_cast<std::uintptr_t>(what.data),
+                                       static_cast<unsigned>(access) | IBV_ACCESS_RELAXED_ORDERING);
+  }
+  if (region.region == nullptr) region.region = ibv_->reg_mr(port->pd, what.data, what.bytes, access);
+  if (region.region != nullptr) return region.region;
+  region.refused = true;
+  ++counters_.memory_refused;
+  if (error != nullptr) {
+    *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's: ";
+    error->append(std::strerror(errno)).append("; its bytes are copied instead (ulimit -l may be too low)");
+  }
+  return nullptr;
+}
+
+ibv_mr* VerbsDatapath::region_of(std::uint32_t memory, VerbsPort* port) {
+  if (memory == 0) return nullptr;
+  const auto found = memories_.find(memory);
+  return found == memories_.end() ? nullptr : region_of(&found->second, port, nullptr);
+}
+
+// Whatever was posted before must be done: a NIC that reads memory which is gone is the caller's crash.
+void VerbsDatapath::drain(VerbsPort* port) noexcept {
+  const auto under_way = [&] {
+    return std::any_of(records_.begin(), records_.end(),
+                       [&](const Record& record) { return record.pair != nullptr && record.port == port; });
+  };
+  for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) reap(port);
+  // A request that does not end goes with its queue pair, which is mended.
+  for (Record& record : records_) {
+    if (record.pair == nullptr || record.port != port || record.pair == &port->control) continue;
+    QueuePair* pair = record.pair;
+    const std::uint32_t peer = record.peer;
+    const std::uint8_t path = record.path;
+    if (pair->to_reset()) give_back_of(pair);
+    on_broken(peer, path);
+  }
+}
+
+void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
+  const auto found = memories_.find(id);
+  if (found == memories_.end()) return;
+  for (const auto& port : ports_) {
+    if (found->second.regions.size() <= port->index) continue;
+    Region& region = found->second.regions[port->index];
+    if (region.region == nullptr) continue;
+    drain(port.get());
+    static_cast<void>(ibv_->dereg_mr(region.region));
+  }
+  if (found->second.memory.dmabuf >= 0) ::close(found->second.memory.dmabuf);
+  memories_.erase(found);
+}
+
+std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
+                                         std::uint64_t bytes) noexcept {
+  const Link* from = link(peer);
+  if (!options_.direct || from == nullptr || bytes < kWindowBytesMin) return 0;
+  // A key is of one protection domain: where paths end in several, the bytes go through slots.
+  VerbsPort* port = from->ports.front();
+  for (const VerbsPort* each : from->ports) {
+    if (each != port) return 0;
+  }
+  ibv_mr* region = region_of(memory, port);
+  if (region == nullptr) return 0;
+  const std::uint32_t key = port->windows.open(region, data, bytes);
+  if (key != 0) window_ports_[key] = port;
+  return key;
+}
+
+void VerbsDatapath::close_window(std::uint32_t key) noexcept {
+  const auto found = window_ports_.find(key);
+  if (found == window_ports_.end()) return;
+  found->second->windows.close(key);
+  window_ports_.erase(found);
+}
+
+}  // namespace weft::datapath

@@ -1,0 +1,112 @@
+// Windows of type 1: they belong to the protection domain, so that every path's queue pair may write through them
+// (InfiniBand Architecture Specification 1.4, 10.6.7). Binding to length zero closes.
+// Where the NIC does not answer, the window is deallocated, which the kernel waits for.
+#include "native/datapath/verbs/windows.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "native/datapath/verbs/verbs_clock.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr int kAnswers = 16;
+constexpr std::uint32_t kBindings = 16;
+constexpr std::int64_t kAnswerNsMax = 100'000'000;  // a NIC takes a microsecond or two, an emulated host milliseconds
+
+}  // namespace
+
+bool WindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
+                       std::string* error) {
+  ibv_ = ibv;
+  pd_ = pd;
+  answers_ = ibv->create_cq(pd->context, kAnswers, nullptr, nullptr, 0);
+  QueuePair::Plan plan;
+  plan.type = IBV_QPT_RC;
+  plan.pd = pd;
+  plan.send_cq = plan.receive_cq = answers_;
+  plan.sends = kBindings;
+  FarQp itself;
+  itself.gid = gid;
+  itself.lid = lid;
+  bool made = answers_ != nullptr && keeper_.make(ibv, plan, error);
+  itself.number = keeper_.number();
+  made = made && keeper_.join(traits, itself, 0, error);
+  ibv_mw* first = made ? ibv_alloc_mw(pd, IBV_MW_TYPE_1) : nullptr;
+  if (first == nullptr) {
+    if (error->empty()) *error = std::string("memory windows cannot be had: ") + std::strerror(errno);
+    shut();
+    return false;
+  }
+  idle_.push_back({first, nullptr, 0});
+  return true;
+}
+
+void WindowPool::shut() noexcept {
+  for (auto& [key, window] : open_) give_up(&window);
+  for (Window& window : idle_) give_up(&window);
+  open_.clear();
+  idle_.clear();
+  keeper_.reset();
+  if (answers_ != nullptr) static_cast<void>(ibv_->destroy_cq(answers_));
+  answers_ = nullptr;
+}
+
+void WindowPool::give_up(Window* window) noexcept { static_cast<void>(ibv_dealloc_mw(window->window)); }
+
+// Posts the binding and waits for its answer; another's that came too late is passed over.
+bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept {
+  ibv_mw_bind binding{};
+  binding.wr_id = ++asked_;
+  binding.send_flags = IBV_SEND_SIGNALED;
+  // Providers read the region also when nothing is bound to it.
+  binding.bind_info.mr = window->region;
+  binding.bind_info.addr = bytes == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data);
+  binding.bind_info.length = bytes;
+  binding.bind_info.mw_access_flags = bytes == 0 ? 0 : IBV_ACCESS_REMOTE_WRITE;
+  if (ibv_bind_mw(keeper_.get(), window->window, &binding) != 0) return false;
+  const std::int64_t until_ns = now_ns() + kAnswerNsMax;
+  ibv_wc answer{};
+  do {
+    if (ibv_poll_cq(answers_, 1, &answer) == 1 && answer.wr_id == asked_) return answer.status == IBV_WC_SUCCESS;
+  } while (now_ns() < until_ns);
+  return false;
+}
+
+std::uint32_t WindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept {
+  if (!started()) return 0;
+  Window window;
+  if (!idle_.empty()) {
+    window = idle_.back();
+    idle_.pop_back();
+  } else {
+    window.window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1);
+    if (window.window == nullptr) return 0;
+  }
+  window.region = region;
+  ++window.uses;
+  const bool bound = bind(&window, data, bytes);
+  const std::uint32_t key = window.window->rkey;
+  if (!bound || key == 0 || !open_.try_emplace(key, window).second) {
+    give_up(&window);
+    return 0;
+  }
+  return key;
+}
+
+void WindowPool::close(std::uint32_t key) noexcept {
+  const auto found = open_.find(key);
+  if (found == open_.end()) return;
+  Window window = found->second;
+  open_.erase(found);
+  const bool closed = bind(&window, nullptr, 0);
+  window.region = nullptr;
+  if (closed && window.uses < kUsesMax) {
+    idle_.push_back(window);
+  } else {
+    give_up(&window);
+  }
+}
+
+}  // namespace weft::datapath
