@@ -1,10 +1,13 @@
-"""What the tests of the transport share in the guest: what happens to packets, both ways.
+"""What the tests of the transport share in the guest: what happens to packets, and what netem says.
 
 Never touches a network outside the guest: the fixture is asked for by tests that are skipped there.
 """
 
+import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +26,26 @@ def netem() -> Iterator[Netem]:
     yield impose
     for device in ("va", "vb"):
         subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], capture_output=True)
+
+
+def dropped_packets(device: str) -> int:
+    """What netem has dropped of what left this interface, since it was set."""
+    words = ["tc", "-statistics", "-json", "qdisc", "show", "dev", device]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return int(json.loads(done.stdout)[0].get("drops", 0))
+
+
+def restore_links() -> None:
+    """Both ends up again, and the neighbours of start.sh, which a link that goes down forgets."""
+    lines = [
+        *("link set va up", "link set vb up"),
+        "neigh replace 192.0.2.2 lladdr 02:00:00:00:00:02 dev va nud permanent",
+        "neigh replace 192.0.2.1 lladdr 02:00:00:00:00:01 dev vb nud permanent",
+    ]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    until_s = time.monotonic() + 30
+    for device in ("rxea", "rxeb"):
+        state = Path("/sys/class/infiniband") / device / "ports/1/state"
+        while "ACTIVE" not in state.read_text():
+            assert time.monotonic() < until_s, f"{device} does not come up"
+            time.sleep(0.05)

@@ -3,10 +3,9 @@
 Never looks at the project's own code, and runs in the guest only (tests/rdma/README.md).
 """
 
-import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.rdma.conftest import Netem, dropped_packets
+
 HERE = Path(__file__).resolve().parent
 DEVICES = Path("/sys/class/infiniband")
 SYSTEM_PYTHON = "/usr/bin/python3"
 MTU_BYTES = 4096
-
-Netem = Callable[..., None]
 
 
 def call(*words: object) -> str:
@@ -38,11 +37,6 @@ def netem() -> Iterator[Netem]:
 
     yield impose
     subprocess.run(["tc", "qdisc", "del", "dev", "va", "root"], capture_output=True)
-
-
-def dropped_packets() -> int:
-    (root,) = json.loads(call("tc", "-statistics", "-json", "qdisc", "show", "dev", "va"))
-    return int(root["drops"])
 
 
 def arrived(messages: int, size_bytes: int) -> list[int]:
@@ -79,7 +73,7 @@ def test_lab__netem_drops_roce_packets(netem: Netem) -> None:
     numbers = arrived(600, MTU_BYTES)
     lost = 600 - len(numbers)
     assert numbers == sorted(set(numbers))
-    assert lost == dropped_packets()
+    assert lost == dropped_packets("va")
     assert 5 <= lost <= 80
 
 
@@ -89,5 +83,5 @@ def test_lab__uc_outlives_a_message_that_is_cut_short(netem: Netem) -> None:
     lost = 600 - len(numbers)
     assert numbers == sorted(set(numbers))
     # Each lost packet costs its own message and no other.
-    assert 10 <= lost <= dropped_packets()
+    assert 10 <= lost <= dropped_packets("va")
     assert numbers[-1] >= 570

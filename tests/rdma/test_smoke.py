@@ -8,82 +8,44 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
-import numpy as np
 import pytest
 
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
 from tests.rdma.conftest import Netem
-from tests.rdma.transfer import Contents, sizes
-from transport import Endpoint, rdma
-from transport.connection import Connection
+from tests.rdma.pair import PATIENCE_S, paired
+from transport import rdma
 
-PATIENCE_S = 60.0
 ROCE_PORT = 4791
 ETHERNET_BYTES, IP_BYTES = 14, 20
-MESSAGES, MOST_BYTES = 60, 64 << 10
-
-Ends = tuple[Endpoint, Connection, Endpoint, Connection]
-
-
-@contextmanager
-def ends(mode: str, **knobs: str | float) -> Iterator[Ends]:
-    """A receiver on rxea, a sender on rxeb."""
-    common: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
-    common |= {"rdma_slots": 512} | knobs
-    with (
-        Endpoint(rdma_devices="rxea", **common) as here,
-        Endpoint(rdma_devices="rxeb", **common) as there,
-        here.listen() as listener,
-        there.connect(listener.handle) as sending,
-        listener.accept(timeout_s=PATIENCE_S) as receiving,
-    ):
-        yield here, receiving, there, sending
-
-
-def carry(receiving: Connection, sending: Connection, seed: int = 1) -> int:
-    """How many of the messages were not what was sent."""
-    contents, wrong = Contents(), 0
-    expected = sizes(MESSAGES, MOST_BYTES, seed)
-    memory = [np.zeros(MOST_BYTES, np.uint8) for _ in expected]
-    receives = [receiving.irecv_into(buffer.data) for buffer in memory]
-    sends = [sending.isend(contents.of(i, size).data) for i, size in enumerate(expected)]
-    for number, handle in enumerate(receives):
-        got = handle.wait(timeout_s=PATIENCE_S)
-        same = np.array_equal(memory[number][:got], contents.of(number, expected[number]))
-        wrong += got != expected[number] or not same
-    for handle in sends:
-        handle.wait(timeout_s=PATIENCE_S)
-    return wrong
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__messages_arrive_whole(mode: str) -> None:
-    with ends(mode) as (_, receiving, _, sending):
-        assert carry(receiving, sending) == 0
+    with paired(mode) as pair:
+        assert pair.carry() == 0
         # Some sixty bursts over eight paths: one path may see none.
-        assert sum(path.bytes_sent > 0 for path in sending.counters().paths) >= 6
+        assert sum(path.bytes_sent > 0 for path in pair.sending.counters().paths) >= 6
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
     netem("loss", "10%")  # of some 120 segments: none lost is one run in 300,000
-    with ends(mode) as (_, receiving, _, sending):
-        assert carry(receiving, sending) == 0
-        assert sending.counters().segments_resent > 0
+    with paired(mode) as pair:
+        assert pair.carry() == 0
+        assert pair.sending.counters().segments_resent > 0
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
-    with ends(mode, fault_qp_error=0.1) as (_, receiving, there, sending):
+    with paired(mode, fault_qp_error=0.1) as pair:
         # How many bursts a message takes depends on the host's speed: until some were hit.
         for seed in range(1, 30):
-            assert carry(receiving, sending, seed) == 0
-            counters = there.counters()
+            assert pair.carry(seed) == 0
+            counters = pair.there.counters()
             if counters.paths_broken > 3 and counters.paths_mended > 0:
                 return
         pytest.fail(f"{counters.paths_broken} broken, {counters.paths_mended} mended")
@@ -123,41 +85,41 @@ class Replayer:
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__old_packets_change_no_buffer(mode: str) -> None:
     """P-1: whole messages are replayed after their buffers were given back and used anew."""
-    with ExitStack() as resources, ends(mode) as (_, receiving, _, sending):
+    with ExitStack() as resources, paired(mode) as pair:
         replayer = Replayer()
         resources.callback(replayer.tap.close)
-        payload = np.full(64 << 10, 0x11, np.uint8)
-        buffer = np.zeros(64 << 10, np.uint8)
+        size_bytes = 64 << 10
+        old_payload, new_payload, paint = (bytes([x]) * size_bytes for x in (0x11, 0x22, 0x5A))
+        buffer = bytearray(size_bytes)
         for _ in range(4):
-            receive = receiving.irecv_into(buffer.data)
-            sending.send(payload.data)
-            assert receive.wait(timeout_s=PATIENCE_S) == len(payload)
+            receive = pair.receiving.irecv_into(buffer)
+            pair.sending.send(old_payload)
+            assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
         old = replayer.captured()
         assert len(old) > 40
-        buffer[:] = 0x5A  # it is its owner's again
+        buffer[:] = paint  # it is its owner's again
         replayer.replay(old)
         # The same buffer receives while old packets for it are still coming.
-        receive = receiving.irecv_into(buffer.data)
+        receive = pair.receiving.irecv_into(buffer)
         replayer.replay(old)
-        assert (buffer == 0x5A).all()
-        sending.send(np.full(64 << 10, 0x22, np.uint8).data)
+        assert buffer == paint
+        pair.sending.send(new_payload)
         replayer.replay(old)
-        assert receive.wait(timeout_s=PATIENCE_S) == len(buffer)
-        assert (buffer == 0x22).all()
-        assert carry(receiving, sending) == 0
-        assert receiving.counters().segments_duplicate > 0
-        assert (buffer == 0x22).all()
+        assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
+        assert buffer == new_payload
+        assert pair.carry() == 0
+        assert pair.receiving.counters().segments_duplicate > 0
+        assert buffer == new_payload
 
 
 def test_smoke__a_peer_that_is_gone_is_an_error() -> None:
     from transport.errors import WeftError
 
-    with ends("uc", peer_silence_ns=2_000_000_000) as (_, receiving, there, sending):
-        handle = receiving.irecv_into(bytearray(100))
-        there.close()
+    with paired("uc", peer_silence_ns=2_000_000_000) as pair:
+        handle = pair.receiving.irecv_into(bytearray(100))
+        pair.there.close()
         with pytest.raises(WeftError):
             handle.wait(timeout_s=PATIENCE_S)
-        assert sending is not None
 
 
 def test_smoke__doctor_names_devices_gids_and_modes() -> None:

@@ -1,0 +1,77 @@
+"""Both ends of a connection over queue pairs in one process, and messages that are checked.
+
+Never starts a process: that takes longer in the guest than what such a pair is made to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.rdma.transfer import Contents, address, sizes
+from transport import Endpoint
+from transport.connection import Connection
+
+PATIENCE_S = 60.0
+MESSAGES, MOST_BYTES = 60, 64 << 10
+
+
+class UnderWay:
+    """Messages that both ends were told of and that the engines carry by themselves."""
+
+    def __init__(self, receiving: Connection, sending: Connection, expected: list[int]) -> None:
+        self.contents, self.expected = Contents(), expected
+        self.memory = [bytearray(max(size, 1)) for size in expected]
+        self.receives = [receiving.irecv_into(buffer) for buffer in self.memory]
+        self.sends = [
+            sending.isend(self.contents.of(i, size)) for i, size in enumerate(self.expected)
+        ]
+
+    def await_some(self) -> None:
+        """Until one message is there: the others are on their way."""
+        self.receives[0].wait(timeout_s=PATIENCE_S)
+
+    def finish(self) -> int:
+        """How many of the messages were not what was sent."""
+        wrong = 0
+        for number, handle in enumerate(self.receives):
+            got = handle.wait(timeout_s=PATIENCE_S)
+            same = self.contents.are(number, got, address(self.memory[number]))
+            wrong += got != self.expected[number] or not same
+        for handle in self.sends:
+            handle.wait(timeout_s=PATIENCE_S)
+        return wrong
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A receiver and a sender, each with an endpoint of its own."""
+
+    here: Endpoint
+    receiving: Connection
+    there: Endpoint
+    sending: Connection
+
+    def begin(self, messages: int, most: int, seed: int = 1) -> UnderWay:
+        return UnderWay(self.receiving, self.sending, sizes(messages, most, seed))
+
+    def carry(self, seed: int = 1) -> int:
+        """How many messages of a few were not what was sent."""
+        return self.begin(MESSAGES, MOST_BYTES, seed).finish()
+
+
+@contextmanager
+def paired(
+    mode: str, receiver: str = "rxea", sender: str = "rxeb", **knobs: str | float
+) -> Iterator[Pair]:
+    common: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
+    common |= {"rdma_slots": 512} | knobs
+    with (
+        Endpoint(rdma_devices=receiver, **common) as here,
+        Endpoint(rdma_devices=sender, **common) as there,
+        here.listen() as listener,
+        there.connect(listener.handle) as sending,
+        listener.accept(timeout_s=PATIENCE_S) as receiving,
+    ):
+        yield Pair(here, receiving, there, sending)
