@@ -24,6 +24,9 @@ namespace {
 
 // Held datagrams (injected reordering) must not wait for a sleeping engine.
 constexpr std::int64_t kHoldSleepNs = 1'000'000;
+// An engine that was away for so long reads what has come before it believes its timers.
+constexpr std::int64_t kAwayNs = 1'000'000;
+constexpr int kAwayBursts = 64;
 constexpr int kUrgentTries = 1'000;
 constexpr std::chrono::milliseconds kUrgentPause{1};
 
@@ -100,10 +103,13 @@ void Engine::run() noexcept {
 }
 
 bool Engine::round() noexcept {
+  const std::int64_t before_ns = now_ns_;
   now_ns_ = now_ns();
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
-  busy |= datapath_->rx_burst(this) != 0;
+  // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
+  const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
+  for (int burst = 0; burst < bursts_max && datapath_->rx_burst(this) != 0; ++burst) busy = true;
   if (!stranger_logged_ && stack_.counters().bad_magic + stack_.counters().bad_version != 0) log_stranger();
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   // Before anything is transmitted: a message's window is closed before the sender hears that the message is whole and
