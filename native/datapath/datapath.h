@@ -53,6 +53,7 @@ struct DatapathCounters {
   std::int64_t foreign = 0;                // completions that name nothing we know
   std::int64_t ends_failed = 0;            // ends of paths that broke (queue pairs in error)
   std::int64_t ends_mended = 0;            // and work again
+  std::int64_t mend_ns_max = 0;            // the longest that one was out of work
   std::int64_t payload_copied_bytes = 0;   // by the CPU, for sending
   std::int64_t payload_written_bytes = 0;  // sent to where it belongs in the peer's memory
   std::int64_t memory_by_dmabuf = 0;       // registrations

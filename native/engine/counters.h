@@ -44,6 +44,7 @@ namespace weft::engine {
   X(injected_corrupt_data, "of these, data segments")                   \
   X(paths_broken, "ends of paths that failed: queue pairs in error")    \
   X(paths_mended, "of these, those that work again")                    \
+  X(mend_ns_max, "the longest that one of these was out of work")       \
   X(foreign_completions, "completions that name no slot of ours")       \
   X(payload_copied_bytes, "payload that was copied into RDMA slots")    \
   X(payload_written_bytes, "payload written straight into its receive") \

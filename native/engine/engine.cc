@@ -398,6 +398,7 @@ EngineCounters Engine::counters() const {
   counters.injected_corrupt_data = faults.corrupted_data;
   counters.paths_broken = moved.ends_failed;
   counters.paths_mended = moved.ends_mended;
+  counters.mend_ns_max = moved.mend_ns_max;
   counters.foreign_completions = moved.foreign;
   counters.payload_copied_bytes = moved.payload_copied_bytes;
   counters.payload_written_bytes = moved.payload_written_bytes;

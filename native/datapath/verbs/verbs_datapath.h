@@ -57,7 +57,8 @@ class VerbsDatapath final : public Datapath {
     std::uint32_t generation = 0;  // of its packet numbers: grows each time it is mended
     std::uint32_t writes = 0;      // written segments so far
     bool broken = false;
-    std::uint8_t asked = 0;  // RC: joined anew, and the peer was asked to do the same
+    std::int64_t broken_ns = 0;  // since when
+    std::uint8_t asked = 0;      // RC: joined anew, and the peer was asked to do the same
   };
   struct Control {
     VerbsPort* port = nullptr;
@@ -129,6 +130,7 @@ class VerbsDatapath final : public Datapath {
   void on_broken(std::uint32_t peer, std::uint8_t path);
   void mend_due();
   bool rejoin(Path* path);
+  void on_mended(Path* path);
   void say(Link* link, std::uint8_t kind, std::uint8_t path, std::uint32_t generation);
   bool on_mend_word(const std::uint8_t* at, std::size_t bytes);
   void take_async(VerbsPort* port);

@@ -46,9 +46,17 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
     Path& path = each->paths[index];
     if (path.pair != pair || path.broken) continue;
     path.broken = true;
+    path.broken_ns = now_ns();
     ++counters_.ends_failed;
-    mendings_.push_back({other, index, now_ns() + kFirstWaitNs, kFirstWaitNs});
+    mendings_.push_back({other, index, path.broken_ns + kFirstWaitNs, kFirstWaitNs});
   }
+}
+
+// RC: an end that noticed nothing itself is mended with the other, and was out of work for no time of its own.
+void VerbsDatapath::on_mended(Path* path) {
+  if (path->broken) counters_.mend_ns_max = std::max(counters_.mend_ns_max, now_ns() - path->broken_ns);
+  path->broken = false;
+  ++counters_.ends_mended;
 }
 
 bool VerbsDatapath::rejoin(Path* path) {
@@ -83,8 +91,7 @@ void VerbsDatapath::mend_due() {
       if (path->asked != 0) say(to, kAsk, mending.path, path->generation);
       continue;
     }
-    path->broken = !rejoin(path);
-    if (!path->broken) ++counters_.ends_mended;
+    if (rejoin(path)) on_mended(path);
   }
 }
 
@@ -114,20 +121,21 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
     const bool same = word.generation == path.generation;
     if (word.kind == kAsk && newer) {
       path.generation = word.generation & kGenerationMax;
-      path.broken = !rejoin(&path);
       path.asked = 0;
-      if (!path.broken) {
-        ++counters_.ends_mended;
+      if (rejoin(&path)) {
+        on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
+      } else if (!path.broken) {
+        path.broken = true;
+        path.broken_ns = now_ns();
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);
-      if (path.asked != 0) path.broken = false;
+      if (path.asked != 0) on_mended(&path);
       path.asked = 0;
     } else if (word.kind == kAnswer && same && path.broken && path.asked != 0) {
-      path.broken = false;
       path.asked = 0;
-      ++counters_.ends_mended;
+      on_mended(&path);
     }
     return true;
   }

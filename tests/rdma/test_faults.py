@@ -1,0 +1,167 @@
+"""Decides what a transfer does when queue pairs, ports, devices or the peer fail in its midst.
+
+Never asks how fast it is without a fault. Runs in the guest only (tests/rdma/README.md).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if os.environ.get("RDMA_GUEST") != "1":
+    pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
+
+from tests.rdma.conftest import restore_links
+from tests.rdma.pair import PATIENCE_S, paired
+from transport import Endpoint
+from transport.errors import TimedOutError, WeftError
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGE_BYTES = 4 << 20
+SILENCE_NS = 3_000_000_000
+# Silence, and what an emulated processor may be late by.
+END_S = SILENCE_NS / 1e9 + 10
+
+
+def run(*words: str) -> None:
+    subprocess.run(words, check=True)
+
+
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
+    # Of 500 bursts one finds its queue pair in error; a round of messages makes some hundred.
+    with paired(mode, fault_qp_error=0.002, paths=16) as pair:
+        for seed in range(1, 60):
+            assert pair.begin(60, 256 << 10, seed).finish() == 0
+            found = pair.there.counters()
+            if found.paths_broken > 0 and found.paths_mended >= found.paths_broken:
+                break
+        else:
+            pytest.fail(f"{found.paths_broken} broken, {found.paths_mended} mended")
+    took_ms = found.mend_ns_max / 1e6
+    print(f"{mode}: {found.paths_broken} broken, mended within {took_ms:.1f} ms")
+    assert 0 < took_ms < 5_000
+
+
+@pytest.fixture
+def links() -> Iterator[None]:
+    """Links that a test may take down."""
+    yield
+    restore_links()
+
+
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_faults__a_port_that_comes_back_goes_on(links: None, mode: str) -> None:
+    with paired(mode) as pair:
+        under_way = pair.begin(100, LARGE_BYTES)
+        under_way.await_some()
+        run("ip", "link", "set", "va", "down")
+        time.sleep(1)
+        restore_links()
+        assert under_way.finish() == 0
+
+
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_faults__a_port_that_stays_down_ends_the_connection(links: None, mode: str) -> None:
+    with paired(mode, peer_silence_ns=SILENCE_NS) as pair:
+        under_way = pair.begin(100, LARGE_BYTES)
+        under_way.await_some()
+        run("ip", "link", "set", "va", "down")
+        begun_s = time.monotonic()
+        for handle in (under_way.sends[-1], under_way.receives[-1]):
+            with pytest.raises(WeftError) as caught:
+                handle.wait(timeout_s=PATIENCE_S)
+            assert not isinstance(caught.value, TimedOutError)
+            took_s = time.monotonic() - begun_s
+            print(f"{mode}: after {took_s:.1f} s: {caught.value}")
+            assert took_s < END_S
+
+
+@pytest.fixture
+def second_ports() -> Iterator[None]:
+    """rxec and rxed, joined with each other as rxea and rxeb are."""
+    lines = [
+        "link add vc mtu 4200 address 02:00:00:00:00:03 type veth"
+        " peer name vd mtu 4200 address 02:00:00:00:00:04",
+        *("address add 198.51.100.1/24 dev vc", "address add 198.51.100.2/24 dev vd"),
+        *("link set vc up", "link set vd up"),
+        "neigh replace 198.51.100.2 lladdr 02:00:00:00:00:04 dev vc nud permanent",
+        "neigh replace 198.51.100.1 lladdr 02:00:00:00:00:03 dev vd nud permanent",
+    ]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    for device, link in (("rxec", "vc"), ("rxed", "vd")):
+        run("rdma", "link", "add", device, "type", "rxe", "netdev", link)
+    yield
+    for device in ("rxec", "rxed"):
+        # It cannot be killed while somebody has the device open: then the test fails and goes on.
+        subprocess.Popen(["rdma", "link", "delete", device], stderr=subprocess.DEVNULL).wait(30)
+    run("ip", "link", "delete", "vc")
+
+
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_faults__other_ports_carry_on(second_ports: None, mode: str) -> None:
+    with paired(mode, "rxea+rxec", "rxeb+rxed") as pair:
+        under_way = pair.begin(100, LARGE_BYTES)
+        under_way.await_some()
+        run("ip", "link", "set", "vc", "down")
+        begun_s = time.monotonic()
+        assert under_way.finish() == 0
+        print(f"{mode}: the rest in {time.monotonic() - begun_s:.1f} s")
+        paths = pair.sending.counters().paths
+        assert all(path.bytes_sent > 0 for path in paths[::2])
+
+
+def carry_while_removed(device: str) -> subprocess.Popen[bytes]:
+    """The removal, which may still wait; nothing of the connection outlives this call."""
+    with paired("uc", "rxec", "rxed") as pair:
+        under_way = pair.begin(30, 1 << 20)
+        under_way.await_some()
+        removal = subprocess.Popen(["rdma", "link", "delete", device])
+        assert under_way.finish() == 0
+        # Soft-RoCE cannot be taken from under a process: the kernel waits for whoever has it open.
+        assert removal.poll() is None
+    return removal
+
+
+def test_faults__a_device_goes_when_its_last_user_does(second_ports: None) -> None:
+    removal = carry_while_removed("rxec")
+    assert removal.wait(30) == 0
+    assert not Path("/sys/class/infiniband/rxec").exists()
+
+
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_faults__a_peer_that_is_killed(mode: str) -> None:
+    knobs: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean |= {f"WEFT_{name.upper()}": str(value) for name, value in knobs.items()}
+    with (
+        Endpoint(rdma_devices="rxea", peer_silence_ns=SILENCE_NS, **knobs) as endpoint,
+        endpoint.listen() as listener,
+    ):
+        words = ["send", str(listener.port), "1000", str(LARGE_BYTES), "1"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.rdma.transfer", *words],
+            cwd=ROOT,
+            env=clean | {"WEFT_RDMA_DEVICES": "rxeb"},
+        ) as peer:
+            try:
+                with listener.accept(timeout_s=PATIENCE_S) as connection:
+                    memory = [bytearray(LARGE_BYTES) for _ in range(20)]
+                    receives = [connection.irecv_into(buffer) for buffer in memory]
+                    receives[5].wait(timeout_s=PATIENCE_S)
+                    peer.kill()
+                    begun_s = time.monotonic()
+                    with pytest.raises(WeftError) as caught:
+                        receives[-1].wait(timeout_s=PATIENCE_S)
+            finally:
+                peer.kill()
+        took_s = time.monotonic() - begun_s
+        print(f"{mode}: after {took_s:.2f} s: {caught.value}")
+        assert not isinstance(caught.value, TimedOutError)
+        assert took_s < END_S
