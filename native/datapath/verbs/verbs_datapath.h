@@ -96,6 +96,12 @@ class VerbsDatapath final : public Datapath {
     std::uint32_t slots[wire::kMaxBurstSegments];
   };
 
+  struct Mending {
+    std::uint32_t peer;
+    std::uint8_t path;
+    std::int64_t due_ns, wait_ns;
+  };
+
   // verbs_link.cc
   VerbsPort* port_of(const Place& place, std::string* error);
   bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
@@ -127,8 +133,11 @@ class VerbsDatapath final : public Datapath {
   ibv_mr* region_of(std::uint32_t memory, VerbsPort* port);
   void drain(VerbsPort* port) noexcept;
   // verbs_mend.cc
+  template <class Change>
+  void change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index, const Change& change);
   void on_broken(std::uint32_t peer, std::uint8_t path);
   void mend_due();
+  void mend(std::int64_t now_ns, Link* to, Path* path, Mending* mending);
   bool rejoin(Path* path);
   void on_mended(Path* path);
   void say(Link* link, std::uint8_t kind, std::uint8_t path, std::uint32_t generation);
@@ -136,12 +145,6 @@ class VerbsDatapath final : public Datapath {
   void take_async(VerbsPort* port);
 
   Link* link(std::uint32_t peer) noexcept { return peer < links_.size() ? links_[peer].get() : nullptr; }
-
-  struct Mending {
-    std::uint32_t peer;
-    std::uint8_t path;
-    std::int64_t due_ns, wait_ns;
-  };
 
   const Ibv* ibv_ = nullptr;
   VerbsOptions options_;
@@ -156,6 +159,7 @@ class VerbsDatapath final : public Datapath {
   std::vector<Record> records_;
   std::vector<std::uint32_t> free_records_;
   std::vector<Mending> mendings_;
+  std::int64_t mend_ns_ = INT64_MAX;  // when the first of them is due
   std::uint64_t random_ = 1;
   std::uint32_t rounds_ = 0;
   int epoll_ = -1;

@@ -237,8 +237,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
   }
   for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));
-  std::erase_if(mendings_, [peer](const Mending& mending) { return mending.peer == peer; });
-  links_[peer].reset();
+  links_[peer].reset();  // what was to be mended of it is dropped when its turn comes
 }
 
 }  // namespace weft::datapath

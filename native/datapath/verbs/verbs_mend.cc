@@ -13,6 +13,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kFirstWaitNs = 1'000'000, kLastWaitNs = 1'000'000'000;
+constexpr std::int64_t kDownWaitNs = 10'000'000;  // looks again whether a port is back
 constexpr std::uint8_t kAsk = 1, kAnswer = 2;
 constexpr std::uint32_t kGenerationMax = 0xFF;  // times 2^16 packets: the 24 bits of a packet number
 
@@ -35,21 +36,31 @@ std::uint64_t check_of(const MendWord& word) noexcept {
 
 }  // namespace
 
-void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
-  Link* broken = link(peer);
-  if (broken == nullptr || index >= broken->paths.size()) return;
-  // A UD queue pair is the device's: every peer's path over it breaks and is mended with it.
-  QueuePair* pair = broken->paths[index].pair;
-  for (std::uint32_t other = 0; other < links_.size(); ++other) {
+// A UD queue pair is the device's: every peer's path over it breaks and is mended with it. Others have one path.
+template <class Change>
+void VerbsDatapath::change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index,
+                                      const Change& change) {
+  const bool shared = options_.mode == VerbsMode::ud;
+  const std::size_t end = shared ? links_.size() : std::size_t{peer} + 1;
+  for (std::uint32_t other = shared ? 0 : peer; other < end; ++other) {
     Link* each = link(other);
-    if (each == nullptr || index >= each->paths.size()) continue;
-    Path& path = each->paths[index];
-    if (path.pair != pair || path.broken) continue;
-    path.broken = true;
-    path.broken_ns = now_ns();
-    ++counters_.ends_failed;
-    mendings_.push_back({other, index, path.broken_ns + kFirstWaitNs, kFirstWaitNs});
+    if (each != nullptr && index < each->paths.size() && each->paths[index].pair == pair)
+      change(other, &each->paths[index]);
   }
+}
+
+void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
+  const Link* broken = link(peer);
+  if (broken == nullptr || index >= broken->paths.size()) return;
+  const std::int64_t broken_ns = now_ns(), due_ns = broken_ns + kFirstWaitNs;
+  mend_ns_ = std::min(mend_ns_, due_ns);
+  change_paths_over(broken->paths[index].pair, peer, index, [&](std::uint32_t other, Path* path) {
+    if (path->broken) return;
+    path->broken = true;
+    path->broken_ns = broken_ns;
+    ++counters_.ends_failed;
+    mendings_.push_back({other, index, due_ns, kFirstWaitNs});
+  });
 }
 
 // RC: an end that noticed nothing itself is mended with the other, and was out of work for no time of its own.
@@ -69,6 +80,8 @@ bool VerbsDatapath::rejoin(Path* path) {
 
 void VerbsDatapath::mend_due() {
   const std::int64_t now = now_ns();
+  if (now < mend_ns_) return;
+  mend_ns_ = INT64_MAX;
   for (std::size_t i = 0; i < mendings_.size();) {
     Mending& mending = mendings_[i];
     Link* to = link(mending.peer);
@@ -78,21 +91,30 @@ void VerbsDatapath::mend_due() {
       mendings_.pop_back();
       continue;
     }
+    if (now >= mending.due_ns) mend(now, to, path, &mending);
+    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // what was said may have found more that is broken
     ++i;
-    if (now < mending.due_ns || path->port->down) continue;
-    mending.due_ns = now + mending.wait_ns;
-    mending.wait_ns = std::min(2 * mending.wait_ns, kLastWaitNs);
-    if (options_.mode == VerbsMode::rc) {
-      if (path->asked == 0) {
-        path->generation = (path->generation + 1) & kGenerationMax;
-        path->asked = 1;
-        if (!rejoin(path)) path->asked = 0;
-      }
-      if (path->asked != 0) say(to, kAsk, mending.path, path->generation);
-      continue;
-    }
-    if (rejoin(path)) on_mended(path);
   }
+}
+
+void VerbsDatapath::mend(std::int64_t now_ns, Link* to, Path* path, Mending* mending) {
+  mending->due_ns = now_ns + kDownWaitNs;
+  if (path->port->down) return;
+  mending->due_ns = now_ns + mending->wait_ns;
+  mending->wait_ns = std::min(2 * mending->wait_ns, kLastWaitNs);
+  if (options_.mode == VerbsMode::rc) {
+    if (path->asked == 0) {
+      path->generation = (path->generation + 1) & kGenerationMax;
+      path->asked = 1;
+      if (!rejoin(path)) path->asked = 0;
+    }
+    if (path->asked != 0) say(to, kAsk, mending->path, path->generation);
+    return;
+  }
+  if (!rejoin(path)) return;
+  change_paths_over(path->pair, mending->peer, mending->path, [this](std::uint32_t, Path* each) {
+    if (each->broken) on_mended(each);
+  });
 }
 
 void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uint32_t generation) {

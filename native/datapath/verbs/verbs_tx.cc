@@ -95,8 +95,8 @@ void VerbsDatapath::give_back(Record* record) noexcept {
 }
 
 void VerbsDatapath::give_back_of(const QueuePair* pair) noexcept {
-  for (Record& record : records_) {
-    if (record.pair == pair) give_back(&record);
+  for (std::size_t i = 0; i < records_.size() && pair->sends_under_way != 0; ++i) {
+    if (records_[i].pair == pair) give_back(&records_[i]);
   }
 }
 
