@@ -16,6 +16,7 @@ BENCHES = {
     "p2p": "Throughput of one connection against TCP.",
     "policy": "What a policy call costs against the same in C.",
     "turnaround": "From a saved policy file to checked and running on a live flow.",
+    "verbs": "What the verbs datapath costs a segment and a path, over a fake provider.",
 }
 
 

@@ -10,19 +10,20 @@ from typing import Any, ClassVar, final
 def knob_table() -> list[tuple[str, str, str, str, str, str, str, str]]: ...
 def load_knobs() -> dict[str, str]: ...
 
-# native/bind/rdma.cc
+# native/bind/rdma.cc, rdma_bench.cc
 
 HAS_VERBS: bool
 
 def rdma_modes(device: str, port: int, gid_index: int) -> tuple[list[str], str]: ...
+def bench_rdma_setup(mode: str, peers: int, paths: int, segment_bytes: int) -> dict[str, int]: ...
+def bench_rdma(
+    what: str, mode: str, payload: str, segments: int, segment_bytes: int, burst: int, paths: int
+) -> dict[str, Any]: ...
 
 # native/bind/core_bench.cc
 
 def bench_core(
-    segments: int,
-    segment_bytes: int,
-    paths: int,
-    policies: dict[str, str] = {},
+    segments: int, segment_bytes: int, paths: int, policies: dict[str, str] = {}
 ) -> dict[str, Any]: ...
 
 # native/bind/counters.cc

@@ -8,6 +8,7 @@ void bind_core_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
+void bind_rdma_bench(pybind11::module_& module);
 void bind_rig(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
 }  // namespace weft::bind
@@ -17,6 +18,7 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_counters(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_rdma(module);
+  weft::bind::bind_rdma_bench(module);
   weft::bind::bind_rig(module);
   weft::bind::bind_arena(module);
   weft::bind::bind_runtime(module);

@@ -2,17 +2,20 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from bench import nccl
+from bench import callgrind, nccl
 from bench.__main__ import BENCHES
 from bench.common import document, rounds
+from transport import native
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +85,38 @@ def test_bench__latency() -> None:
 def test_bench__core() -> None:
     found = bench("core", "--segments", "20000", "--repeats", "1")
     assert all(row["ns_per_segment"] > 0 for row in found["rows"])
+
+
+def test_bench__verbs() -> None:
+    if not native.HAS_VERBS:
+        pytest.skip("built without libibverbs")
+    found = bench("verbs", "--segments", "2000", "--repeats", "1", "--peers", "3", "--mode", "UD")
+    assert "fake" in found["provider"]
+    rows = [row for row in found["rows"] if row["what"] == "datapath"]
+    assert {(row["burst"], row["payload"]) for row in rows} == {
+        (burst, payload) for burst in (1, 4, 16) for payload in ("none", "copied")
+    }
+    assert all(row["ns_per_segment"] > row["fake_ns"] > 0 for row in rows if row["burst"] == 1)
+    (setup,) = found["setup"]
+    assert setup["mended"] == 3 * 256
+    assert 0 < setup["bytes_per_path"] < 1_000
+
+
+def test_verbs__callgrind_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(click.ClickException, match="apt-get install valgrind"):
+        callgrind.count("", "f")
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason=callgrind.INSTALL)
+def test_verbs__instructions_are_counted_and_repeat() -> None:
+    if not native.HAS_VERBS:
+        pytest.skip("built without libibverbs")
+    run_ = "native.bench_rdma('stub', 'UC', 'none', {}, 4096, 1, 1)"
+    program = "from transport import native; " + "; ".join(run_.format(n) for n in (320, 640, 640))
+    short, long, again = callgrind.count(program, "weft::engine::bench_rdma")
+    assert 0 < short < long
+    assert again == pytest.approx(long, rel=0.01)
 
 
 def test_bench__unknown_name_is_wrong_usage() -> None:

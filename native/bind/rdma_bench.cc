@@ -1,0 +1,111 @@
+// Binds the measurements of the verbs datapath over a fake of libibverbs; converts and calls.
+// Runs without the interpreter lock; without libibverbs' header there is nothing to measure.
+#include "native/engine/rdma_bench.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+#ifdef WEFT_HAS_VERBS
+
+template <class Plan, class Result, class Bench>
+Result call(const Plan& plan, const Bench& bench) {
+  engine::Knobs knobs;
+  std::string error;
+  Result result;
+  Status status = engine::load_knobs(&knobs, &error);
+  if (status == Status::ok) {
+    const py::gil_scoped_release unlocked;
+    status = bench(plan, knobs, &result, &error);
+  }
+  if (status != Status::ok) throw std::invalid_argument(error.empty() ? status_text(status) : error);
+  return result;
+}
+
+engine::RdmaBenchWhat what_of(const std::string& name) {
+  if (name == "datapath") return engine::RdmaBenchWhat::datapath;
+  if (name == "stub") return engine::RdmaBenchWhat::stub;
+  if (name == "stack") return engine::RdmaBenchWhat::stack;
+  throw std::invalid_argument("what: datapath, stub or stack");
+}
+
+engine::RdmaBenchPayload payload_of(const std::string& name) {
+  if (name == "none") return engine::RdmaBenchPayload::none;
+  if (name == "copied") return engine::RdmaBenchPayload::copied;
+  throw std::invalid_argument("payload: none or copied");
+}
+
+py::dict bench_rdma(const std::string& what, const std::string& mode, const std::string& payload, std::int64_t segments,
+                    std::int64_t segment_bytes, std::int64_t burst_segments, std::int64_t paths) {
+  engine::RdmaBenchPlan plan;
+  plan.what = what_of(what);
+  plan.payload = payload_of(payload);
+  plan.mode = mode;
+  plan.segments = segments;
+  plan.segment_bytes = segment_bytes;
+  plan.burst_segments = burst_segments;
+  plan.paths = paths;
+  const auto found = call<engine::RdmaBenchPlan, engine::RdmaBenchResult>(plan, engine::bench_rdma);
+  py::dict out;
+  out["ns_per_segment"] = found.ns_per_segment;
+  out["send_ns_per_segment"] = found.send_ns_per_segment;
+  out["receive_ns_per_segment"] = found.receive_ns_per_segment;
+  out["segments"] = found.segments;
+  out["doorbells"] = found.doorbells;
+  out["resent"] = found.resent;
+  out["carried_segments"] = found.carried_segments;
+  return out;
+}
+
+py::dict bench_rdma_setup(const std::string& mode, std::int64_t peers, std::int64_t paths, std::int64_t segment_bytes) {
+  const engine::RdmaSetupPlan plan{mode, peers, paths, segment_bytes};
+  const auto found = call<engine::RdmaSetupPlan, engine::RdmaSetupResult>(plan, engine::bench_rdma_setup);
+  py::dict out;
+  out["open_ns"] = found.open_ns;
+  out["connect_ns"] = found.connect_ns;
+  out["close_ns"] = found.close_ns;
+  out["break_ns"] = found.break_ns;
+  out["mend_ns"] = found.mend_ns;
+  out["mended"] = found.mended;
+  out["datapath_bytes"] = found.datapath_bytes;
+  out["core_bytes"] = found.core_bytes;
+  out["queue_pairs"] = found.queue_pairs;
+  out["send_requests"] = found.send_requests;
+  out["receive_requests"] = found.receive_requests;
+  out["completions"] = found.completions;
+  out["addresses"] = found.addresses;
+  out["registered_bytes"] = found.registered_bytes;
+  out["provider_calls"] = found.provider_calls;
+  return out;
+}
+
+#else
+
+py::dict bench_rdma(const std::string&, const std::string&, const std::string&, std::int64_t, std::int64_t,
+                    std::int64_t, std::int64_t) {
+  throw std::invalid_argument("built without libibverbs: apt-get install libibverbs-dev, then build again");
+}
+py::dict bench_rdma_setup(const std::string& mode, std::int64_t, std::int64_t, std::int64_t) {
+  return bench_rdma(mode, {}, {}, 0, 0, 0, 0);
+}
+
+#endif
+
+}  // namespace
+
+void bind_rdma_bench(py::module_& module) {
+  module.def("bench_rdma", &bench_rdma, py::arg("what"), py::arg("mode"), py::arg("payload"), py::arg("segments"),
+             py::arg("segment_bytes"), py::arg("burst"), py::arg("paths"),
+             "Nanoseconds a segment costs both ends over a fake of libibverbs, stepped by this thread.");
+  module.def("bench_rdma_setup", &bench_rdma_setup, py::arg("mode"), py::arg("peers"), py::arg("paths"),
+             py::arg("segment_bytes"), "What paths to many peers take of time and of the heap, over the same fake.");
+}
+
+}  // namespace weft::bind
