@@ -51,9 +51,9 @@ Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segmen
   const std::uint64_t messages = static_cast<std::uint64_t>(segments) / Loop::kSegmentsPerMessage + 1;
   if (!bench->run(messages / 10 + 1)) return Status::timed_out;
   const core::FlowCounters before = bench->counters();
-  const std::int64_t begin_ns = now_ns();
+  const std::int64_t begin_ns = processor_ns();
   if (!bench->run(messages)) return Status::timed_out;
-  const std::int64_t elapsed_ns = now_ns() - begin_ns;
+  const std::int64_t elapsed_ns = processor_ns() - begin_ns;
   const core::FlowCounters after = bench->counters();
   out->segments = static_cast<std::int64_t>(messages * Loop::kSegmentsPerMessage);
   out->ns_per_segment = static_cast<double>(elapsed_ns) / static_cast<double>(out->segments);

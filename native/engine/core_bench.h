@@ -10,7 +10,7 @@
 namespace weft::engine {
 
 struct CoreBenchResult {
-  double ns_per_segment = 0;  // wall time over segments acknowledged: both ends together
+  double ns_per_segment = 0;  // processor time over segments acknowledged: both ends together
   std::int64_t segments = 0;
   std::int64_t acks = 0;
   std::int64_t resent = 0;

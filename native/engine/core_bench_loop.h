@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,13 @@ namespace weft::engine {
 
 // Policies come from the knobs; `policies` has to outlive the stacks.
 bool core_bench_config(const Knobs& knobs, PolicySet* policies, core::StackConfig* out, std::string* error);
+
+// Of this thread, which never sleeps in these loops: whoever shares its core is left out.
+inline std::int64_t processor_ns() noexcept {
+  timespec now;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 struct CoreBenchEnd final : datapath::RxSink {
   explicit CoreBenchEnd(const core::StackConfig& config) : stack(config) {}

@@ -2,8 +2,6 @@
 // sends 32 segments and takes them in, as a busy engine's round does. The first tenth warms up and is not counted.
 #include "native/engine/rdma_bench.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -29,13 +27,6 @@ constexpr std::uint32_t kUdSegmentBytes = 4096;  // one packet
 struct Spent {
   std::int64_t send_ns = 0, receive_ns = 0;  // by the wall, for the halves of a step
 };
-
-// Of this thread, which never sleeps here: whoever shares its core is left out.
-std::int64_t processor_ns() noexcept {
-  timespec now;
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 bool mode_of(const std::string& name, VerbsMode* out) {
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
