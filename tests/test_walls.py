@@ -167,6 +167,7 @@ def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]
     if "_native" in name.split(".") and where not in {
         "transport/native.py",
         "transport/_native.pyi",
+        "transport/_native_arena.pyi",
     }:
         yield "only transport/native.py may import _native"
     public_only = where.startswith(("bench/", "examples/")) and top in {"transport", "congestion"}

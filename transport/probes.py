@@ -19,6 +19,10 @@ IP_TOS_ECT0 = 0x02
 IFF_UP = 0x1
 
 
+# CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of cuda.h.
+CUDA_DMA_BUF_SUPPORTED = 124
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """A network interface as sysfs shows it."""
@@ -182,6 +186,27 @@ def cuda_devices() -> tuple[int, str]:
     cuda.cuDeviceGetCount(ctypes.byref(count))
     cuda.cuDriverGetVersion(ctypes.byref(version))
     return count.value, f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def dmabuf_works() -> str:
+    """Why a NIC cannot be given GPU memory as a dma-buf here; empty: it can, as far as we see."""
+    count, problem = cuda_devices()
+    if count == 0:
+        return problem or "no GPU"
+    try:
+        if not hasattr(ctypes.CDLL("libibverbs.so.1"), "ibv_reg_dmabuf_mr"):
+            return "libibverbs is older than 34"
+    except OSError:
+        return "no libibverbs.so.1"
+    cuda, device, exports = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0), ctypes.c_int(0)
+    cuda.cuDeviceGet(ctypes.byref(device), 0)
+    cuda.cuDeviceGetAttribute(ctypes.byref(exports), CUDA_DMA_BUF_SUPPORTED, device)
+    return "" if exports.value else "the driver exports none (open kernel modules do)"
+
+
+def peer_memory_works() -> bool:
+    """True if the kernel lets a NIC pin GPU memory by its address."""
+    return any(Path("/sys/module", name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem"))
 
 
 def library_loads(path: Path) -> str:

@@ -39,7 +39,8 @@ engine::RdmaBenchWhat what_of(const std::string& name) {
 engine::RdmaBenchPayload payload_of(const std::string& name) {
   if (name == "none") return engine::RdmaBenchPayload::none;
   if (name == "copied") return engine::RdmaBenchPayload::copied;
-  throw std::invalid_argument("payload: none or copied");
+  if (name == "direct") return engine::RdmaBenchPayload::direct;
+  throw std::invalid_argument("payload: none, copied or direct");
 }
 
 py::dict bench_rdma(const std::string& what, const std::string& mode, const std::string& payload, std::int64_t segments,

@@ -14,8 +14,11 @@ enum class RdmaBenchWhat : std::uint8_t {
   stub,      // what the fake itself takes of it
   stack,     // two protocol cores as well
 };
-// What becomes of payload. Registered memory will add a third: posted where it lies.
-enum class RdmaBenchPayload : std::uint8_t { none, copied };
+enum class RdmaBenchPayload : std::uint8_t {
+  none,
+  copied,  // by both ends
+  direct,  // left where it lies, and written to where it belongs by the NIC, which the fake does not do
+};
 
 struct RdmaBenchPlan {
   RdmaBenchWhat what = RdmaBenchWhat::datapath;

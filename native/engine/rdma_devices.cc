@@ -16,7 +16,8 @@ using datapath::RdmaPort;
 using datapath::VerbsMode;
 
 // Under UC a segment is lost with any of its packets: one packet a segment, unless the knob asks for more.
-constexpr std::uint32_t kTrainBytes = 65'472;
+// One doorbell: as much as a queue pair holds of the longest segments, and what an engine hands over of short ones.
+constexpr std::uint32_t kTrainBytes = 65'472, kTrainSegments = 16;
 
 struct Wanted {
   std::string device;
@@ -217,7 +218,7 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
   if (!choose_mode(knobs, common, mode, error)) return false;
   for (DeviceState& device : *out) {
     device.segment_bytes = segment_bytes(knobs, device, *mode);
-    device.train_bytes = std::max(kTrainBytes, device.segment_bytes);
+    device.train_bytes = std::max(kTrainBytes, kTrainSegments * device.segment_bytes);
   }
   return true;
 }

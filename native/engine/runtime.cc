@@ -95,6 +95,9 @@ class DialImpl final : public Dial {
 
 class RuntimeImpl;
 
+// A queue pair costs no descriptor and no wake-up of its own, so that there can be more of them.
+constexpr std::int64_t kPathsUdp = 8, kPathsVerbs = 32;
+
 class ListenerImpl final : public Listener {
  public:
   ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, PolicyBoard* board,
@@ -166,7 +169,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
 
-  const Knobs knobs_;
+  Knobs knobs_;  // once started they do not change
   mutable Notifier notifier_;
   DatapathChoice datapath_;
   std::vector<DeviceState> device_states_;
@@ -204,6 +207,7 @@ Status RuntimeImpl::start(std::string* error) {
   set_log_level(knobs_.log_level);
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   if (!choose_datapath(knobs_, &datapath_, &device_states_, error)) return Status::address_unavailable;
+  if (knobs_.paths == 0) knobs_.paths = datapath_.verbs ? kPathsVerbs : kPathsUdp;
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
   const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);

@@ -11,13 +11,13 @@ import pytest
 import transport
 from transport import errors, native
 
-STUB = Path(native.PACKAGE) / "_native.pyi"
+STUBS = [Path(native.PACKAGE) / name for name in ("_native.pyi", "_native_arena.pyi")]
 
 
 def declared() -> dict[str, set[str] | None]:
     """Name -> public members of a class, None for what is no class."""
     names: dict[str, set[str] | None] = {}
-    for node in ast.parse(STUB.read_text()).body:
+    for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
         if isinstance(node, ast.ClassDef):
             inner = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AnnAssign)]
             members = {
@@ -59,7 +59,7 @@ def arguments(function: ast.FunctionDef) -> list[str]:
 
 def test_stub__arguments_are_those_of_the_binary() -> None:
     module = native.load()
-    for node in ast.parse(STUB.read_text()).body:
+    for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = getattr(module, node.name) if isinstance(node, ast.ClassDef) else module
         for member in members:

@@ -194,7 +194,7 @@ def test_settings__port_in_use_is_named() -> None:
     ("knobs", "words"),
     [
         ({"pahts": 8}, "WEFT_PAHTS.*WEFT_PATHS"),
-        ({"paths": 0}, "WEFT_PATHS.*0.*1..256"),
+        ({"paths": 257}, "WEFT_PATHS.*257.*1..256"),
         ({"paths": "many"}, "WEFT_PATHS.*many"),
         ({"fault_loss": 2}, "WEFT_FAULT_LOSS"),
         ({"family": "ipx"}, "WEFT_FAMILY.*ipx"),

@@ -129,7 +129,7 @@ def test_knobs__json_carries_values_in_force() -> None:
     done = weft("knobs", "--json", "-", WEFT_PATHS="3")
     rows = {row["variable"]: row for row in json.loads(done.stdout)}
     assert rows["WEFT_PATHS"]["value"] == "3"
-    assert rows["WEFT_PATHS"]["default"] == "8"
+    assert rows["WEFT_PATHS"]["default"] == "0"
     assert weft("knobs").stdout.count("WEFT_") >= len(rows)
 
 

@@ -20,12 +20,17 @@ MESSAGES, MOST_BYTES = 60, 64 << 10
 class UnderWay:
     """Messages that both ends were told of and that the engines carry by themselves."""
 
-    def __init__(self, receiving: Connection, sending: Connection, expected: list[int]) -> None:
+    def __init__(self, pair: Pair, expected: list[int]) -> None:
         self.contents, self.expected = Contents(), expected
         self.memory = [bytearray(max(size, 1)) for size in expected]
-        self.receives = [receiving.irecv_into(buffer) for buffer in self.memory]
+        self.receives = [
+            pair.receiving.irecv_into(buffer, pair.here.register(buffer) if pair.direct else None)
+            for buffer in self.memory
+        ]
+        block = pair.there.register(self.contents.block) if pair.direct else None
         self.sends = [
-            sending.isend(self.contents.of(i, size)) for i, size in enumerate(self.expected)
+            pair.sending.isend(self.contents.of(i, size), block)
+            for i, size in enumerate(self.expected)
         ]
 
     def await_some(self) -> None:
@@ -52,9 +57,10 @@ class Pair:
     receiving: Connection
     there: Endpoint
     sending: Connection
+    direct: bool  # buffers are registered, and written to by the NIC
 
     def begin(self, messages: int, most: int, seed: int = 1) -> UnderWay:
-        return UnderWay(self.receiving, self.sending, sizes(messages, most, seed))
+        return UnderWay(self, sizes(messages, most, seed))
 
     def carry(self, seed: int = 1) -> int:
         """How many messages of a few were not what was sent."""
@@ -66,7 +72,7 @@ def paired(
     mode: str, receiver: str = "rxea", sender: str = "rxeb", **knobs: str | float
 ) -> Iterator[Pair]:
     common: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
-    common |= {"rdma_slots": 512} | knobs
+    common |= {"rdma_slots": 512, "paths": 8} | knobs
     with (
         Endpoint(rdma_devices=receiver, **common) as here,
         Endpoint(rdma_devices=sender, **common) as there,
@@ -74,4 +80,4 @@ def paired(
         there.connect(listener.handle) as sending,
         listener.accept(timeout_s=PATIENCE_S) as receiving,
     ):
-        yield Pair(here, receiving, there, sending)
+        yield Pair(here, receiving, there, sending, knobs.get("rdma_placement") == "direct")

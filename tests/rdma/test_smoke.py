@@ -51,6 +51,18 @@ def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
         pytest.fail(f"{counters.paths_broken} broken, {counters.paths_mended} mended")
 
 
+@pytest.mark.parametrize("mode", ["uc", "rc"])
+def test_smoke__direct__the_nic_writes_to_where_it_belongs(netem: Netem, mode: str) -> None:
+    if mode == "uc":
+        netem("loss", "5%")
+    with paired(mode, rdma_placement="direct") as pair:
+        assert pair.carry() == 0
+        counters = pair.there.counters()
+        assert counters.payload_written_bytes > 0
+        assert counters.payload_copied_bytes == 0
+        assert pair.here.counters().memory_refused == 0
+
+
 class Replayer:
     """What crosses the veth pair, to be sent once more: RoCE v2 data and all."""
 
@@ -82,17 +94,20 @@ class Replayer:
                 out.send(frame)
 
 
-@pytest.mark.parametrize("mode", ["uc", "ud"])
-def test_smoke__old_packets_change_no_buffer(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "placement"), [("uc", "slots"), ("ud", "slots"), ("uc", "direct")]
+)
+def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
     """P-1: whole messages are replayed after their buffers were given back and used anew."""
-    with ExitStack() as resources, paired(mode) as pair:
+    with ExitStack() as resources, paired(mode, rdma_placement=placement) as pair:
         replayer = Replayer()
         resources.callback(replayer.tap.close)
         size_bytes = 64 << 10
         old_payload, new_payload, paint = (bytes([x]) * size_bytes for x in (0x11, 0x22, 0x5A))
         buffer = bytearray(size_bytes)
+        memory = pair.here.register(buffer) if pair.direct else None
         for _ in range(4):
-            receive = pair.receiving.irecv_into(buffer)
+            receive = pair.receiving.irecv_into(buffer, memory)
             pair.sending.send(old_payload)
             assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
         old = replayer.captured()
@@ -100,7 +115,7 @@ def test_smoke__old_packets_change_no_buffer(mode: str) -> None:
         buffer[:] = paint  # it is its owner's again
         replayer.replay(old)
         # The same buffer receives while old packets for it are still coming.
-        receive = pair.receiving.irecv_into(buffer)
+        receive = pair.receiving.irecv_into(buffer, memory)
         replayer.replay(old)
         assert buffer == paint
         pair.sending.send(new_payload)
@@ -110,6 +125,8 @@ def test_smoke__old_packets_change_no_buffer(mode: str) -> None:
         assert pair.carry() == 0
         assert pair.receiving.counters().segments_duplicate > 0
         assert buffer == new_payload
+        written = pair.there.counters().payload_written_bytes
+        assert (written > 0) == pair.direct
 
 
 def test_smoke__a_peer_that_is_gone_is_an_error() -> None:

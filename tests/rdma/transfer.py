@@ -89,7 +89,9 @@ def serve(count: int, most: int, seed: int) -> None:
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
         with listener.accept(timeout_s=60) as connection:
-            waiting = deque(connection.irecv_into(buffer) for buffer in memory)
+            # Registered: with WEFT_RDMA_PLACEMENT=direct the NIC writes here itself.
+            known = [endpoint.register(buffer) for buffer in memory]
+            waiting = deque(map(connection.irecv_into, memory, known))
             begun_s = time.monotonic()
             for number, expected in enumerate(sizes(count, most, seed)):
                 got = waiting.popleft().wait(timeout_s=300)
@@ -97,7 +99,7 @@ def serve(count: int, most: int, seed: int) -> None:
                 wrong += got != expected or not contents.are(number, got, places[place])
                 total += got
                 if number + AHEAD < count:
-                    waiting.append(connection.irecv_into(memory[place]))
+                    waiting.append(connection.irecv_into(memory[place], known[place]))
                 if (number + 1) % max(count // REPORTS, 1000) == 0:
                     rate = total / (time.monotonic() - begun_s) / 1e6
                     so_far = f"{number + 1} of {count}: {rate:.2f} MB/s, {wrong} wrong"
@@ -116,8 +118,9 @@ def send(port: int, count: int, most: int, seed: int) -> None:
     contents = Contents()
     with Endpoint() as endpoint, endpoint.connect(SERVER_ADDRESS, port) as connection:
         under_way: deque[Any] = deque()
+        memory = endpoint.register(contents.block)
         for number, size in enumerate(sizes(count, most, seed)):
-            under_way.append(connection.isend(contents.of(number, size)))
+            under_way.append(connection.isend(contents.of(number, size), memory))
             if len(under_way) == AHEAD:
                 under_way.popleft().wait(timeout_s=300)
         while under_way:

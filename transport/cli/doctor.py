@@ -181,7 +181,9 @@ def describe_port(port: rdma.Port) -> tuple[str, str]:
 
 def check_gpu_memory() -> Finding:
     paired = rdma.pairing(rdma.gpu_paths(), rdma.ports())
-    text = "host memory only: no GPU memory is registered with a NIC"
+    refused = probes.dmabuf_works()
+    peer = "loaded" if probes.peer_memory_works() else "not loaded (modprobe nvidia_peermem)"
+    text = f"staging through the host; dma-buf: {refused or 'yes'}; peer memory: {peer}"
     near = ", ".join(f"{gpu} by {device}" for gpu, device in paired.items())
     if not near:
         return Finding("GPU memory", ABSENT, text, "NCCL's kernels write host memory themselves")

@@ -34,7 +34,8 @@ struct Ring {
 
 struct Done {
   std::uint64_t id;
-  std::uint32_t bytes, pair;
+  std::uint32_t bytes, pair, immediate;
+  bool is_write, has_immediate;
 };
 struct Queue {
   ibv_cq base{};
@@ -103,6 +104,10 @@ void deliver(std::uint32_t number, const ibv_send_wr& request) {
   Pair* to = number < kPairsMax ? stub.pairs[number] : nullptr;
   if (to == nullptr || to->from->posted.empty()) return;
   const Receive slot = to->from->posted.pop();
+  if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {  // moving the payload is a NIC's work
+    to->receives->done.push({slot.id, request.sg_list[0].length, number, request.imm_data, true, true});
+    return;
+  }
   const std::uint32_t before = to->base.qp_type == IBV_QPT_UD ? kGrhBytes : 0;
   std::uint32_t total_bytes = 0, carried_bytes = 0;
   for (int i = 0; i < request.num_sge; ++i) {
@@ -114,7 +119,9 @@ void deliver(std::uint32_t number, const ibv_send_wr& request) {
     total_bytes += piece.length;
   }
   const bool claims = to->from->shared && total_bytes == stub.traits.carried_bytes && stub.traits.claimed_bytes != 0;
-  to->receives->done.push({slot.id, before + (claims ? stub.traits.claimed_bytes : total_bytes), number});
+  const bool has_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
+  const std::uint32_t said_bytes = claims && !has_immediate ? stub.traits.claimed_bytes : total_bytes;
+  to->receives->done.push({slot.id, before + said_bytes, number, request.imm_data, false, has_immediate});
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
@@ -126,7 +133,9 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
   const bool ud = pair.base.qp_type == IBV_QPT_UD;
   for (; request != nullptr; request = request->next) {
     deliver(ud ? request->wr.ud.remote_qpn : pair.far, *request);
-    if ((request->send_flags & IBV_SEND_SIGNALED) != 0) pair.sends->done.push({request->wr_id, 0, pair.base.qp_num});
+    if ((request->send_flags & IBV_SEND_SIGNALED) != 0) {
+      pair.sends->done.push({request->wr_id, 0, pair.base.qp_num, 0, false, false});
+    }
   }
   return 0;
 }
@@ -153,10 +162,11 @@ int poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
     ibv_wc& said = out[count];
     said.wr_id = one.id;
     said.status = IBV_WC_SUCCESS;
-    said.opcode = IBV_WC_RECV;
+    said.opcode = one.is_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+    said.imm_data = one.immediate;
     said.byte_len = one.bytes;
     said.qp_num = one.pair;
-    said.wc_flags = 0;
+    said.wc_flags = one.has_immediate ? IBV_WC_WITH_IMM : 0;
   }
   return count;
 }

@@ -1,4 +1,5 @@
-// The time, for waits that end. Decides nothing.
+// The time, for waits that end and for how long a path was broken.
+// Never decides how long to wait.
 #pragma once
 
 #include <time.h>

@@ -18,6 +18,7 @@ VerbsDatapath::~VerbsDatapath() {
   // Queue pairs before what they refer to.
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) close_link(peer);
   shared_.clear();
+  for (const auto& port : ports_) port->windows.shut();
   while (!memories_.empty()) remove_memory(memories_.begin()->first);
   ports_.clear();
   if (epoll_ >= 0) ::close(epoll_);

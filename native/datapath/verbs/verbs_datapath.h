@@ -72,11 +72,6 @@ class VerbsDatapath final : public Datapath {
     std::vector<Path> paths;                 // by path
     std::vector<Control> controls;           // by place; empty until connected
   };
-  // The newest write that a queue pair of ours took: its header follows on the same queue pair, or was lost.
-  struct Landed {
-    std::uint32_t immediate = 0, bytes = 0;
-    bool fresh = false;
-  };
   struct Region {
     ibv_mr* region = nullptr;
     bool refused = false;
@@ -85,12 +80,14 @@ class VerbsDatapath final : public Datapath {
     Memory memory;
     std::vector<Region> regions;  // by port
   };
+  static constexpr std::uint32_t kSeveral = ~std::uint32_t{0};
   // What one signalled completion gives back.
   struct Record {
     QueuePair* pair = nullptr;  // null: free
     VerbsPort* port = nullptr;
     std::uint32_t peer = 0;
     std::uint32_t generation = 0;  // of this place: completions that come too late name an older one
+    std::uint32_t memory = 0;      // registration that its payload is read from; 0: none, kSeveral: more than one
     std::uint16_t requests = 0, slot_count = 0;
     std::uint8_t path = 0;
     std::uint32_t slots[wire::kMaxBurstSegments];
@@ -126,12 +123,12 @@ class VerbsDatapath final : public Datapath {
   std::size_t poll_control(VerbsPort* port, RxSink* sink);
   std::size_t poll_data(VerbsPort* port, RxSink* sink);
   void pass(const wire::RxDatagram& datagram, RxSink* sink);
-  void on_write(const ibv_wc& done) noexcept;
-  wire::RxDatagram written(const ibv_wc& done, const std::uint8_t* header) noexcept;
+  void on_write(VerbsPort* port, const ibv_wc& done) noexcept;
+  static wire::RxDatagram written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept;
   // verbs_memory.cc
   ibv_mr* region_of(Registered* memory, VerbsPort* port, std::string* error);
   ibv_mr* region_of(std::uint32_t memory, VerbsPort* port);
-  void drain(VerbsPort* port) noexcept;
+  void drain(VerbsPort* port, std::uint32_t memory) noexcept;
   // verbs_mend.cc
   template <class Change>
   void change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index, const Change& change);
@@ -153,7 +150,6 @@ class VerbsDatapath final : public Datapath {
   std::vector<std::unique_ptr<VerbsPort>> ports_;
   std::map<std::uint32_t, std::deque<QueuePair>> shared_;       // UD: a device's, by path
   std::vector<std::unique_ptr<Link>> links_;                    // by peer
-  std::unordered_map<std::uint32_t, Landed> landed_;            // by queue pair number; where options_.direct
   std::unordered_map<std::uint32_t, Registered> memories_;      // by id
   std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // by key
   std::vector<Record> records_;

@@ -124,7 +124,7 @@ bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* er
       }
       if (made) path.pair = &shared[i];
     }
-    if (made && options_.direct) landed_[path.pair->number()] = {};
+    if (made && options_.direct) path.port->landed[path.pair->number()] = {};
     if (!made) {
       link->paths.resize(i);  // fewer paths than planned still make a link
       break;
@@ -231,7 +231,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   Link* gone = link(peer);
   if (gone == nullptr) return;
   for (Path& path : gone->paths) {
-    if (path.own.get() != nullptr) landed_.erase(path.own.number());
+    if (path.own.get() != nullptr) path.port->landed.erase(path.own.number());
     path.own.reset();
     give_back_of(&path.own);  // what it had under way never completes now
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));

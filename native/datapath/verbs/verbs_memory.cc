@@ -65,15 +65,15 @@ ibv_mr* VerbsDatapath::region_of(std::uint32_t memory, VerbsPort* port) {
 }
 
 // Whatever was posted before must be done: a NIC that reads memory which is gone is the caller's crash.
-void VerbsDatapath::drain(VerbsPort* port) noexcept {
-  const auto under_way = [&] {
-    return std::any_of(records_.begin(), records_.end(),
-                       [&](const Record& record) { return record.pair != nullptr && record.port == port; });
+void VerbsDatapath::drain(VerbsPort* port, std::uint32_t memory) noexcept {
+  const auto reads_it = [&](const Record& record) {
+    return record.pair != nullptr && record.port == port && (record.memory == memory || record.memory == kSeveral);
   };
+  const auto under_way = [&] { return std::any_of(records_.begin(), records_.end(), reads_it); };
   for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) reap(port);
   // A request that does not end goes with its queue pair, which is mended.
   for (Record& record : records_) {
-    if (record.pair == nullptr || record.port != port || record.pair == &port->control) continue;
+    if (!reads_it(record)) continue;
     QueuePair* pair = record.pair;
     const std::uint32_t peer = record.peer;
     const std::uint8_t path = record.path;
@@ -89,7 +89,7 @@ void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];
     if (region.region == nullptr) continue;
-    drain(port.get());
+    drain(port.get(), id);
     static_cast<void>(ibv_->dereg_mr(region.region));
   }
   if (found->second.memory.dmabuf >= 0) ::close(found->second.memory.dmabuf);
@@ -108,8 +108,11 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   ibv_mr* region = region_of(memory, port);
   if (region == nullptr) return 0;
   const std::uint32_t key = port->windows.open(region, data, bytes);
-  if (key != 0) window_ports_[key] = port;
-  return key;
+  if (key == 0) return 0;
+  // Keys are a device's own: two devices may have the same, and one of them goes without.
+  if (window_ports_.try_emplace(key, port).second) return key;
+  port->windows.close(key);
+  return 0;
 }
 
 void VerbsDatapath::close_window(std::uint32_t key) noexcept {

@@ -73,7 +73,8 @@ void VerbsDatapath::on_mended(Path* path) {
 bool VerbsDatapath::rejoin(Path* path) {
   if (!path->pair->to_reset()) return false;
   give_back_of(path->pair);
-  if (const auto landed = landed_.find(path->pair->number()); landed != landed_.end()) landed->second.fresh = false;
+  const auto landed = path->port->landed.find(path->pair->number());
+  if (landed != path->port->landed.end()) landed->second.fresh = false;
   std::string unused;
   return path->pair->join(path->port->traits, path->far, path->generation << 16, &unused);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "native/datapath/datapath.h"
@@ -59,6 +60,12 @@ inline constexpr std::uint32_t sends_per_qp(const VerbsOptions& options) noexcep
 inline constexpr std::uint32_t kControlSends = 256;
 inline constexpr std::uint32_t kControlSlots = 512;
 
+// The newest write that a queue pair of ours took: its header follows on the same queue pair, or was lost.
+struct Landed {
+  std::uint32_t immediate = 0, bytes = 0;
+  bool fresh = false;
+};
+
 class VerbsPort {
  public:
   VerbsPort() = default;
@@ -90,8 +97,9 @@ class VerbsPort {
   ibv_cq *data_cq = nullptr, *control_cq = nullptr, *send_cq = nullptr;
   ibv_srq* srq = nullptr;
   SlotArray data_slots, control_slots, send_slots;
-  std::vector<std::uint32_t> free_sends;  // of send_slots
-  WindowPool windows;                     // where options.direct
+  std::vector<std::uint32_t> free_sends;             // of send_slots
+  WindowPool windows;                                // where options.direct
+  std::unordered_map<std::uint32_t, Landed> landed;  // by number of the queue pair
   std::uint32_t index = 0;
   QueuePair control;
   bool down = false;  // the device said so; its paths rest until it says otherwise

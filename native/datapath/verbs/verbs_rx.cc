@@ -50,9 +50,9 @@ void VerbsDatapath::pass(const wire::RxDatagram& datagram, RxSink* sink) {
   }
 }
 
-void VerbsDatapath::on_write(const ibv_wc& done) noexcept {
-  const auto pair = landed_.find(done.qp_num);
-  if (pair == landed_.end()) {
+void VerbsDatapath::on_write(VerbsPort* port, const ibv_wc& done) noexcept {
+  const auto pair = port->landed.find(done.qp_num);
+  if (pair == port->landed.end()) {
     ++counters_.foreign;
     return;
   }
@@ -60,12 +60,12 @@ void VerbsDatapath::on_write(const ibv_wc& done) noexcept {
 }
 
 // A header whose payload came by a write: believed when it follows that write and no other.
-wire::RxDatagram VerbsDatapath::written(const ibv_wc& done, const std::uint8_t* header) noexcept {
+wire::RxDatagram VerbsDatapath::written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept {
   wire::RxDatagram datagram;
   datagram.header = header;
   datagram.header_bytes = done.byte_len;
-  const auto pair = landed_.find(done.qp_num);
-  if (pair != landed_.end() && pair->second.fresh && pair->second.immediate == ntohl(done.imm_data)) {
+  const auto pair = port->landed.find(done.qp_num);
+  if (pair != port->landed.end() && pair->second.fresh && pair->second.immediate == ntohl(done.imm_data)) {
     pair->second.fresh = false;
     datagram.body = wire::RxDatagram::Body::written;
     datagram.payload_bytes = pair->second.bytes;
@@ -114,13 +114,13 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
     const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
     slots[used++] = slot;
     if (is_write) {
-      on_write(done[i]);
+      on_write(port, done[i]);
       continue;
     }
     if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= before) continue;
     const std::uint8_t* const at = port->data_slots.at(slot) + before;
     const bool by_write = (done[i].wc_flags & IBV_WC_WITH_IMM) != 0;
-    pass(by_write ? written(done[i], at) : wire::datagram_at(at, done[i].byte_len - before, false), sink);
+    pass(by_write ? written(port, done[i], at) : wire::datagram_at(at, done[i].byte_len - before, false), sink);
     ++seen;
   }
   if (used != 0) port->repost_data(slots, used);

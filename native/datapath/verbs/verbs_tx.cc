@@ -78,6 +78,7 @@ VerbsDatapath::Record* VerbsDatapath::take_record(VerbsPort* port, QueuePair* pa
   free_records_.pop_back();
   record.pair = pair;
   record.port = port;
+  record.memory = 0;
   record.requests = static_cast<std::uint16_t>(requests);
   record.slot_count = static_cast<std::uint16_t>(slots);
   for (std::size_t i = 0; i < slots; ++i) {
@@ -143,7 +144,10 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
       pieces[piece++] = {reinterpret_cast<std::uintptr_t>(burst.header(0)), first_bytes, 0};
       continue;
     }
-    if (payload.memory != memory) region = region_of(memory = payload.memory, port);
+    if (payload.memory != memory) {
+      region = region_of(memory = payload.memory, port);
+      if (region != nullptr) record->memory = record->memory == 0 ? memory : kSeveral;
+    }
     std::uint8_t* const slot = port->send_slots.at(record->slots[i]);
     std::memcpy(slot, burst.header(i), burst.header_bytes);
     ibv_sge body{reinterpret_cast<std::uintptr_t>(payload.data), payload.bytes, 0};
