@@ -16,18 +16,7 @@ namespace {
 
 #ifdef WEFT_HAS_VERBS
 
-bool choose_verbs(const Knobs& knobs, DatapathChoice* choice, std::vector<DeviceState>* devices, std::string* error) {
-  datapath::VerbsMode mode{};
-  if (!find_rdma_devices(knobs, devices, &mode, error)) return false;
-  choice->verbs = true;
-  choice->verbs_mode = static_cast<std::int32_t>(mode);
-  choice->summary = std::string("verbs ") + datapath::mode_name(mode);
-  for (const DeviceState& device : *devices)
-    choice->segment_bytes = std::max(choice->segment_bytes, device.segment_bytes);
-  return true;
-}
-
-std::unique_ptr<datapath::Datapath> make_verbs(const Knobs& knobs, const DatapathChoice& choice, std::uint32_t engine) {
+datapath::VerbsOptions verbs_options(const Knobs& knobs, const DatapathChoice& choice) {
   datapath::VerbsOptions options;
   options.mode = static_cast<datapath::VerbsMode>(choice.verbs_mode);
   options.segment_bytes = choice.segment_bytes;
@@ -38,13 +27,30 @@ std::unique_ptr<datapath::Datapath> make_verbs(const Knobs& knobs, const Datapat
   options.spread_source_ports = knobs.rdma_spread_ports != 0;
   options.direct = knobs.rdma_placement == RdmaPlacement::direct;
   options.fault_qp_error = knobs.fault_qp_error;
+  return options;
+}
+
+bool choose_verbs(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice, std::vector<DeviceState>* devices,
+                  std::string* error) {
+  datapath::VerbsMode mode{};
+  if (!find_rdma_devices(knobs, devices, &mode, error)) return false;
+  choice->verbs = true;
+  choice->verbs_mode = static_cast<std::int32_t>(mode);
+  choice->summary = std::string("verbs ") + datapath::mode_name(mode);
+  for (const DeviceState& device : *devices)
+    choice->segment_bytes = std::max(choice->segment_bytes, device.segment_bytes);
+  return memory_suffices(*devices, verbs_options(knobs, *choice), engines, error);
+}
+
+std::unique_ptr<datapath::Datapath> make_verbs(const Knobs& knobs, const DatapathChoice& choice, std::uint32_t engine) {
+  datapath::VerbsOptions options = verbs_options(knobs, choice);
   options.faults = fault_rates(knobs, engine);
   return std::make_unique<datapath::VerbsDatapath>(options);
 }
 
 #else
 
-bool choose_verbs(const Knobs&, DatapathChoice*, std::vector<DeviceState>*, std::string* error) {
+bool choose_verbs(const Knobs&, std::int64_t, DatapathChoice*, std::vector<DeviceState>*, std::string* error) {
   *error = "this weft was built without RDMA: apt-get install libibverbs-dev, then build again";
   return false;
 }
@@ -67,11 +73,12 @@ datapath::FaultRates fault_rates(const Knobs& knobs, std::uint32_t engine) {
   return rates;
 }
 
-bool choose_datapath(const Knobs& knobs, DatapathChoice* choice, std::vector<DeviceState>* devices,
-                     std::string* error) {
+bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice,
+                     std::vector<DeviceState>* devices, std::string* error) {
   *choice = DatapathChoice();
   if (knobs.datapath == DatapathKind::udp) return find_devices(knobs, devices, error);
-  if (choose_verbs(knobs, choice, devices, error)) return true;
+  if (choose_verbs(knobs, engines, choice, devices, error)) return true;
+  *choice = DatapathChoice();
   if (knobs.datapath == DatapathKind::verbs) {
     *error += " (WEFT_DATAPATH=verbs; auto would go on over sockets)";
     return false;

@@ -20,8 +20,10 @@ struct DatapathChoice {
 
 datapath::FaultRates fault_rates(const Knobs& knobs, std::uint32_t engine);
 
-// Finds the devices and decides how to reach them. False with `error` when there is no way as the knobs want it.
-bool choose_datapath(const Knobs& knobs, DatapathChoice* choice, std::vector<DeviceState>* devices, std::string* error);
+// Finds the devices and decides how so many engines reach them. False with `error` when there is no way as the knobs
+// want it.
+bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice,
+                     std::vector<DeviceState>* devices, std::string* error);
 
 std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,
                                                   std::uint32_t engine);

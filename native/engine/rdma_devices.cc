@@ -2,12 +2,14 @@
 // next, unless it was named.
 #include "native/engine/rdma_devices.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <memory>
 
 #include "native/datapath/verbs/rdma_ports.h"
-#include "native/datapath/verbs/verbs_port.h"
 
 namespace weft::engine {
 namespace {
@@ -50,7 +52,9 @@ std::string describe(const std::vector<RdmaPort>& ports) {
     if (!text.empty()) text += ", ";
     text += port.device + ":" + std::to_string(port.number) + (port.active ? "" : " (not active)");
   }
-  return text.empty() ? "none" : text;
+  const bool all_active = std::all_of(ports.begin(), ports.end(), [](const RdmaPort& port) { return port.active; });
+  if (!all_active) text += "; to make a port active: ip link set dev INTERFACE up (RoCE), or see rdma link";
+  return text;
 }
 
 bool fits(const datapath::SocketAddress& address, AddressFamily family) {
@@ -219,6 +223,24 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
   for (DeviceState& device : *out) {
     device.segment_bytes = segment_bytes(knobs, device, *mode);
     device.train_bytes = std::max(kTrainBytes, kTrainSegments * device.segment_bytes);
+  }
+  return true;
+}
+
+bool memory_suffices(const std::vector<DeviceState>& devices, const datapath::VerbsOptions& options,
+                     std::int64_t engines, std::string* error) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
+  const datapath::Ibv* library = datapath::load_ibv(error);
+  if (library == nullptr) return false;
+  std::vector<std::unique_ptr<datapath::VerbsPort>> ports;
+  for (std::int64_t engine = 0; engine < engines; ++engine) {
+    for (const DeviceState& device : devices) {
+      for (const datapath::Place& place : device.places) {
+        ports.push_back(std::make_unique<datapath::VerbsPort>());
+        if (!ports.back()->open(library, place, options, error)) return false;
+      }
+    }
   }
   return true;
 }

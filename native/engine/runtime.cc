@@ -206,12 +206,12 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
 Status RuntimeImpl::start(std::string* error) {
   set_log_level(knobs_.log_level);
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
-  if (!choose_datapath(knobs_, &datapath_, &device_states_, error)) return Status::address_unavailable;
+  const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
+  const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
+  if (!choose_datapath(knobs_, count, &datapath_, &device_states_, error)) return Status::address_unavailable;
   if (knobs_.paths == 0) knobs_.paths = datapath_.verbs ? kPathsVerbs : kPathsUdp;
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
-  const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
-  const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
     engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));

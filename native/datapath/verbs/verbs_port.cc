@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -88,6 +89,8 @@ bool VerbsPort::open_device(std::string* error) {
   } else {
     context = ibv->open_device(wanted);
     if (context == nullptr) {
+      // libibverbs looks elsewhere when its first try is refused, and then says that there is nothing.
+      static_cast<void>(::access((std::string("/dev/infiniband/") + wanted->dev_name).c_str(), R_OK | W_OK));
       *error = system_says("RDMA device " + place.rdma_device + " cannot be opened") +
                (errno == EACCES || errno == EPERM ? "; give this user /dev/infiniband/uverbs* (group rdma)" : "");
     }
