@@ -93,7 +93,7 @@ endef
 
 GUEST := $(PY) -m tests.rdma.guest
 
-test-rdma: build ## RDMA over Soft-RoCE in a QEMU guest (RDMA_LONG=1: 10^4 messages a case, hours)
+test-rdma: build ## RDMA over Soft-RoCE in a QEMU guest (RDMA_LONG=1: 10^4 messages a case as well, hours)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(GUEST) deps
 	@$(GUEST) run --timeout $(if $(RDMA_LONG),36000,3600) -- $(PY) -m pytest -s -p no:cacheprovider tests/rdma
