@@ -1,14 +1,12 @@
 """Decides that the transport keeps its word over real queue pairs: whole messages whatever is lost.
 
-Runs in the guest only (tests/rdma/README.md). RDMA_LONG=1 makes it the long part: 10^4 messages of
-up to 4 MB in each case.
+Never takes minutes: test_long.py does. Runs in the guest only (tests/rdma/README.md).
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,15 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
-from tests.rdma.conftest import Netem
+from tests.rdma.conftest import Netem, dropped_packets
 from tests.rdma.transfer import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = os.environ.get("RDMA_LONG") == "1"
-MESSAGES = 10_000 if LONG else 120
-MOST_BYTES = 4 << 20 if LONG else 128 << 10
-PATIENCE_S = 3_000 if LONG else 120
+MESSAGES = 120
+MOST_BYTES = 128 << 10
+# Enough that chance decides little: some 2,000 segments, of which 20 are lost in a hundred.
+LOSSY_MESSAGES, LOSSY_MOST_BYTES = 240, 512 << 10
+PATIENCE_S = 120
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
@@ -39,10 +38,16 @@ def test_verbs__messages_arrive_whole(mode: str) -> None:
 @pytest.mark.parametrize("loss", ["1%", "5%"])
 def test_verbs__loss_is_repaired(netem: Netem, mode: str, loss: str) -> None:
     netem("loss", loss)
-    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
+    found = exchange(mode, LOSSY_MESSAGES, LOSSY_MOST_BYTES, timeout_s=PATIENCE_S)
+    dropped = dropped_packets("vb")
+    print(
+        f"{mode} {loss}: {found.mbytes_per_s:.1f} MB/s, of {found.sent} segments {found.resent}"
+        f" resent, {found.lost} lost; netem dropped {dropped}"
+    )
     assert found.wrong == 0
-    assert found.resent > 0
-    print(f"{mode} {loss}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
+    # netem also drops probes and the like; what else the host drops would make it the smaller one.
+    assert 0 < found.lost <= dropped
+    assert found.lost <= found.resent <= found.resends_allowed(found.lost)
 
 
 def test_verbs__rc_under_loss_is_the_nic_s_business(netem: Netem) -> None:
@@ -84,34 +89,3 @@ def test_plugin__over_queue_pairs(version: str) -> None:
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]
     subprocess.run([*map(str, words)], env=clean, check=True, timeout=PATIENCE_S)
-
-
-def refusal(**knobs: str) -> str:
-    """What opening an endpoint says."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    program = "from transport import Endpoint; Endpoint().close()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=clean | {"WEFT_DATAPATH": "verbs"} | knobs,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
-
-
-@pytest.mark.parametrize(
-    ("knobs", "words"),
-    [
-        ({"WEFT_RDMA_DEVICES": "mlx5_9"}, ["mlx5_9", "there is rxea:1, rxeb:1"]),
-        ({"WEFT_RDMA_DEVICES": "rxea:1@77"}, ["rxea:1 has no GID 77"]),
-        ({"WEFT_RDMA_DEVICES": "rxea:x"}, ["device:port@gid"]),
-        ({"WEFT_RDMA_DEVICES": "rxea", "WEFT_FAMILY": "ipv6"}, ["no address"]),
-    ],
-)
-def test_refusals__say_what_to_do(knobs: dict[str, str], words: list[str]) -> None:
-    said = refusal(**knobs)
-    for word in words:
-        assert word in said
