@@ -88,7 +88,7 @@ def serve(count: int, most: int, seed: int) -> None:
     places = [address(buffer) for buffer in memory]
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
-        with listener.accept(timeout_s=60) as connection:
+        with listener.accept(timeout_s=300) as connection:
             # Registered: with WEFT_RDMA_PLACEMENT=direct the NIC writes here itself.
             known = [endpoint.register(buffer) for buffer in memory]
             waiting = deque(map(connection.irecv_into, memory, known))
