@@ -26,8 +26,8 @@ from tests.rdma.transfer import exchange
 MESSAGES = int(os.environ.get("RDMA_MESSAGES", "10000"))
 MOST_BYTES = 4 << 20
 RESULTS = Path(os.environ["RDMA_GUEST_SHARE"]) / "long.jsonl"
-# Slower than any run was: 0.5 MB/s at the mean of 263 KB.
-PATIENCE_S = 60 + MESSAGES * 0.5
+# Far slower than any run was. What hangs the ends notice: no message for 300 s is an error there.
+PATIENCE_S = 600 + MESSAGES
 
 MIXED = "delay 2ms 1ms reorder 25% 50% duplicate 2% loss 0.5%"
 CASES = {
