@@ -82,11 +82,25 @@ def test_verbs__long_segments_are_cut_by_the_nic() -> None:
     assert found.wrong == 0
 
 
+@pytest.mark.parametrize("mode", ["uc", "rc"])
+def test_verbs__direct__late_writes_change_nothing(netem: Netem, mode: str) -> None:
+    network = ["delay", "2ms", "1ms", "reorder", "25%", "50%", "duplicate", "2%", "loss", "1%"]
+    netem(*(network if mode == "uc" else ["loss", "1%"]))
+    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA_PLACEMENT="direct")
+    assert found.wrong == 0
+    engine = found.sender["engine"]
+    assert engine["payload_written_bytes"] > 0
+    assert engine["payload_copied_bytes"] == 0
+    print(f"{mode} direct: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
+
+
+@pytest.mark.parametrize("placement", ["slots", "direct"])
 @pytest.mark.parametrize("version", ["8", "12"])
-def test_plugin__over_queue_pairs(version: str) -> None:
+def test_plugin__over_queue_pairs(version: str, placement: str) -> None:
     tree = ROOT / "build" / "release"
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
+    clean |= {"WEFT_RDMA_PLACEMENT": placement}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]
     # 160 MB go both ways: minutes where the host is busy.
     subprocess.run([*map(str, words)], env=clean, check=True, timeout=5 * PATIENCE_S)
