@@ -63,17 +63,17 @@ def test_long(netem: Netem, case: str) -> None:
         note(line | {"seconds": time.monotonic() - begun_s, "hung": 1, "error": str(error)[:200]})
         raise
     dropped = {end: dropped_packets(end) for end in ("vb", "va")} if network else {}
+    # Of what netem doubles the receiver cannot say whose copy it was: there netem's own count.
+    lost = dropped["vb"] if network == MIXED else found.lost
     engine = found.sender["engine"]
     note(
         line
         | {"bytes": found.receiver["bytes"], "seconds": round(found.receiver["seconds"], 1)}
         | {"mb_per_s": round(found.mbytes_per_s, 2), "segments": found.sent}
-        | {"resent": found.resent, "lost": found.lost, "netem_dropped": dropped}
+        | {"resent": found.resent, "lost": lost, "netem_dropped": dropped}
         | {"duplicates": found.duplicates, "send_errors": engine["host_drops"]}
         | {"paths_broken": engine["paths_broken"], "corrupt": found.wrong, "hung": 0}
     )
     assert found.wrong == 0
     if mode != "rc":  # whose lost packets the device sends again: what we resend there is our haste
-        # Of what netem doubles the receiver cannot say whose copy it was: there netem's own count.
-        lost = dropped["vb"] if network == MIXED else found.lost
         assert found.resent <= found.resends_allowed(lost)
