@@ -38,7 +38,7 @@ TEST(knobs__a_value_out_of_range_names_knob_value_and_range) {
   std::string error;
   CHECK_EQUAL(set_knob(&knobs, "paths", "257", &error), Status::invalid_argument);
   CHECK_EQUAL(knobs.paths, 0);
-  CHECK_EQUAL(error, "WEFT_PATHS=257: out of range; it takes 1..256");
+  CHECK_EQUAL(error, "WEFT_PATHS=257: out of range; it takes 0 or 1..256");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "100", &error), Status::invalid_argument);
   CHECK_EQUAL(error, "WEFT_SEGMENT_BYTES=100: out of range; it takes 0 or 576..65472");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "0", &error), Status::ok);

@@ -54,6 +54,7 @@ class VerbsDatapath final : public Datapath {
     QueuePair* pair = nullptr;  // own, or (UD) the device's
     ibv_ah* address = nullptr;  // UD
     FarQp far;
+    ibv_mtu mtu = IBV_MTU_1024;    // the smaller of both ends'
     std::uint32_t generation = 0;  // of its packet numbers: grows each time it is mended
     std::uint32_t writes = 0;      // written segments so far
     bool broken = false;
@@ -136,6 +137,7 @@ class VerbsDatapath final : public Datapath {
   void mend_due();
   void mend(std::int64_t now_ns, Link* to, Path* path, Mending* mending);
   bool rejoin(Path* path);
+  bool join(Path* path, std::string* error);
   void on_mended(Path* path);
   void say(Link* link, std::uint8_t kind, std::uint8_t path, std::uint32_t generation);
   bool on_mend_word(const std::uint8_t* at, std::size_t bytes);

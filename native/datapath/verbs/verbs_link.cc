@@ -166,9 +166,16 @@ std::string VerbsDatapath::words_of(const Link& link) const {
   return encode(kind(), words);
 }
 
+// Each path has the MTU that was agreed with its peer: a port serves several.
+bool VerbsDatapath::join(Path* path, std::string* error) {
+  QpTraits traits = path->port->traits;
+  if (options_.mode != VerbsMode::ud) traits.mtu = path->mtu;
+  return path->pair->join(traits, path->far, path->generation << 16, error);
+}
+
 bool VerbsDatapath::join_path(Link* link, std::size_t index, std::string* error) {
   Path& path = link->paths[index];
-  if (options_.mode != VerbsMode::ud) return path.own.join(path.port->traits, path.far, path.generation << 16, error);
+  if (options_.mode != VerbsMode::ud) return join(&path, error);
   if (path.address == nullptr) path.address = path.port->make_address(path.far);
   if (path.address == nullptr) *error = std::string("no address handle to the peer: ") + std::strerror(errno);
   return path.address != nullptr;
@@ -207,7 +214,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
     path.far.lid = place.lid;
     // Both ends of a path send from ports of their own: routes there and back need not agree.
     if (options_.spread_source_ports) path.far.flow_label = static_cast<std::uint32_t>((i + 1) * 0x9E3779B1u >> 12);
-    path.port->traits.mtu = mtu_of(std::min(mtu_bytes, path.port->mtu_bytes));
+    path.mtu = mtu_of(std::min(mtu_bytes, path.port->mtu_bytes));
     if (!join_path(ours, i, error)) return false;
   }
   for (std::size_t i = 0; i < ours->ports.size(); ++i) {

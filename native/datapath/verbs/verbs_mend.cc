@@ -76,7 +76,7 @@ bool VerbsDatapath::rejoin(Path* path) {
   const auto landed = path->port->landed.find(path->pair->number());
   if (landed != path->port->landed.end()) landed->second.fresh = false;
   std::string unused;
-  return path->pair->join(path->port->traits, path->far, path->generation << 16, &unused);
+  return join(path, &unused);
 }
 
 void VerbsDatapath::mend_due() {
