@@ -182,7 +182,7 @@ class Endpoint:
         self._devices = tuple(runtime.devices())
         self._summary = runtime.summary()
         self._reactor = Reactor(runtime.event_descriptor, pump)
-        self._children: weakref.WeakSet[Connection | Listener] = weakref.WeakSet()
+        self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
         _open_endpoints.add(self)
 
     @property
@@ -280,7 +280,9 @@ class Endpoint:
         Give the result to isend and irecv_into along with parts of the buffer. It stays held until
         the Memory is closed. A second registration of the same buffer costs next to nothing.
         """
-        return Memory(self._runtime.register_memory(native.Buffer(buf, "buf", True)))
+        made = Memory(self._runtime.register_memory(native.Buffer(buf, "buf", True)))
+        self._children.add(made)
+        return made
 
     @property
     def connections(self) -> list[Connection]:

@@ -93,6 +93,7 @@ class RegisteredMemory {
     }
   }
   std::uint32_t id() const { return id_; }
+  const Home* home() const { return home_.get(); }
   const Buffer& buffer() const { return *buffer_; }
   bool holds(const Buffer& part) const {
     const auto from = reinterpret_cast<std::uintptr_t>(buffer_->data());
@@ -192,14 +193,20 @@ class BoundConnection {
   py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive) {
     if (connection_ == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
     if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
+    if (memory != nullptr && memory->home() != home_.get()) {
+      throw py::value_error("memory: it was registered with another endpoint");
+    }
     Lane& lane = lanes_[receive ? 1 : 0];
     reap(&lane);
+    // Letting go of registered memory lets others run: the connection may have been closed meanwhile.
+    const std::shared_ptr<engine::Connection> connection = connection_;
+    if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
     engine::Request* request = nullptr;
     const std::uint32_t id = memory == nullptr ? 0 : memory->id();
-    const Status status = receive ? connection_->post_receive(buffer->data(), buffer->bytes(), id, &request)
-                                  : connection_->post_send(buffer->data(), buffer->bytes(), id, &request);
+    const Status status = receive ? connection->post_receive(buffer->data(), buffer->bytes(), id, &request)
+                                  : connection->post_send(buffer->data(), buffer->bytes(), id, &request);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
-    lane.push_back(std::make_shared<Posted>(home_, connection_, buffer, memory, request));
+    lane.push_back(std::make_shared<Posted>(home_, connection, buffer, memory, request));
     return py::make_tuple(code(status), lane.back());
   }
 
@@ -222,11 +229,12 @@ class BoundConnection {
       const py::gil_scoped_release others_run;
       connection->close();
     }
-    for (Lane& lane : lanes_) {
+    Lane gone[2];
+    for (int i : {0, 1}) gone[i].swap(lanes_[i]);
+    const std::shared_ptr<Home> home = std::move(home_);
+    for (Lane& lane : gone) {
       for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
-      lane.clear();
     }
-    home_.reset();
   }
 
   // Shared, so that close() in another thread takes nothing away under a call.
@@ -238,7 +246,12 @@ class BoundConnection {
 
  private:
   static void reap(Lane* lane) {
-    while (!lane->empty() && lane->front()->settled()) lane->pop_front();
+    while (!lane->empty() && lane->front()->done()) {
+      const std::shared_ptr<Posted> first = std::move(lane->front());
+      lane->pop_front();
+      // Somebody waits for it yet: who does holds it.
+      static_cast<void>(first->settled());
+    }
   }
 
   std::shared_ptr<Home> home_;

@@ -131,7 +131,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
 
 // A train's datagrams all have the size of the first; one shorter datagram may end it (UDP_SEGMENT's rule).
 bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
-                             TxBurst* out) noexcept {
+                             u32 remote_key, TxBurst* out) noexcept {
   wire::Common common;
   common.token = remote_token_;
   common.flow = remote_flow_;
@@ -151,7 +151,7 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u
   const std::size_t index = out->count++;
   wire::encode_data(out->headers + index * wire::kDataBytes, common, data);
   Payload& place = out->payload[index];
-  place = {payload, payload_bytes, message.memory, message.remote_key, message.remote_address + offset_bytes};
+  place = {payload, payload_bytes, message.memory, remote_key, message.remote_address + offset_bytes};
   const u32 datagram_bytes = static_cast<u32>(wire::kDataBytes) + payload_bytes;
   if (index == 0) out->datagram_bytes = datagram_bytes;
   return datagram_bytes == out->datagram_bytes && out->count < kMaxBurstSegments &&
@@ -175,8 +175,10 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++counters_.segments_resent;
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
-    if (!add_segment(sent_ns, seq, queue_.at(segment.message_slot), segment.offset_bytes, segment.payload_bytes, out))
-      return;
+    // Without the window: a copy that proves needless must not be a late write, and one whose window is gone must
+    // arrive.
+    const SendMessage& message = queue_.at(segment.message_slot);
+    if (!add_segment(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, 0, out)) return;
   }
 }
 
@@ -201,7 +203,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       message.remote_key = receive.key;
       message.remote_address = receive.address;
     }
-    const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, out);
+    const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, message.remote_key, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;
     const SendMessage& next = queue_.next();

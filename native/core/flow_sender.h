@@ -80,7 +80,7 @@ class FlowSender {
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
-                   TxBurst* out) noexcept;
+                   u32 remote_key, TxBurst* out) noexcept;
   void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
   bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
   void acknowledge(u64 seq, Acked* acked) noexcept;

@@ -82,6 +82,8 @@ class Datapath {
   virtual bool add_memory(const Memory&, std::string*) { return false; }
   // When it returns nothing reads or writes there for us any more.
   virtual void remove_memory(std::uint32_t) noexcept {}
+  // When it returns nothing reads registered memory any more for what was sent to this peer so far.
+  virtual void settle(std::uint32_t) noexcept {}
   // The key of a window onto [data, data + bytes) of a registered memory, for one message of `peer`; 0: none.
   virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }
   // When it returns nothing is written there through it any more.

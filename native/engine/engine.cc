@@ -234,6 +234,8 @@ void Engine::do_abort(const Urgent& urgent) noexcept {
   if (let_go_[urgent.flow]) return;
   let_go_[urgent.flow] = true;
   close_windows_of(urgent.flow);
+  // A request of a NIC that reads a buffer later would send what its owner puts there next, under a header that holds.
+  if (const core::Flow* flow = stack_.flow(urgent.flow)) datapath_->settle(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[urgent.flow];
   if (closed_[urgent.flow]) release(urgent.flow);
   keep->on_flow_let_go();

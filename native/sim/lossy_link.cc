@@ -45,6 +45,11 @@ void LossyLink::send(i64 now_ns, int from, const core::TxBurst& burst) {
   }
 }
 
+void LossyLink::settle(int from) {
+  for (const std::unique_ptr<Arrival>& arrival : queue_) arrival->settled = arrival->settled || arrival->to != from;
+  if (kept_ != nullptr) kept_->settled = kept_->settled || kept_->to != from;
+}
+
 void LossyLink::offer(i64 now_ns, int from, u8 path, const u8* header, std::size_t header_bytes,
                       core::Payload payload) {
   ++counters_.sent;

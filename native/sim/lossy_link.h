@@ -49,6 +49,7 @@ struct Arrival {
   u8 path = 0;
   bool congestion_experienced = false;
   bool corrupted = false;
+  bool settled = false;  // its payload was read before its buffer was given back
   std::vector<u8> header;
   std::vector<u8> payload;
   core::Payload source;  // of the segment: where it was sent from, and where it is to be written to
@@ -59,6 +60,8 @@ class LossyLink {
   LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages);
 
   void send(i64 now_ns, int from, const core::TxBurst& burst);
+  // What `from` has sent so far is not read from its buffers any more.
+  void settle(int from);
   i64 next_ns() const noexcept { return queue_.empty() ? core::kNever : queue_.front()->at_ns; }
   // The next arrival that is due, or null.
   std::unique_ptr<Arrival> poll(i64 now_ns);

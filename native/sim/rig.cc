@@ -192,10 +192,13 @@ void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
   side.windows.clear();
+  // Engines let go of a buffer once no NIC reads it any more: what is under way was read before.
+  link_.settle(end);
   if (side.first_failure == Status::ok) side.first_failure = status;
   for (std::size_t i = 0; i < side.next_send; ++i) {
     if (side.sends[i]->send_finished) continue;
     side.sends[i]->send_finished = true;
+    std::fill(side.sends[i]->send_buffer.begin(), side.sends[i]->send_buffer.end(), kReused);
     --outstanding_;
     ++report_.failed;
   }
@@ -347,7 +350,7 @@ core::RxDatagram::Body Rig::write(const Arrival& arrival) {
     ++report_.writes_refused;
     return core::RxDatagram::Body::missing;
   }
-  const u8* const from = schedule_.late_reads ? arrival.source.data : arrival.payload.data();
+  const u8* const from = read_late(arrival) ? arrival.source.data : arrival.payload.data();
   std::memcpy(open->second.begin + offset, from, arrival.source.bytes);
   ++report_.writes;
   return core::RxDatagram::Body::written;
@@ -363,11 +366,11 @@ void Rig::deliver(const Arrival& arrival) {
   datagram.payload = arrival.payload.data();
   datagram.payload_bytes = static_cast<u32>(arrival.payload.size());
   datagram.congestion_experienced = arrival.congestion_experienced;
-  if (schedule_.late_reads && !arrival.corrupted && arrival.source.bytes != 0) datagram.payload = arrival.source.data;
+  if (read_late(arrival) && !arrival.corrupted && arrival.source.bytes != 0) datagram.payload = arrival.source.data;
   if (by_window) {
     datagram.body = write(arrival);
     datagram.payload = nullptr;
-    if (random_.uniform() < kHeaderLost) return;  // written, and nobody says so
+    if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;  // written, and nobody says so
   }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));
   sides_[arrival.to]->stack.on_datagram(now_ns_, datagram);

@@ -105,6 +105,7 @@ class Rig {
   bool dead(int end) const noexcept { return end == 1 && schedule_.dies_at_ns >= 0 && now_ns_ >= schedule_.dies_at_ns; }
   void deliver(const Arrival& arrival);
   core::RxDatagram::Body write(const Arrival& arrival);
+  bool read_late(const Arrival& arrival) const noexcept { return schedule_.late_reads && !arrival.settled; }
   bool settled() const noexcept;  // nothing is left but time
   void check_burst(int end);
   void violate(const char* invariant, const std::string& what);

@@ -41,6 +41,8 @@ CASES = {
     "rc_0": "",
     "uc_mixed": MIXED,
     "ud_mixed": MIXED,
+    "uc_direct": "loss 1%",
+    "rc_direct": "loss 1%",
 }
 
 
@@ -56,9 +58,13 @@ def test_long(netem: Netem, case: str) -> None:
     if network:
         netem(*network.split())
     begun_s = time.monotonic()
-    line: dict[str, Any] = {"mode": mode, "network": network, "messages": MESSAGES}
+    placement = "direct" if case.endswith("direct") else "slots"
+    line: dict[str, Any] = {"mode": mode, "placement": placement, "network": network}
+    line["messages"] = MESSAGES
     try:
-        found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
+        found = exchange(
+            mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA_PLACEMENT=placement
+        )
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         note(line | {"seconds": time.monotonic() - begun_s, "hung": 1, "error": str(error)[:200]})
         raise

@@ -34,6 +34,7 @@ class VerbsDatapath final : public Datapath {
   bool registers_memory() const noexcept override { return true; }
   bool add_memory(const Memory& memory, std::string* error) override;
   void remove_memory(std::uint32_t id) noexcept override;
+  void settle(std::uint32_t peer) noexcept override;
   std::uint32_t open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
                             std::uint64_t bytes) noexcept override;
   void close_window(std::uint32_t key) noexcept override;
@@ -115,7 +116,7 @@ class VerbsDatapath final : public Datapath {
     Path* path;  // null: not a path's
   };
   bool send(const Way& way, const wire::TxBurst& burst);
-  bool send_on_path(std::uint32_t peer, Link* link, const wire::TxBurst& burst);
+  bool send_on_path(Link* link, const wire::TxBurst& burst);
   Record* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
   void give_back(Record* record) noexcept;
   void give_back_of(const QueuePair* pair) noexcept;
@@ -128,8 +129,9 @@ class VerbsDatapath final : public Datapath {
   static wire::RxDatagram written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept;
   // verbs_memory.cc
   ibv_mr* region_of(Registered* memory, VerbsPort* port, std::string* error);
-  ibv_mr* region_of(std::uint32_t memory, VerbsPort* port);
-  void drain(VerbsPort* port, std::uint32_t memory) noexcept;
+  ibv_mr* region_or_null(std::uint32_t memory, VerbsPort* port) noexcept;
+  template <class Chosen>
+  void drain(const Chosen& chosen) noexcept;
   // verbs_mend.cc
   template <class Change>
   void change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index, const Change& change);

@@ -102,6 +102,8 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
     return nullptr;
   }
   port->index = static_cast<std::uint32_t>(ports_.size());
+  // What is registered already is made known now, and not while it is sent from.
+  for (auto& [id, memory] : memories_) static_cast<void>(region_of(&memory, port.get(), nullptr));
   ports_.push_back(std::move(port));
   return ports_.back().get();
 }

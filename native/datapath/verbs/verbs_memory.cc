@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "native/datapath/verbs/verbs_clock.h"
 #include "native/datapath/verbs/verbs_datapath.h"
@@ -58,19 +59,28 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   return nullptr;
 }
 
-ibv_mr* VerbsDatapath::region_of(std::uint32_t memory, VerbsPort* port) {
+ibv_mr* VerbsDatapath::region_or_null(std::uint32_t memory, VerbsPort* port) noexcept {
   if (memory == 0) return nullptr;
   const auto found = memories_.find(memory);
-  return found == memories_.end() ? nullptr : region_of(&found->second, port, nullptr);
+  if (found == memories_.end()) return nullptr;
+  try {
+    return region_of(&found->second, port, nullptr);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
-// Whatever was posted before must be done: a NIC that reads memory which is gone is the caller's crash.
-void VerbsDatapath::drain(VerbsPort* port, std::uint32_t memory) noexcept {
+// Whatever was posted before must be done: a NIC that reads memory which is gone, or is used anew, sends wrong bytes.
+template <class Chosen>
+void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   const auto reads_it = [&](const Record& record) {
-    return record.pair != nullptr && record.port == port && (record.memory == memory || record.memory == kSeveral);
+    return record.pair != nullptr && record.memory != 0 && chosen(record);
   };
   const auto under_way = [&] { return std::any_of(records_.begin(), records_.end(), reads_it); };
-  for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) reap(port);
+  if (!under_way()) return;
+  for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) {
+    for (std::size_t i = 0; i < ports_.size(); ++i) reap(ports_[i].get());
+  }
   // A request that does not end goes with its queue pair, which is mended.
   for (Record& record : records_) {
     if (!reads_it(record)) continue;
@@ -82,14 +92,20 @@ void VerbsDatapath::drain(VerbsPort* port, std::uint32_t memory) noexcept {
   }
 }
 
+void VerbsDatapath::settle(std::uint32_t peer) noexcept {
+  drain([peer](const Record& record) { return record.peer == peer; });
+}
+
 void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
   const auto found = memories_.find(id);
   if (found == memories_.end()) return;
+  drain([id](const Record& record) { return record.memory == id || record.memory == kSeveral; });
   for (const auto& port : ports_) {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];
     if (region.region == nullptr) continue;
-    drain(port.get(), id);
+    // Of receives that proved shorter than their buffers: nothing was sent through these, and nothing will be.
+    port->windows.close_onto(region.region);
     static_cast<void>(ibv_->dereg_mr(region.region));
   }
   if (found->second.memory.dmabuf >= 0) ::close(found->second.memory.dmabuf);
@@ -105,12 +121,15 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   for (const VerbsPort* each : from->ports) {
     if (each != port) return 0;
   }
-  ibv_mr* region = region_of(memory, port);
+  ibv_mr* region = region_or_null(memory, port);
   if (region == nullptr) return 0;
   const std::uint32_t key = port->windows.open(region, data, bytes);
   if (key == 0) return 0;
   // Keys are a device's own: two devices may have the same, and one of them goes without.
-  if (window_ports_.try_emplace(key, port).second) return key;
+  try {
+    if (window_ports_.try_emplace(key, port).second) return key;
+  } catch (const std::bad_alloc&) {  // and so does this message
+  }
   port->windows.close(key);
   return 0;
 }

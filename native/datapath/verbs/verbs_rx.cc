@@ -82,13 +82,16 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
   const int got = poll(port->control_cq, &port->stashed_control, port->stash_control, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
-    if (done[i].wr_id >= port->control_slots.count() || done[i].byte_len > port->control_slots.slot_bytes()) {
+    // Of a completion that failed only its name is said.
+    const bool arrived = done[i].status == IBV_WC_SUCCESS;
+    if (done[i].wr_id >= port->control_slots.count() ||
+        (arrived && done[i].byte_len > port->control_slots.slot_bytes())) {
       ++counters_.foreign;
       continue;
     }
     const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
     slots[used++] = slot;
-    if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= kGrhBytes) continue;
+    if (!arrived || done[i].byte_len <= kGrhBytes) continue;
     const std::uint8_t* at = port->control_slots.at(slot) + kGrhBytes;
     const std::size_t bytes = done[i].byte_len - kGrhBytes;
     if (on_mend_word(at, bytes)) continue;
@@ -106,8 +109,10 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
   const int got = poll(port->data_cq, &port->stashed, port->stash_data, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
-    const bool is_write = done[i].status == IBV_WC_SUCCESS && done[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-    if (done[i].wr_id >= port->data_slots.count() || (!is_write && done[i].byte_len > port->data_slots.slot_bytes())) {
+    const bool arrived = done[i].status == IBV_WC_SUCCESS;
+    const bool is_write = arrived && done[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+    if (done[i].wr_id >= port->data_slots.count() ||
+        (arrived && !is_write && done[i].byte_len > port->data_slots.slot_bytes())) {
       ++counters_.foreign;
       continue;
     }
@@ -117,10 +122,11 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
       on_write(port, done[i]);
       continue;
     }
-    if (done[i].status != IBV_WC_SUCCESS || done[i].byte_len <= before) continue;
+    if (!arrived || done[i].byte_len <= before) continue;
     const std::uint8_t* const at = port->data_slots.at(slot) + before;
     const bool by_write = (done[i].wc_flags & IBV_WC_WITH_IMM) != 0;
-    pass(by_write ? written(port, done[i], at) : wire::datagram_at(at, done[i].byte_len - before, false), sink);
+    pass(by_write && before == 0 ? written(port, done[i], at) : wire::datagram_at(at, done[i].byte_len - before, false),
+         sink);
     ++seen;
   }
   if (used != 0) port->repost_data(slots, used);

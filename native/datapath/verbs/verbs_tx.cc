@@ -39,7 +39,7 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
     if (to == nullptr || to->controls.empty() || burst.path >= to->paths.size()) continue;
     bool sent = false;
     if (takes_its_path(burst)) {
-      sent = send_on_path(burst.peer, to, burst);
+      sent = send_on_path(to, burst);
     } else {
       const Control& control = to->controls[burst.path % to->controls.size()];
       sent = !control.port->down &&
@@ -49,15 +49,13 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
   }
 }
 
-bool VerbsDatapath::send_on_path(std::uint32_t peer, Link* to, const wire::TxBurst& burst) {
+bool VerbsDatapath::send_on_path(Link* to, const wire::TxBurst& burst) {
   Path& path = to->paths[burst.path];
   if (path.broken || path.port->down) return false;
   if (options_.fault_qp_error > 0 && uniform(&random_) < options_.fault_qp_error) {
     static_cast<void>(path.pair->to_error());
   }
   if (send({path.port, path.pair, path.address, path.far.number, &path}, burst)) return true;
-  // Full is no fault; anything else the provider will not take is.
-  if (path.pair->sends_under_way == 0) on_broken(peer, burst.path);
   return false;
 }
 
@@ -145,7 +143,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
       continue;
     }
     if (payload.memory != memory) {
-      region = region_of(memory = payload.memory, port);
+      region = region_or_null(memory = payload.memory, port);
       if (region != nullptr) record->memory = record->memory == 0 ? memory : kSeveral;
     }
     std::uint8_t* const slot = port->send_slots.at(record->slots[i]);
@@ -183,8 +181,15 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   ibv_send_wr* bad = nullptr;
   ++counters_.calls;
   if (ibv_post_send(way.pair->get(), requests, &bad) == 0) return true;
-  // Those before the bad one are under way without a signal: the queue pair is mended, which flushes them.
-  give_back(record);
+  // Those before the bad one are under way without a signal, and read what the record holds until a reset.
+  if (way.path == nullptr) {
+    give_back(record);
+    port->down = true;
+    return false;
+  }
+  if (way.pair->to_reset()) give_back(record);
+  if (way.pair->sends_under_way != 0) give_back_of(way.pair);
+  on_broken(burst.peer, burst.path);
   return false;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "native/datapath/verbs/verbs_clock.h"
 
@@ -12,6 +13,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr int kAnswers = 16;
+constexpr std::size_t kIdleMax = 1024;
 constexpr std::uint32_t kBindings = 16;
 constexpr std::int64_t kAnswerNsMax = 100'000'000;  // a NIC takes a microsecond or two, an emulated host milliseconds
 
@@ -27,18 +29,19 @@ bool WindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const
   plan.pd = pd;
   plan.send_cq = plan.receive_cq = answers_;
   plan.sends = kBindings;
-  FarQp itself;
-  itself.gid = gid;
-  itself.lid = lid;
+  traits_ = traits;
+  itself_.gid = gid;
+  itself_.lid = lid;
   bool made = answers_ != nullptr && keeper_.make(ibv, plan, error);
-  itself.number = keeper_.number();
-  made = made && keeper_.join(traits, itself, 0, error);
+  itself_.number = keeper_.number();
+  made = made && keeper_.join(traits_, itself_, 0, error);
   ibv_mw* first = made ? ibv_alloc_mw(pd, IBV_MW_TYPE_1) : nullptr;
   if (first == nullptr) {
     if (error->empty()) *error = std::string("memory windows cannot be had: ") + std::strerror(errno);
     shut();
     return false;
   }
+  idle_.reserve(kIdleMax);
   idle_.push_back({first, nullptr, 0});
   return true;
 }
@@ -74,6 +77,12 @@ bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) n
   return false;
 }
 
+// After a binding that failed the keeper is in error, and would fail all that follow. Without it there are no windows.
+void WindowPool::revive() noexcept {
+  std::string unused;
+  if (!keeper_.to_reset() || !keeper_.join(traits_, itself_, 0, &unused)) keeper_.reset();
+}
+
 std::uint32_t WindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept {
   if (!started()) return 0;
   Window window;
@@ -88,11 +97,14 @@ std::uint32_t WindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t
   ++window.uses;
   const bool bound = bind(&window, data, bytes);
   const std::uint32_t key = window.window->rkey;
-  if (!bound || key == 0 || !open_.try_emplace(key, window).second) {
-    give_up(&window);
-    return 0;
+  bool kept = false;
+  try {
+    kept = bound && key != 0 && open_.try_emplace(key, window).second;
+  } catch (const std::bad_alloc&) {
   }
-  return key;
+  if (!kept) give_up(&window);
+  if (!bound) revive();
+  return kept ? key : 0;
 }
 
 void WindowPool::close(std::uint32_t key) noexcept {
@@ -100,12 +112,22 @@ void WindowPool::close(std::uint32_t key) noexcept {
   if (found == open_.end()) return;
   Window window = found->second;
   open_.erase(found);
-  const bool closed = bind(&window, nullptr, 0);
+  const bool closed = started() && bind(&window, nullptr, 0);
   window.region = nullptr;
-  if (closed && window.uses < kUsesMax) {
+  if (closed && window.uses < kUsesMax && idle_.size() < idle_.capacity()) {
     idle_.push_back(window);
   } else {
     give_up(&window);
+  }
+  if (!closed && started()) revive();
+}
+
+void WindowPool::close_onto(const ibv_mr* region) noexcept {
+  for (auto window = open_.begin(); window != open_.end();) {
+    const std::uint32_t key = window->first;
+    const bool onto = window->second.region == region;
+    ++window;
+    if (onto) close(key);
   }
 }
 

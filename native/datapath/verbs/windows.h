@@ -33,6 +33,8 @@ class WindowPool {
   std::uint32_t open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept;
   // When it returns the key is dead. Unknown keys are ignored.
   void close(std::uint32_t key) noexcept;
+  // Those onto `region` that are open.
+  void close_onto(const ibv_mr* region) noexcept;
   std::size_t count_open() const noexcept { return open_.size(); }
 
  private:
@@ -43,10 +45,13 @@ class WindowPool {
   };
   bool bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept;
   void give_up(Window* window) noexcept;
+  void revive() noexcept;
 
   const Ibv* ibv_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_cq* answers_ = nullptr;
+  QpTraits traits_;
+  FarQp itself_;
   QueuePair keeper_;  // joined with itself; carries nothing but bindings
   std::vector<Window> idle_;
   std::unordered_map<std::uint32_t, Window> open_;  // by key
