@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from transport import native
+from transport.closing import AsyncCloses
 from transport.errors import (
     OK,
     TIMED_OUT,
@@ -148,7 +148,7 @@ class Handle:
         return True
 
 
-class Connection:
+class Connection(AsyncCloses):
     """A reliable, ordered channel of messages to one peer, both ways.
 
     Messages match in order: the n-th send of one end fills the n-th receive of the other. A
@@ -316,28 +316,6 @@ class Connection:
                     handle._part = None
                 lane.clear()
         self._reactor.poke()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Connection {self._peer_address}{' closed' if self._closed else ''}>"

@@ -11,10 +11,9 @@ import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Self
 
 from transport import native
+from transport.closing import AsyncCloses
 from transport.connection import Buffer, Connection, deadline, pump
 from transport.errors import (
     OK,
@@ -64,7 +63,7 @@ def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
     return True
 
 
-class Listener:
+class Listener(AsyncCloses):
     """Waits for peers, which reach it by its handle (sent by any means) or by address and port."""
 
     def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
@@ -121,28 +120,6 @@ class Listener:
         self._native = None
         self._endpoint._reactor.poke()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Listener port {self._port}{' closed' if self.closed else ''}>"
 
@@ -160,7 +137,7 @@ class Listener:
         return True
 
 
-class Endpoint:
+class Endpoint(AsyncCloses):
     """The engines of this process and what they serve.
 
     Keyword arguments are knobs by their field name (`weft knobs` lists them); they override the
@@ -324,28 +301,6 @@ class Endpoint:
         self._native.close()
         self._native = None
         _open_endpoints.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<Endpoint closed>" if self.closed else f"<Endpoint {self._summary}>"

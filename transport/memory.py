@@ -5,16 +5,16 @@ Owns no byte: the buffer is the caller's, and stays held while it is registered.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from transport import native
+from transport.closing import Closes
 
 if TYPE_CHECKING:
     from transport.connection import Buffer
 
 
-class Memory:
+class Memory(Closes):
     """A buffer that Endpoint.register() told the engines of; give it along with its parts.
 
     Over queue pairs a registered part is sent without a copy and, with
@@ -54,33 +54,24 @@ class Memory:
         """Takes the registration back, once the requests that use it are done. Idempotent."""
         self._native = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self.closed else "in use" if self.used else "of no use here"
         return f"<Memory {self.nbytes} bytes, {state}>"
 
 
-def part_of(memory: Memory | None, buffer: Buffer, argument: str, writable: bool) -> Part:
-    """The buffer and, where it lies in registered memory, its registration."""
-    part = native.Buffer(buffer, argument, writable)
-    return Part(part, None if memory is None else memory.of(part))
-
-
-class Part:
+class Part(NamedTuple):
     """A buffer on its way, with its registration."""
 
-    __slots__ = ("buffer", "memory")
+    buffer: native.Buffer
+    memory: native.Memory | None
 
-    def __init__(self, buffer: native.Buffer, memory: native.Memory | None) -> None:
-        self.buffer = buffer
-        self.memory = memory
+
+def part_of(memory: object, buffer: Buffer, argument: str, writable: bool) -> Part:
+    """The buffer and, where `memory` is the Memory it lies in, its registration; None: none."""
+    part = native.Buffer(buffer, argument, writable)
+    if memory is None:
+        return Part(part, None)
+    if not isinstance(memory, Memory):
+        kind = type(memory).__name__
+        raise TypeError(f"memory: needs what Endpoint.register() returned, not {kind}")
+    return Part(part, memory.of(part))

@@ -62,7 +62,11 @@ def check_knobs() -> Finding:
         for row in knobs.table()
         if values[row.field] != row.default
     ]
-    return Finding("knobs", OK, ", ".join(changed) or "all at their defaults")
+    said = ", ".join(changed) or "all at their defaults"
+    if values["rdma_placement"] == "direct" and values["datapath"] == "udp":
+        remedy = "WEFT_DATAPATH=verbs, or auto: over UDP sockets direct placement changes nothing"
+        return Finding("knobs", LIMITED, said, remedy)
+    return Finding("knobs", OK, said)
 
 
 def check_interfaces() -> Finding:
