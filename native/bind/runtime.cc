@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,7 +39,7 @@ class Buffer {
     const bool contiguous = PyObject_GetBuffer(raw, &any, PyBUF_SIMPLE) == 0;
     if (contiguous) PyBuffer_Release(&any);
     PyErr_Clear();
-    throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and a receive writes into it"
+    throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and must be writable"
                                                  : ": this " + type + " is not contiguous in memory"));
   }
   Buffer(const Buffer&) = delete;
@@ -112,12 +112,11 @@ using Registered = std::shared_ptr<RegisteredMemory>;
 class Posted {
  public:
   Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<Buffer> buffer,
-         Registered memory, engine::Request* request)
+         Registered memory)
       : home_(std::move(home)),
         connection_(std::move(connection)),
         buffer_(std::move(buffer)),
-        memory_(std::move(memory)),
-        request_(request) {}
+        memory_(std::move(memory)) {}
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
   ~Posted() {
@@ -126,6 +125,7 @@ class Posted {
     new Registered(memory_);
   }
 
+  void began(engine::Request* request) { request_ = request; }
   bool done() const { return request_ == nullptr || request_->done(); }
   Status status() const { return request_ == nullptr ? status_ : request_->status(); }
   std::size_t bytes() const { return request_ == nullptr ? bytes_ : request_->bytes(); }
@@ -173,13 +173,14 @@ class Posted {
   std::shared_ptr<engine::Connection> connection_;
   std::shared_ptr<Buffer> buffer_;
   Registered memory_;  // null: the buffer is not registered
-  engine::Request* request_;
+  engine::Request* request_ = nullptr;
   int waiters_ = 0;
   Status status_ = Status::ok;
   std::size_t bytes_ = 0;
 };
 
-using Lane = std::deque<std::shared_ptr<Posted>>;
+// A list: an empty deque takes memory, which a close in the middle of a shortage must do without.
+using Lane = std::list<std::shared_ptr<Posted>>;
 
 // A connection and its requests: a request that its caller dropped is kept here until it is done.
 class BoundConnection {
@@ -201,13 +202,19 @@ class BoundConnection {
     // Letting go of registered memory lets others run: the connection may have been closed meanwhile.
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
+    // Held before it is posted: memory that ends in between must not take the buffer from under the engine.
+    const auto posted = std::make_shared<Posted>(home_, connection, buffer, memory);
+    lane.push_back(posted);
     engine::Request* request = nullptr;
     const std::uint32_t id = memory == nullptr ? 0 : memory->id();
     const Status status = receive ? connection->post_receive(buffer->data(), buffer->bytes(), id, &request)
                                   : connection->post_send(buffer->data(), buffer->bytes(), id, &request);
-    if (status != Status::ok) return py::make_tuple(code(status), nullptr);
-    lane.push_back(std::make_shared<Posted>(home_, connection, buffer, memory, request));
-    return py::make_tuple(code(status), lane.back());
+    if (status != Status::ok) {
+      lane.pop_back();
+      return py::make_tuple(code(status), nullptr);
+    }
+    posted->began(request);
+    return py::make_tuple(code(status), posted);
   }
 
   void quiesce(const Buffer& buffer) {

@@ -183,7 +183,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
       listener->descriptor = -1;
     }
   }
-  std::deque<std::shared_ptr<ConnectionCore>> unclaimed;
+  std::list<std::shared_ptr<ConnectionCore>> unclaimed;
   {
     const std::lock_guard<std::mutex> lock(listener->mutex);
     listener->closed = true;

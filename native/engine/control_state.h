@@ -2,7 +2,7 @@
 // Private to the control plane; each guards itself with its own mutex.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,7 +21,7 @@ struct ListenerState {
   Handle handle;
   PolicySet policies;  // what its connections use instead of the defaults
   std::mutex mutex;
-  std::deque<std::shared_ptr<ConnectionCore>> ready;
+  std::list<std::shared_ptr<ConnectionCore>> ready;  // a list takes no memory to be closed
   bool closed = false;
 };
 
