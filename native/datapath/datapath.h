@@ -58,6 +58,7 @@ struct DatapathCounters {
   std::int64_t payload_written_bytes = 0;  // sent to where it belongs in the peer's memory
   std::int64_t memory_by_dmabuf = 0;       // registrations
   std::int64_t memory_refused = 0;         // by a NIC: what lies there is copied
+  std::int64_t windows_refused = 0;        // receives into registered memory that got none: through slots
 };
 
 class Datapath {

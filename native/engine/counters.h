@@ -48,7 +48,9 @@ namespace weft::engine {
   X(foreign_completions, "completions that name no slot of ours")       \
   X(payload_copied_bytes, "payload that was copied into RDMA slots")    \
   X(payload_written_bytes, "payload written straight into its receive") \
+  X(memory_by_dmabuf, "registrations of GPU memory by its dma-buf")     \
   X(memory_refused, "registrations that a NIC refused: bytes copied")   \
+  X(windows_refused, "receives without a memory window: through slots") \
   X(wakeups, "times an engine woke from sleep")                         \
   X(loops, "rounds of the engines' loops")                              \
   X(events_policy_failed, "policies replaced by fixed after an error")  \

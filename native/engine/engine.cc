@@ -404,7 +404,9 @@ EngineCounters Engine::counters() const {
   counters.foreign_completions = moved.foreign;
   counters.payload_copied_bytes = moved.payload_copied_bytes;
   counters.payload_written_bytes = moved.payload_written_bytes;
+  counters.memory_by_dmabuf = moved.memory_by_dmabuf;
   counters.memory_refused = moved.memory_refused;
+  counters.windows_refused = moved.windows_refused;
   counters.wakeups = wakeups_;
   counters.loops = loops_;
   counters.events_policy_failed = stack.policies_failed;

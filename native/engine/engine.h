@@ -67,8 +67,6 @@ class Engine final : private datapath::RxSink {
   void call(const std::function<void()>& work);
 
   // Only inside call().
-  bool add_memory(const datapath::Memory& memory, std::string* error) { return datapath_->add_memory(memory, error); }
-  void remove_memory(std::uint32_t id) noexcept { datapath_->remove_memory(id); }
   core::Stack& stack() noexcept { return stack_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);

@@ -2,17 +2,25 @@
 // A refusal is no error: what is not registered is copied, and the first time the log says why.
 #include "native/engine/memory_table.h"
 
+#include <string>
+#include <utility>
+
 #include "native/engine/log.h"
 
 namespace weft::engine {
 
-std::uint32_t MemoryTable::add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset) {
-  if (data == nullptr || bytes == 0 || engines_->empty() || !engines_->front()->datapath().registers_memory()) return 0;
+Status MemoryTable::add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset, std::uint32_t* id) {
+  *id = 0;
+  if (data == nullptr || bytes == 0) return Status::ok;
+  const bool copies = dmabuf < 0;
+  const Status of_no_use = copies ? Status::ok : Status::address_unavailable;
+  if (engines_->empty() || !engines_->front()->datapath().registers_memory()) return of_no_use;
   const std::lock_guard<std::mutex> lock(mutex_);
   const Range range{reinterpret_cast<std::uintptr_t>(data), bytes};
-  if (const auto known = shared_.find(range); dmabuf < 0 && known != shared_.end()) {
+  if (const auto known = shared_.find(range); copies && known != shared_.end()) {
     ++known->second.holders;
-    return known->second.id;
+    *id = known->second.id;
+    return Status::ok;
   }
   datapath::Memory memory;
   memory.id = next_id_++;
@@ -20,25 +28,44 @@ std::uint32_t MemoryTable::add(void* data, std::size_t bytes, int dmabuf, std::u
   memory.bytes = bytes;
   memory.dmabuf = dmabuf;
   memory.dmabuf_offset = dmabuf_offset;
+  if (copies) {
+    ranges_[memory.id] = range;
+    shared_[range] = {memory.id, 1};
+  }
+  bool taken = false;
+  try {
+    taken = tell(memory);
+  } catch (...) {
+    remove_locked(memory.id);
+    throw;
+  }
+  if (!taken) {
+    remove_locked(memory.id);
+    return of_no_use;
+  }
+  *id = memory.id;
+  return Status::ok;
+}
+
+bool MemoryTable::tell(const datapath::Memory& memory) {
   for (const auto& engine : *engines_) {
     bool taken = false;
     std::string error;
-    engine->call([&] { taken = engine->add_memory(memory, &error); });
+    engine->call([&] { taken = engine->datapath().add_memory(memory, &error); });
     if (taken) continue;
-    forget(memory.id);
     if (!std::exchange(complained_, true)) log(LogLevel::warn, error + "; further refusals are only counted");
-    return 0;
+    return false;
   }
-  if (dmabuf < 0) {
-    shared_[range] = {memory.id, 1};
-    ranges_[memory.id] = range;
-  }
-  return memory.id;
+  return true;
 }
 
 void MemoryTable::remove(std::uint32_t id) {
   if (id == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
+  remove_locked(id);
+}
+
+void MemoryTable::remove_locked(std::uint32_t id) {
   if (const auto range = ranges_.find(id); range != ranges_.end()) {
     const auto entry = shared_.find(range->second);
     if (--entry->second.holders != 0) return;
@@ -49,7 +76,7 @@ void MemoryTable::remove(std::uint32_t id) {
 }
 
 void MemoryTable::forget(std::uint32_t id) {
-  for (const auto& engine : *engines_) engine->call([&] { engine->remove_memory(id); });
+  for (const auto& engine : *engines_) engine->call([&] { engine->datapath().remove_memory(id); });
 }
 
 }  // namespace weft::engine

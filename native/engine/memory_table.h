@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "native/core/status.h"
 #include "native/engine/engine.h"
 
 namespace weft::engine {
@@ -19,8 +20,9 @@ class MemoryTable {
  public:
   explicit MemoryTable(std::vector<std::unique_ptr<Engine>>* engines) : engines_(engines) {}
 
-  // 0 where no engine has a use for it. May throw bad_alloc.
-  std::uint32_t add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset);
+  // *id is 0 where no engine has a use for it: its bytes are copied, which those behind a dma-buf cannot be, so that
+  // for them it is an error. May throw bad_alloc, and has changed nothing then.
+  Status add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset, std::uint32_t* id);
   void remove(std::uint32_t id);
 
  private:
@@ -30,6 +32,8 @@ class MemoryTable {
     std::uint32_t id = 0;
     std::size_t holders = 0;
   };
+  bool tell(const datapath::Memory& memory);
+  void remove_locked(std::uint32_t id);
   void forget(std::uint32_t id);
 
   std::vector<std::unique_ptr<Engine>>* engines_;

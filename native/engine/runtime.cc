@@ -146,10 +146,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
                          std::uint32_t* id) noexcept override {
     std::string unused;
-    return guarded(&unused, [&] {
-      *id = memories_.add(data, bytes, dmabuf, dmabuf_offset);
-      return Status::ok;
-    });
+    return guarded(&unused, [&] { return memories_.add(data, bytes, dmabuf, dmabuf_offset, id); });
   }
   void deregister_memory(std::uint32_t id) noexcept override {
     std::string unused;

@@ -121,8 +121,9 @@ class Runtime {
   virtual Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
                          std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
   // Memory that is to be used again and again: datapaths that can, send from it without a copy and receive into it
-  // directly. Always works: where a datapath has no use for it, or the NIC refuses it, bytes are copied, and *id is 0.
-  // `dmabuf`: of GPU memory, or -1. Blocks until every engine knows it.
+  // directly. Where a datapath has no use for it, or the NIC refuses it, bytes are copied, and *id is 0.
+  // `dmabuf`: the descriptor of GPU memory, which no CPU can copy: address_unavailable there; -1: memory of the host.
+  // Blocks until every engine knows it.
   virtual Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
                                  std::uint32_t* id) noexcept = 0;
   // No request may be outstanding in it. When it returns no NIC touches it. 0 and ids that are gone are ignored.

@@ -120,12 +120,13 @@ u64 schedule_hash(const Schedule& schedule) noexcept {
   const auto mix = [&](u64 value) { hash = (hash ^ value) * 0x100000001B3u; };
   const auto mix_real = [&](double value) { mix(static_cast<u64>(value * 1e12)); };
   // Not the seed: two seeds that drew the same schedule count once.
-  for (const u64 value : {u64{schedule.paths}, u64{schedule.segment_bytes}, u64{schedule.stripes},
-                          u64{schedule.messages}, schedule.message_bytes_max, schedule.eager_bytes,
-                          schedule.eager_slots, static_cast<u64>(schedule.post_gap_ns_max),
-                          static_cast<u64>(schedule.window_bytes_max), static_cast<u64>(schedule.dies_at_ns),
-                          static_cast<u64>(schedule.close_at_ns), static_cast<u64>(schedule.faults.delay_ns),
-                          static_cast<u64>(schedule.faults.jitter_ns), static_cast<u64>(schedule.faults.bytes_per_s)}) {
+  for (const u64 value :
+       {u64{schedule.paths}, u64{schedule.segment_bytes}, u64{schedule.stripes}, u64{schedule.messages},
+        u64{schedule.windows}, u64{schedule.late_reads}, schedule.message_bytes_max, schedule.eager_bytes,
+        schedule.eager_slots, static_cast<u64>(schedule.post_gap_ns_max), static_cast<u64>(schedule.window_bytes_max),
+        static_cast<u64>(schedule.dies_at_ns), static_cast<u64>(schedule.close_at_ns),
+        static_cast<u64>(schedule.faults.delay_ns), static_cast<u64>(schedule.faults.jitter_ns),
+        static_cast<u64>(schedule.faults.bytes_per_s)}) {
     mix(value);
   }
   for (const double value :

@@ -2,6 +2,9 @@
 // What only a device does (packets, netem, rights) is tests/rdma's.
 #ifdef WEFT_HAS_VERBS
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 #include <random>
@@ -210,7 +213,9 @@ TEST(verbs__pairs_in_error_are_mended) {
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
     null_provider_reset({});
     Two two(mode, 0.02);
+    const std::size_t posted = null_provider_posted();
     CHECK(two.carry(30, 60'000));
+    CHECK_EQUAL(null_provider_posted(), posted);  // no slot went with the resets
     const DatapathCounters& seen = two.a().datapath.counters();
     CHECK(seen.ends_failed > 0);
     CHECK(seen.ends_mended > 0);
@@ -258,15 +263,41 @@ TEST(verbs__direct__without_windows_or_room_to_register_bytes_are_copied) {
     CHECK(two.carry(20, 60'000));
     CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
     CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);  // registered, if not windowed
+    CHECK_EQUAL(two.b().datapath.counters().windows_refused, 20);
   }
   null_provider_reset({});
   Two two(VerbsMode::uc, 0, true);
   faults = {};
   faults.regions_max = static_cast<std::uint32_t>(null_provider_regions());
-  null_provider_limit(faults);
+  null_provider_set_faults(faults);
   CHECK(two.carry(20, 60'000));
   CHECK(two.a().datapath.counters().memory_refused > 0);
   CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 20 * 60'000);
+}
+
+TEST(verbs__memory__of_a_gpu_by_dma_buf_then_by_address_then_not_at_all) {
+  NullProviderFaults faults;
+  null_provider_reset(faults);
+  Two two(VerbsMode::uc);
+  std::vector<std::uint8_t> memory(60'000);
+  std::string error;
+  const int descriptor = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const Memory one{1, memory.data(), memory.size(), descriptor, 0};
+  CHECK(two.a().datapath.add_memory(one, &error));
+  CHECK_EQUAL(two.a().datapath.counters().memory_by_dmabuf, 1);
+  two.a().datapath.remove_memory(1);
+  faults.dmabuf = false;
+  null_provider_set_faults(faults);
+  CHECK(two.a().datapath.add_memory(one, &error));
+  CHECK_EQUAL(two.a().datapath.counters().memory_by_dmabuf, 1);
+  CHECK_EQUAL(two.a().datapath.counters().memory_refused, 0);
+  two.a().datapath.remove_memory(1);
+  faults.regions_max = static_cast<std::uint32_t>(null_provider_regions());
+  null_provider_set_faults(faults);
+  CHECK(!two.a().datapath.add_memory(one, &error));
+  CHECK_EQUAL(two.a().datapath.counters().memory_refused, 1);
+  CHECK(!error.empty());
+  ::close(descriptor);
 }
 
 TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
@@ -285,7 +316,7 @@ TEST(verbs__memory__is_forgotten_only_when_nothing_is_under_way) {
   std::vector<std::uint8_t> memory(60'000, 7);
   const std::uint32_t id = two.add(two.a(), &memory);
   const std::size_t regions = null_provider_regions();
-  null_provider_limit(faults);
+  null_provider_set_faults(faults);
   CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, 0, memory.data(), 4'000, id, nullptr), Status::ok);
   for (int i = 0; i < 10; ++i) two.step();
   CHECK(null_provider_under_way(memory.data(), memory.size()) > 0);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 
 namespace weft::datapath {
 namespace {
@@ -58,6 +59,7 @@ struct Network {
   std::map<std::uint32_t, Bound> windows;  // open ones, by key
   std::uint32_t next_window = 1;
   std::uint32_t regions = 0;
+  std::set<SharedReceives*> shared;
 };
 
 Network& network() {
@@ -295,6 +297,14 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int) {
   made->length = bytes;
   return made;
 }
+// Its bytes are never touched, as no test here has any behind a descriptor.
+ibv_mr* reg_dmabuf_mr(ibv_pd* pd, std::uint64_t, std::size_t bytes, std::uint64_t iova, int, int access) {
+  if (!network().faults.dmabuf) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  return reg_mr(pd, reinterpret_cast<void*>(iova), bytes, access);
+}
 int dereg_mr(ibv_mr* region) {
   --network().regions;
   delete region;
@@ -329,9 +339,11 @@ void ack_cq_events(ibv_cq*, unsigned) {}
 ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr*) {
   auto* made = new SharedReceives;
   made->base.context = pd->context;
+  network().shared.insert(made);
   return &made->base;
 }
 int destroy_srq(ibv_srq* srq) {
+  network().shared.erase(reinterpret_cast<SharedReceives*>(srq));
   delete reinterpret_cast<SharedReceives*>(srq);
   return 0;
 }
@@ -348,11 +360,18 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
   network().pairs[made->base.qp_num] = made;
   return &made->base;
 }
+// As mlx5 does it: what nobody has polled goes with the queue pair, and so do the slots it names.
+void forget_received(const Pair& pair) {
+  std::erase_if(pair.receives->done, [&](const ibv_wc& done) { return done.qp_num == pair.base.qp_num; });
+}
 int modify_qp(ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
   Pair& pair = *pair_of(qp);
   if ((mask & IBV_QP_DEST_QPN) != 0) pair.far = wanted->dest_qp_num;
   pair.base.state = wanted->qp_state;
-  if (wanted->qp_state == IBV_QPS_RESET) pair.under_way.clear();
+  if (wanted->qp_state == IBV_QPS_RESET) {
+    pair.under_way.clear();
+    forget_received(pair);
+  }
   return 0;
 }
 int query_qp(ibv_qp* qp, ibv_qp_attr* out, int, ibv_qp_init_attr*) {
@@ -360,6 +379,7 @@ int query_qp(ibv_qp* qp, ibv_qp_attr* out, int, ibv_qp_init_attr*) {
   return 0;
 }
 int destroy_qp(ibv_qp* qp) {
+  forget_received(*pair_of(qp));
   network().pairs.erase(qp->qp_num);
   delete pair_of(qp);
   return 0;
@@ -378,6 +398,7 @@ const Ibv* null_provider() {
     WEFT_IBV_FUNCTIONS(WEFT_IBV_OURS)
 #undef WEFT_IBV_OURS
     made.reg_mr = &reg_mr;
+    made.reg_dmabuf_mr = &reg_dmabuf_mr;
     made.query_port = &query_port;
     return made;
   }();
@@ -390,7 +411,7 @@ void null_provider_reset(const NullProviderFaults& faults) {
   network().log.clear();
 }
 
-void null_provider_limit(const NullProviderFaults& faults) { network().faults = faults; }
+void null_provider_set_faults(const NullProviderFaults& faults) { network().faults = faults; }
 
 int null_provider_under_way(const std::uint8_t* at, std::size_t bytes) {
   int count = 0;
@@ -412,6 +433,12 @@ void null_provider_replay() {
 
 std::size_t null_provider_windows() { return network().windows.size(); }
 std::size_t null_provider_regions() { return network().regions; }
+std::size_t null_provider_posted() {
+  std::size_t count = 0;
+  for (const SharedReceives* each : network().shared) count += each->posted.size();
+  for (const auto& [number, pair] : network().pairs) count += pair->posted.size();
+  return count;
+}
 
 std::vector<ibv_qp*> null_provider_pairs(ibv_qp_type type) {
   std::vector<ibv_qp*> found;

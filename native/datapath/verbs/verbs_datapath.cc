@@ -53,11 +53,8 @@ void VerbsDatapath::wait(std::int64_t timeout_ns) {
     if (events[0] != 0) ibv_->ack_cq_events(port->data_cq, events[0]);
     if (events[1] != 0) ibv_->ack_cq_events(port->control_cq, events[1]);
     idle = port->arm() && idle;
-    // Polling takes one out, and the caller polls next: what is taken is kept for it.
-    if (port->stashed == 0) port->stashed = ibv_poll_cq(port->data_cq, 1, &port->stash_data) > 0 ? 1 : 0;
-    if (port->stashed_control == 0)
-      port->stashed_control = ibv_poll_cq(port->control_cq, 1, &port->stash_control) > 0 ? 1 : 0;
-    idle = idle && port->stashed == 0 && port->stashed_control == 0;
+    port->keep_received();
+    idle = idle && port->kept_data.empty() && port->kept_control.empty();
     take_async(port.get());
   }
   if (!idle) return;

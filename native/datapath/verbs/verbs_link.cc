@@ -12,7 +12,7 @@
 namespace weft::datapath {
 namespace {
 
-constexpr std::size_t kPathsMax = 256, kPlacesMax = 16;
+constexpr std::size_t kWordsPathsMax = 256, kPlacesMax = 16;
 constexpr std::uint8_t kWordsVersion = 1;
 
 // What one end says of itself.
@@ -71,7 +71,7 @@ bool decode(const std::string& text, Words* out) {
   for (Words::Place& place : out->places) {
     if (!get(text, &at, &place.gid) || !get(text, &at, &place.lid) || !get(text, &at, &place.control)) return false;
   }
-  if (!get(text, &at, &count) || count == 0 || count > kPathsMax) return false;
+  if (!get(text, &at, &count) || count == 0 || count > kWordsPathsMax) return false;
   out->numbers.resize(count);
   for (std::uint32_t& number : out->numbers) {
     if (!get(text, &at, &number) || number > kPsnMask) return false;
@@ -241,6 +241,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   if (gone == nullptr) return;
   for (Path& path : gone->paths) {
     if (path.own.get() != nullptr) path.port->landed.erase(path.own.number());
+    path.port->keep_received();
     path.own.reset();
     give_back_of(&path.own);  // what it had under way never completes now
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));

@@ -1,5 +1,5 @@
-// Memory that callers registered: known to a port from its first use there, and forgotten only when no request that
-// was posted from it is under way any more. Windows onto it are opened and closed here.
+// Memory that callers registered: known to every port, also to one that opens later, and forgotten only when no request
+// that was posted from it is under way any more. Windows onto it are opened and closed here.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -87,7 +87,7 @@ void VerbsDatapath::drain(const Chosen& chosen) noexcept {
     QueuePair* pair = record.pair;
     const std::uint32_t peer = record.peer;
     const std::uint8_t path = record.path;
-    if (pair->to_reset()) give_back_of(pair);
+    if (record.port->reset_pair(pair)) give_back_of(pair);
     on_broken(peer, path);
   }
 }
@@ -124,13 +124,13 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   ibv_mr* region = region_or_null(memory, port);
   if (region == nullptr) return 0;
   const std::uint32_t key = port->windows.open(region, data, bytes);
-  if (key == 0) return 0;
   // Keys are a device's own: two devices may have the same, and one of them goes without.
   try {
-    if (window_ports_.try_emplace(key, port).second) return key;
+    if (key != 0 && window_ports_.try_emplace(key, port).second) return key;
   } catch (const std::bad_alloc&) {  // and so does this message
   }
-  port->windows.close(key);
+  if (key != 0) port->windows.close(key);
+  ++counters_.windows_refused;
   return 0;
 }
 

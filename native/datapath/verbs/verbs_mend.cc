@@ -71,7 +71,7 @@ void VerbsDatapath::on_mended(Path* path) {
 }
 
 bool VerbsDatapath::rejoin(Path* path) {
-  if (!path->pair->to_reset()) return false;
+  if (!path->port->reset_pair(path->pair)) return false;
   give_back_of(path->pair);
   const auto landed = path->port->landed.find(path->pair->number());
   if (landed != path->port->landed.end()) landed->second.fresh = false;
@@ -112,6 +112,7 @@ void VerbsDatapath::mend(std::int64_t now_ns, Link* to, Path* path, Mending* men
     if (path->asked != 0) say(to, kAsk, mending->path, path->generation);
     return;
   }
+  path->generation = (path->generation + 1) & kGenerationMax;
   if (!rejoin(path)) return;
   change_paths_over(path->pair, mending->peer, mending->path, [this](std::uint32_t, Path* each) {
     if (each->broken) on_mended(each);

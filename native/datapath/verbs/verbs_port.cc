@@ -193,6 +193,8 @@ bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions&
   }
   if (!make_queues(error)) return false;
   for (std::uint32_t slot = 0; slot < send_slots.count(); ++slot) free_sends.push_back(slot);
+  kept_data.reserve(data_slots.count());
+  kept_control.reserve(control_slots.count());
   for (std::uint32_t slot = 0; slot < data_slots.count(); ++slot) repost_data(&slot, 1);
   for (std::uint32_t slot = 0; slot < control_slots.count(); ++slot) repost_control(&slot, 1);
   return arm();
@@ -271,6 +273,23 @@ void VerbsPort::repost_control(const std::uint32_t* slots, std::size_t count) no
     ibv_recv_wr* bad = nullptr;
     static_cast<void>(ibv_post_recv(control.get(), requests, &bad));
   });
+}
+
+// As many as there are slots, at most: there was memory for them when the port opened.
+void VerbsPort::keep_received() noexcept {
+  const auto keep = [](ibv_cq* queue, std::vector<ibv_wc>* kept) {
+    ibv_wc one{};
+    while (kept->size() < kept->capacity() && ibv_poll_cq(queue, 1, &one) > 0) kept->push_back(one);
+  };
+  keep(data_cq, &kept_data);
+  keep(control_cq, &kept_control);
+}
+
+// In error first, so that nothing arrives in between.
+bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
+  static_cast<void>(pair->to_error());
+  keep_received();
+  return pair->to_reset();
 }
 
 bool VerbsPort::arm() noexcept { return ibv_req_notify_cq(data_cq, 0) == 0 && ibv_req_notify_cq(control_cq, 0) == 0; }

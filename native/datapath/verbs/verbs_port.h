@@ -80,6 +80,9 @@ class VerbsPort {
   // Gives slots that were received into back to the NIC, all at once.
   void repost_data(const std::uint32_t* slots, std::size_t count) noexcept;
   void repost_control(const std::uint32_t* slots, std::size_t count) noexcept;
+  // What it received and nobody has seen yet is kept for the next poll: a driver may forget it with the reset.
+  bool reset_pair(QueuePair* pair) noexcept;
+  void keep_received() noexcept;
   // Asks both receiving queues to ring the channel at their next completion.
   bool arm() noexcept;
 
@@ -103,9 +106,8 @@ class VerbsPort {
   std::uint32_t index = 0;
   QueuePair control;
   bool down = false;  // the device said so; its paths rest until it says otherwise
-  // Completions that were taken while falling asleep, for the next poll.
-  ibv_wc stash_data{}, stash_control{};
-  int stashed = 0, stashed_control = 0;
+  // Completions that were taken while falling asleep or before a reset, for the next polls, oldest first.
+  std::vector<ibv_wc> kept_data, kept_control;
 
  private:
   bool open_device(std::string* error);

@@ -13,13 +13,16 @@ constexpr int kRxBatch = 32;
 constexpr std::uint32_t kHousekeepingRounds = 256;
 constexpr std::size_t kPathOffset = 20;  // in every packet, docs/PROTOCOL.md
 
-// What was taken while falling asleep comes first.
-int poll(ibv_cq* queue, int* stashed, const ibv_wc& stash, ibv_wc* out) noexcept {
-  const int kept = *stashed;
-  if (kept != 0) out[0] = stash;
-  *stashed = 0;
-  const int got = ibv_poll_cq(queue, kRxBatch - kept, out + kept);
-  return kept + std::max(got, 0);
+// What was kept comes first.
+int poll(ibv_cq* queue, std::vector<ibv_wc>* kept, ibv_wc* out) noexcept {
+  int first = 0;
+  if (!kept->empty()) {
+    first = static_cast<int>(std::min<std::size_t>(kept->size(), kRxBatch));
+    std::copy_n(kept->begin(), first, out);
+    kept->erase(kept->begin(), kept->begin() + first);
+  }
+  const int got = first == kRxBatch ? 0 : ibv_poll_cq(queue, kRxBatch - first, out + first);
+  return first + std::max(got, 0);
 }
 
 }  // namespace
@@ -79,7 +82,7 @@ wire::RxDatagram VerbsDatapath::written(VerbsPort* port, const ibv_wc& done, con
 std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
   ibv_wc done[kRxBatch];
   std::uint32_t slots[kRxBatch];
-  const int got = poll(port->control_cq, &port->stashed_control, port->stash_control, done);
+  const int got = poll(port->control_cq, &port->kept_control, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
     // Of a completion that failed only its name is said.
@@ -106,7 +109,7 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
   ibv_wc done[kRxBatch];
   std::uint32_t slots[kRxBatch];
   const std::uint32_t before = options_.mode == VerbsMode::ud ? kGrhBytes : 0;
-  const int got = poll(port->data_cq, &port->stashed, port->stash_data, done);
+  const int got = poll(port->data_cq, &port->kept_data, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
     const bool arrived = done[i].status == IBV_WC_SUCCESS;

@@ -187,8 +187,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     port->down = true;
     return false;
   }
-  if (way.pair->to_reset()) give_back(record);
-  if (way.pair->sends_under_way != 0) give_back_of(way.pair);
+  if (port->reset_pair(way.pair)) give_back_of(way.pair);
   on_broken(burst.peer, burst.path);
   return false;
 }

@@ -15,7 +15,7 @@ namespace weft::datapath {
 class WindowPool {
  public:
   // A key's lowest eight bits change with each opening and closing, and then come round: a window is given up before
-  // that, so that no key is seen twice while a packet may still carry it.
+  // that. Where a new one's key begins is the provider's choice: only its index makes it differ from a late packet's.
   static constexpr std::uint32_t kUsesMax = 100;
 
   WindowPool() = default;
@@ -35,7 +35,6 @@ class WindowPool {
   void close(std::uint32_t key) noexcept;
   // Those onto `region` that are open.
   void close_onto(const ibv_mr* region) noexcept;
-  std::size_t count_open() const noexcept { return open_.size(); }
 
  private:
   struct Window {
