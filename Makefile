@@ -86,6 +86,7 @@ test-native-tsan: $(VENV)/.ready ## Native tests under the thread sanitizer
 define sanitized
 set -e; \
 $(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) \
+  $(if $(wildcard $(BUILD)/release/policies/.stamp),-DWEFT_BUILT_POLICIES=$(abspath $(BUILD))/release/policies) \
   -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) >/dev/null; \
 $(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \
 $(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)

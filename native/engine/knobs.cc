@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-extern char** environ;  // NOLINT: declared by no header under strict ISO
+extern "C" char** environ;  // NOLINT: declared by no header under strict ISO
 
 namespace weft::engine {
 namespace {

@@ -20,9 +20,9 @@ using datapath::VerbsMode;
 using datapath::VerbsOptions;
 
 constexpr std::uint32_t kStepSegments = 32;
-constexpr std::size_t kBufferBytes = 16 << 20;   // of payload, at each end: larger than a core's own caches
-constexpr std::uint32_t kTrainBytes = 65'472;    // what an engine hands over in one go
-constexpr std::uint32_t kUdSegmentBytes = 4096;  // one packet
+constexpr std::size_t kBufferBytes = 16 << 20;      // of payload, at each end: larger than a core's own caches
+constexpr std::uint32_t kBenchTrainBytes = 65'472;  // what an engine hands over in one go
+constexpr std::uint32_t kUdSegmentBytes = 4096;     // one packet
 
 struct Spent {
   std::int64_t send_ns = 0, receive_ns = 0;  // by the wall, for the halves of a step
@@ -288,7 +288,7 @@ Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const 
   core::PeerConfig peer;
   peer.path_count = static_cast<std::uint16_t>(plan.paths);
   peer.segment_bytes = static_cast<std::uint16_t>(plan.segment_bytes);
-  peer.train_bytes_max = std::max(kTrainBytes, std::uint32_t{peer.segment_bytes});
+  peer.train_bytes_max = std::max(kBenchTrainBytes, std::uint32_t{peer.segment_bytes});
   peer.port_buffer_bytes = wire.buffer_bytes();
   if (!wire.open(peer.path_count, error)) return Status::invalid_argument;
   using Loop = CoreBenchLoop<VerbsWire>;
