@@ -218,8 +218,8 @@ Status ControlPlane::accept_open(Channel* channel, const Open& open, Open* reply
     }
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer});
   }
-  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > 65'472 ||
-      open.train_bytes > 65'536) {
+  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > kSegmentBytesMax ||
+      open.train_bytes > wire::kMaxBurstSegments * kSegmentBytesMax) {
     *error = "an offer without flows or addresses, or with a segment out of range";
     return Status::refused;
   }

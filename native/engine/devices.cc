@@ -62,7 +62,7 @@ bool add_interface(const Knobs& knobs, const datapath::Interface& interface, Dev
 }  // namespace
 
 std::uint32_t datagram_bytes(const Knobs& knobs, std::int64_t mtu_bytes, bool v6) noexcept {
-  const std::int64_t most = std::min<std::int64_t>(mtu_bytes - (v6 ? 48 : 28), 65'472);
+  const std::int64_t most = std::min<std::int64_t>(mtu_bytes - (v6 ? 48 : 28), kSegmentBytesMax);
   const std::int64_t wanted = knobs.segment_bytes != 0 ? knobs.segment_bytes : kSegmentBytesCap;
   return static_cast<std::uint32_t>(std::max<std::int64_t>(std::min(most, wanted), 256));
 }

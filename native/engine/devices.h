@@ -2,6 +2,7 @@
 // Opens no socket.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
+
+// The largest datagram anywhere: what UDP over IPv4 takes, in whole multiples of eight.
+inline constexpr std::uint32_t kSegmentBytesMax = 65'472;
 
 struct DeviceState {
   Device info;

@@ -11,6 +11,7 @@
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 #include "native/engine/core_bench_loop.h"
+#include "native/engine/devices.h"
 
 namespace weft::engine {
 namespace {
@@ -312,7 +313,7 @@ Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const 
 Status bench_rdma(const RdmaBenchPlan& plan, const Knobs& knobs, RdmaBenchResult* out, std::string* error) {
   VerbsOptions options;
   if (!mode_of(plan.mode, &options.mode) || plan.segments < 1 || plan.segment_bytes < 576 ||
-      plan.segment_bytes > 65'472 || plan.paths < 1 || plan.paths > 256 || plan.burst_segments < 1 ||
+      plan.segment_bytes > kSegmentBytesMax || plan.paths < 1 || plan.paths > 256 || plan.burst_segments < 1 ||
       kStepSegments % plan.burst_segments != 0) {
     *error = "mode UC, RC or UD, segments >= 1, segment_bytes 576..65472, paths 1..256, a burst of 1, 2, 4 to 32";
     return Status::invalid_argument;

@@ -8,6 +8,7 @@
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 #include "native/engine/core_bench_loop.h"
+#include "native/engine/devices.h"
 #include "native/engine/rdma_bench.h"
 
 namespace weft::engine {
@@ -112,7 +113,7 @@ Status bench_rdma_setup(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetup
     known = true;
   }
   if (!known || plan.peers < 1 || plan.peers > 1'500 || plan.paths < 1 || plan.paths > 256 ||
-      plan.segment_bytes < 576 || plan.segment_bytes > 65'472) {
+      plan.segment_bytes < 576 || plan.segment_bytes > kSegmentBytesMax) {
     *error = "mode UC, RC or UD, peers 1..1500, paths 1..256, segment_bytes 576..65472";
     return Status::invalid_argument;
   }

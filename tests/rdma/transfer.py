@@ -210,7 +210,7 @@ def exchange(
                 timeout=timeout_s,
                 check=False,
             )
-            said, _ = server.communicate(timeout=60)
+            said, _ = server.communicate(timeout=60) if done.returncode == 0 else ("", None)
         finally:
             server.kill()
     if done.returncode != 0 or server.returncode != 0:
