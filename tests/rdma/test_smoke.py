@@ -31,6 +31,12 @@ def test_smoke__messages_arrive_whole(mode: str) -> None:
         assert sum(path.bytes_sent > 0 for path in pair.sending.counters().paths) >= 6
 
 
+def test_smoke__long_segments_are_cut_by_the_nic() -> None:
+    with paired("uc", segment_bytes=32_768) as pair:
+        assert pair.carry() == 0
+        assert pair.sending.counters().segments_sent < 80  # some 120 at 4 KB
+
+
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
     netem("loss", "10%")  # of some 120 segments: none lost is one run in 300,000
