@@ -365,6 +365,24 @@ TEST(verbs__what_a_peer_says_of_its_ends_is_checked) {
   }
 }
 
+TEST(verbs__what_a_closed_link_received_says_nothing_and_gives_its_slots_back) {
+  null_provider_reset({});
+  Two two(VerbsMode::uc);
+  const std::size_t posted = null_provider_posted();
+  std::vector<std::uint8_t> memory(4'000, 7);
+  CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, 0, memory.data(), memory.size(), 0, nullptr),
+              Status::ok);
+  wire::TxBurst* const batch = &two.burst[0];
+  CHECK(two.a().stack.poll_transmit(two.a().now_ns, batch));
+  two.a().datapath.tx_burst(&batch, 1);
+  CHECK(null_provider_posted() < posted);
+  two.b().datapath.close_link(two.b().peer);
+  const std::int64_t received = two.b().datapath.counters().datagrams_received;
+  two.b().datapath.rx_burst(&two.b());
+  CHECK_EQUAL(two.b().datapath.counters().datagrams_received, received);
+  CHECK_EQUAL(null_provider_posted(), posted);
+}
+
 TEST(verbs__a_link_that_closes_gives_its_slots_back) {
   NullProviderFaults nowhere;
   nowhere.deliver = false;

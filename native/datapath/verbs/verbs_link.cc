@@ -240,8 +240,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   Link* gone = link(peer);
   if (gone == nullptr) return;
   for (Path& path : gone->paths) {
-    if (path.own.get() != nullptr) path.port->landed.erase(path.own.number());
-    path.port->keep_received();
+    if (path.own.get() != nullptr) path.port->forget_received(path.own.number());
     path.own.reset();
     give_back_of(&path.own);  // what it had under way never completes now
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));

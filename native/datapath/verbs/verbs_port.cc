@@ -285,6 +285,14 @@ void VerbsPort::keep_received() noexcept {
   keep(control_cq, &kept_control);
 }
 
+void VerbsPort::forget_received(std::uint32_t number) noexcept {
+  landed.erase(number);
+  keep_received();
+  for (ibv_wc& kept : kept_data) {
+    if (kept.qp_num == number) kept.status = IBV_WC_WR_FLUSH_ERR;
+  }
+}
+
 // In error first, so that nothing arrives in between.
 bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
   static_cast<void>(pair->to_error());

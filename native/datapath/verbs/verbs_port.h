@@ -83,6 +83,8 @@ class VerbsPort {
   // What it received and nobody has seen yet is kept for the next poll: a driver may forget it with the reset.
   bool reset_pair(QueuePair* pair) noexcept;
   void keep_received() noexcept;
+  // Of a queue pair that is about to go: its slots come back with the next poll, and its number may be another's then.
+  void forget_received(std::uint32_t number) noexcept;
   // Asks both receiving queues to ring the channel at their next completion.
   bool arm() noexcept;
 
