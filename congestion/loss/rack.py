@@ -7,11 +7,12 @@ The tail probe of section 7 is a probe of the path and not a copy of the last se
 before it on that path and is still missing once it is back was lost, and nothing is sent twice to
 learn it. Where probes are lost too, the first timeout gives up the oldest segment alone.
 
-Three departures from section 6.2: the reordering window doubles with every acknowledgment that
-tells of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; it starts
-over after 1,024 round trips without one, where the RFC counts 16 recoveries, as with random loss
-those pass in moments; and it is never zero, since receivers hand packets up in batches from the
-first round trip on.
+Four departures from section 6.2: the reordering window doubles with every acknowledgment that
+tells of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; it may grow
+to the timeout, where the RFC stops at the smoothed RTT, which is less than what packets differ by
+where their delays vary as much as they last; it starts over after 1,024 round trips without one,
+where the RFC counts 16 recoveries, as with random loss those pass in moments; and it is never zero,
+since receivers hand packets up in batches from the first round trip on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Path = record(
 
 Params = record(
     reorder_floor_ns=20_000,  # receivers hand packets up in batches
-    reorder_quarters_max=16,
+    reorder_quarters_max=64,
     forget_rtts=1024,  # round trips without a needless resend that shrink the window again
     hold_ns=50_000,  # receivers hold acknowledgments for 30 us and a wake-up: PTO's max_ack_delay
     probe_rtts=2,  # PTO, section 7.2
@@ -43,8 +44,7 @@ Params = record(
 
 def reorder_ns(path: Any, params: Any, event: Any) -> Any:
     window_ns = max(path.reorder_quarters, 1) * event.rtt_min_ns // 4
-    # Section 6.2 caps it by the smoothed RTT, which here leaves out how long receivers hold.
-    return max(min(window_ns, event.srtt_ns + params.hold_ns), params.reorder_floor_ns)
+    return max(min(window_ns, event.rto_ns), params.reorder_floor_ns)
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
