@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "native/wire/wire.h"
 
 namespace weft::datapath {
 namespace {
 
+constexpr std::size_t kKeptMin = 32;
 constexpr std::uint32_t kSendSlotBytesMin = 2048;  // a control packet fits
 constexpr std::uint32_t kInlineBytes = 256;        // acknowledgments of a few paths and probes
 
@@ -193,8 +195,6 @@ bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions&
   }
   if (!make_queues(error)) return false;
   for (std::uint32_t slot = 0; slot < send_slots.count(); ++slot) free_sends.push_back(slot);
-  kept_data.reserve(data_slots.count());
-  kept_control.reserve(control_slots.count());
   for (std::uint32_t slot = 0; slot < data_slots.count(); ++slot) repost_data(&slot, 1);
   for (std::uint32_t slot = 0; slot < control_slots.count(); ++slot) repost_control(&slot, 1);
   return arm();
@@ -275,11 +275,20 @@ void VerbsPort::repost_control(const std::uint32_t* slots, std::size_t count) no
   });
 }
 
-// As many as there are slots, at most: there was memory for them when the port opened.
+// Room comes first: where there is none, what was not taken stays in its queue.
 void VerbsPort::keep_received() noexcept {
-  const auto keep = [](ibv_cq* queue, std::vector<ibv_wc>* kept) {
+  const auto has_room = [](std::vector<ibv_wc>* kept) {
+    if (kept->size() < kept->capacity()) return true;
+    try {
+      kept->reserve(std::max<std::size_t>(kKeptMin, 2 * kept->capacity()));
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  };
+  const auto keep = [&](ibv_cq* queue, std::vector<ibv_wc>* kept) {
     ibv_wc one{};
-    while (kept->size() < kept->capacity() && ibv_poll_cq(queue, 1, &one) > 0) kept->push_back(one);
+    while (has_room(kept) && ibv_poll_cq(queue, 1, &one) > 0) kept->push_back(one);
   };
   keep(data_cq, &kept_data);
   keep(control_cq, &kept_control);
