@@ -31,12 +31,14 @@ PYTHON_ROOMS = {
     "transport/cli": {"transport", "congestion", "numpy", "click", "rich"},
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "transport/conformance": {"transport", "congestion", "numpy"},
+    "transport/lab": {"transport", "pyroute2"},
+    "transport/lab/model": set(),
     "transport/rdma": {"transport", "pyverbs"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "rich", "torch", "cupy"},
 }
 # Large or optional: only inside a function, so that importing the package stays light.
-LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs"}
+LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2"}
 # Allowed wherever they are imported lazily, with the extra that brings them.
 OPTIONAL = {"matplotlib"}
 # Rooms that are functions of their inputs, and the part of the standard library they may use.

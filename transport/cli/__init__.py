@@ -14,6 +14,7 @@ import click
 COMMANDS = {
     "doctor": "What this host can do, and why not.",
     "knobs": "Every knob: type, unit, default, range, meaning.",
+    "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile and replay policies.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }

@@ -1,0 +1,321 @@
+"""`weft lab`: decides how a lab is asked for, changed and shown.
+
+Never touches a namespace itself: transport.lab does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from transport.cli.output import json_option, print_table, write_json
+
+if TYPE_CHECKING:
+    from transport.lab import Counters, Lab
+
+NAME_HELP = "Which lab; needed where there are several."
+SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
+WHOLE = re.compile(r"[0-9]+(?:_[0-9]+)*")
+REAL = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+name_option = click.option("--name", metavar="NAME", help=NAME_HELP)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What is wrong with a lab, as one line: 2 where it was asked for wrongly, else 1."""
+    from transport.lab import LabError, LabModelError
+
+    try:
+        yield
+    except LabModelError as error:
+        raise click.UsageError(str(error)) from None
+    except LabError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def telling(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def wrapped(*words: Any, **options: Any) -> Any:
+        with told():
+            return command(*words, **options)
+
+    return wrapped
+
+
+def names() -> list[str]:
+    from transport.lab import state
+
+    return state.names()
+
+
+def chosen(name: str | None) -> str:
+    """The lab that is meant: the one named, or the only one."""
+    if name is not None:
+        return name
+    there = names()
+    if not there:
+        raise click.UsageError("no lab is up: weft lab up makes one")
+    if len(there) > 1:
+        raise click.UsageError(f"there are several labs, give --name: {', '.join(there)}")
+    return there[0]
+
+
+def attached(name: str | None) -> Lab:
+    from transport.lab import Lab
+
+    return Lab.attach(chosen(name))
+
+
+@click.group("lab", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """A real multi-path network of namespaces on this host.
+
+    Hosts behind leaf routers, every leaf joined to every spine: as many paths as spines. Needs
+    root, and no ip, tc, nft or ethtool.
+    """
+
+
+@command.command("up")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="What to call it; by default as the file says.")
+@telling
+def up(file: Path | None, name: str | None) -> None:
+    """Build the lab that FILE describes; without one, 2 hosts, 4 paths of 1 Gb/s.
+
+    Example: weft lab up examples/labs/four_paths.toml
+    """
+    from transport.lab import Lab, LabModel, load
+    from transport.lab.model import rate_text
+
+    model = load(file) if file is not None else LabModel()
+    lab = Lab(model, name=name)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(f"building {lab.name}"):
+            lab.up()
+    else:
+        lab.up()
+    hosts = [node for node in lab.plan.nodes if node.startswith("host")]
+    shown = ", ".join(f"{host} {lab.address(host)}" for host in hosts[:4])
+    click.echo(
+        f"{lab.name}: {model.hosts} hosts, {model.spines} paths of "
+        f"{rate_text(model.uplinks.rate_bytes_per_s)}: {shown}{', ...' if hosts[4:] else ''}"
+    )
+
+
+@command.command("down")
+@name_option
+@click.option("--all", "every", is_flag=True, help="Every lab of this host.")
+@telling
+def down(name: str | None, every: bool) -> None:
+    """Remove a lab, a half-built one too, and end what still runs in it."""
+    from transport.lab import Lab, features, state
+
+    features.require_rights()
+    if every and name is not None:
+        raise click.UsageError("--all and --name together: give one")
+    for one in names() if every else [chosen(name)]:
+        ended = Lab(state.load(one).model, name=one).down()
+        click.echo(f"{one}: down" + (f", {ended} processes ended" if ended else ""))
+
+
+@command.command(
+    "exec",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@name_option
+@click.argument("node", metavar="HOST")
+@click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
+@telling
+def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
+    """Run CMD in HOST's network; its exit status is the command's.
+
+    Only the network is the host's: files and processes are those of this machine. HOST may be a
+    router too.
+
+    Example: weft lab exec host0 -- ping -c 3 10.1.0.2
+    """
+    enter = attached(name).enter(node)
+    program = shutil.which(cmd[0])
+    if program is None:
+        raise click.UsageError(f"{cmd[0]}: no such command")
+    enter()
+    try:
+        os.execv(program, list(cmd))
+    except OSError as error:
+        raise click.UsageError(f"{cmd[0]}: {error.strerror}") from None
+
+
+def change_of(word: str) -> tuple[str, Any]:
+    """A key=value of the command line, as the lab file would hold it."""
+    from transport.lab import LabModelError
+    from transport.lab.model import LINK_KEYS, nearest
+
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise click.UsageError(f"{word}: expected key=value, such as loss=0.01")
+    if key not in LINK_KEYS:
+        raise LabModelError(f"{key} is not a key of a link{nearest(key, list(LINK_KEYS))}")
+    if WHOLE.fullmatch(value):
+        return key, int(value)
+    if LINK_KEYS[key].kind == "share" and REAL.fullmatch(value):
+        return key, float(value)
+    return key, value
+
+
+@command.command("set")
+@name_option
+@click.option(
+    "--degrade",
+    metavar="SHARE%",
+    help="Run at this share of the rate that it was built with; 100% is as before.",
+)
+@click.argument("link")
+@click.argument("changes", metavar="[KEY=VALUE]...", nargs=-1)
+@telling
+def change(name: str | None, degrade: str | None, link: str, changes: tuple[str, ...]) -> None:
+    """Change LINK, in both directions, while traffic runs; keys are those of the lab file.
+
+    Example: weft lab set leaf0-spine2 rate="500 Mb/s" loss=0.01
+    """
+    from transport.lab.model import link_fields
+
+    if not changes and degrade is None:
+        raise click.UsageError("nothing to change: give key=value or --degrade")
+    fields = link_fields(dict(map(change_of, changes)))
+    lab = attached(name)
+    if degrade is not None:
+        match = SHARE.fullmatch(degrade)
+        if match is None or not 0 < float(match[1]) <= 100:
+            raise click.UsageError(f"--degrade {degrade}: expected a share such as 25%")
+        if "rate_bytes_per_s" in fields:
+            raise click.UsageError("rate and --degrade together: give one")
+        fields["rate_bytes_per_s"] = lab.degraded_rate(link, float(match[1]) / 100)
+    lab.set(link, **fields)
+
+
+@command.command("cut")
+@name_option
+@click.option(
+    "--down", is_flag=True, help="Take the upper end down: the lower end sees no carrier."
+)
+@click.argument("link")
+@telling
+def cut(name: str | None, down: bool, link: str) -> None:
+    """Cut LINK: packets vanish both ways, and no router and no sender is told."""
+    attached(name).cut(link, down=down)
+
+
+@command.command("heal")
+@name_option
+@click.argument("link")
+@telling
+def heal(name: str | None, link: str) -> None:
+    """Undo a cut of LINK; what was set stays."""
+    attached(name).heal(link)
+
+
+def no_lab(json_path: str | None) -> None:
+    if json_path is not None:
+        write_json([], json_path)
+    else:
+        click.echo("no lab is up: weft lab up makes one")
+
+
+def condition(lab: Lab, link: str) -> str:
+    """What differs from the file, in a word each."""
+    now = lab.current()
+    words = [{"": "up", "silent": "cut", "down": "down"}[now.cut(link)]]
+    if now.link(link) != lab.model.link(link):
+        words.append("changed")
+    return ", ".join(words)
+
+
+def impairments(lab: Lab, link: str) -> str:
+    """What loses, corrupts, marks or delays on a link."""
+    spec = lab.current().link(link)
+    parts = [f"loss {spec.loss:g}"] if spec.loss else []
+    parts += [f"every {spec.loss_every}"] if spec.loss_every else []
+    if spec.burst_enter:
+        parts.append(f"bursts {spec.burst_enter:g}/{spec.burst_leave:g}/{spec.burst_loss:g}")
+    parts += [f"corruption {spec.corruption:g}"] if spec.corruption else []
+    parts += [f"marks above {spec.ecn_bytes} B"] if spec.ecn_bytes else []
+    parts += [f"delay {spec.delay_ns} ns"] if spec.delay_ns else []
+    return ", ".join(parts)
+
+
+def row(lab: Lab, direction: Any, counted: Counters) -> tuple[str, ...]:
+    from transport.lab.model import rate_text
+
+    link = direction.wire.name
+    numbers = (
+        *(counted.packets, counted.bytes, counted.queue_drops, counted.losses),
+        *(counted.cut_drops, counted.corrupted, counted.marked),
+    )
+    rate = rate_text(lab.current().link(link).rate_bytes_per_s)
+    state = (condition(lab, link), rate, impairments(lab, link))
+    return (direction.name, *state, *map(str, numbers))
+
+
+HEADINGS = (
+    *("direction", "state", "rate", "impairments", "packets", "bytes", "queue full"),
+    *("lost", "cut", "corrupted", "marked"),
+)
+
+
+def as_json(lab: Lab) -> dict[str, Any]:
+    now, counters, plan = lab.current(), lab.counters(), lab.plan
+    return {
+        "name": lab.name,
+        "nodes": {
+            node: {
+                "namespace": plan.namespace(node),
+                "addresses": [wire.end_at(node).address for wire in plan.wires_of(node)],
+            }
+            for node in plan.nodes
+        },
+        "links": {
+            wire.name: {
+                "cut": now.cut(wire.name),
+                **asdict(now.link(wire.name)),
+                "directions": {
+                    one.name: asdict(counters[one.name]) for one in plan.directions_of(wire)
+                },
+            }
+            for wire in plan.wires
+        },
+    }
+
+
+@command.command("status")
+@name_option
+@json_option
+@telling
+def status(name: str | None, json_path: str | None) -> None:
+    """Show every lab, or one: nodes, links, and what each direction carried and dropped."""
+    from transport.lab import Lab
+
+    wanted = [name] if name is not None else names()
+    if not wanted:
+        no_lab(json_path)
+        return
+    labs = [Lab.attach(one) for one in wanted]
+    if json_path is not None:
+        write_json([as_json(lab) for lab in labs], json_path)
+        return
+    for lab in labs:
+        hosts = [node for node in lab.plan.nodes if node.startswith("host")]
+        click.echo(f"{lab.name}: " + ", ".join(f"{one} {lab.address(one)}" for one in hosts))
+        counters = lab.counters()
+        print_table(HEADINGS, (row(lab, one, counters[one.name]) for one in lab.plan.directions))

@@ -1,0 +1,9 @@
+"""A real multi-path network of namespaces on this host: the public door of the room.
+
+Decides nothing and holds nothing but names.
+"""
+
+from transport.lab.lab import Counters, Lab
+from transport.lab.model import LabError, LabModel, LabModelError, Link, load
+
+__all__ = ["Counters", "Lab", "LabError", "LabModel", "LabModelError", "Link", "load"]

@@ -1,0 +1,146 @@
+"""Decides how an eBPF program is written down: named instructions in, the kernel's bytes out.
+
+Never knows what a program is for, and never loads one.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from transport.lab.model import LabError
+
+
+class Register(IntEnum):
+    """R0 is a call's result, R1 to R5 its arguments; R6 to R9 outlive calls; R10 is the stack."""
+
+    R0 = 0
+    R1 = 1
+    R2 = 2
+    R3 = 3
+    R4 = 4
+    R5 = 5
+    R6 = 6
+    R7 = 7
+    R8 = 8
+    R9 = 9
+    R10 = 10
+
+
+class Helper(IntEnum):
+    """Functions of the kernel, by their numbers in its ABI."""
+
+    MAP_LOOKUP = 1
+    KTIME_NS = 5
+    RANDOM_U32 = 7
+    SKB_STORE_BYTES = 9
+    SKB_LOAD_BYTES = 26
+    SKB_ECN_SET_CE = 97
+
+
+ARITHMETIC = {"+": 0x00, "-": 0x10, "*": 0x20, "/": 0x30, "|": 0x40, "&": 0x50, "<<": 0x60}
+ARITHMETIC |= {">>": 0x70, "%": 0x90, "^": 0xA0, "=": 0xB0}
+CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
+SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}  # of a memory access, in bytes
+
+# Classes of instructions and their modes, as in the kernel's linux/bpf.h.
+LOAD_IMMEDIATE_64 = 0x18
+LOAD, STORE_VALUE, STORE = 0x61, 0x62, 0x63  # each with the size added
+ATOMIC_64 = 0xDB
+JUMP, ALU_64, BY_REGISTER = 0x05, 0x07, 0x08
+CALL, EXIT = 0x85, 0x95
+ATOMIC_ADD, ATOMIC_FETCH, ATOMIC_COMPARE = 0x00, 0x01, 0xF1
+MAP_BY_DESCRIPTOR = 1
+
+Operand = Register | int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    code: int
+    target: int = 0
+    source: int = 0
+    offset: int = 0
+    value: int = 0
+    label: str = ""  # where a jump goes; its offset is found at the end
+
+    def packed(self, offset: int) -> bytes:
+        return struct.pack("<BBhi", self.code, self.target | self.source << 4, offset, self.value)
+
+
+class Assembler:
+    """A program under construction: one method an instruction."""
+
+    def __init__(self) -> None:
+        self._code: list[Instruction] = []
+        self._labels: dict[str, int] = {}
+
+    def let(self, target: Register, operation: str, operand: Operand) -> None:
+        """target operation= operand, in 64 bits; "=" assigns."""
+        self._with_operand(ALU_64 | ARITHMETIC[operation], target, operand)
+
+    def jump(self, label: str) -> None:
+        self._code.append(Instruction(JUMP, label=label))
+
+    def jump_if(self, left: Register, condition: str, right: Operand, label: str) -> None:
+        """Compares as unsigned numbers of 64 bits."""
+        self._with_operand(JUMP | CONDITIONS[condition], left, right, label)
+
+    def label(self, name: str) -> None:
+        if name in self._labels:
+            raise LabError(f"the label {name} is there twice")
+        self._labels[name] = len(self._code)
+
+    def load(self, target: Register, base: Register, offset: int, size: int = 8) -> None:
+        self._code.append(Instruction(LOAD | SIZES[size], target, base, offset))
+
+    def store(self, base: Register, offset: int, what: Operand, size: int = 8) -> None:
+        if isinstance(what, Register):
+            self._code.append(Instruction(STORE | SIZES[size], base, what, offset))
+        else:
+            self._code.append(Instruction(STORE_VALUE | SIZES[size], base, 0, offset, what))
+
+    def atomic_add(self, base: Register, offset: int, what: Register) -> None:
+        self._code.append(Instruction(ATOMIC_64, base, what, offset, ATOMIC_ADD))
+
+    def fetch_add(self, base: Register, offset: int, what: Register) -> None:
+        """Adds, and leaves in `what` the value that was there before."""
+        self._code.append(Instruction(ATOMIC_64, base, what, offset, ATOMIC_ADD | ATOMIC_FETCH))
+
+    def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
+        """Writes `new` where R0 is there; R0 becomes what was there before."""
+        self._code.append(Instruction(ATOMIC_64, base, new, offset, ATOMIC_COMPARE))
+
+    def load_map(self, target: Register, descriptor: int) -> None:
+        """The address of a map that this process holds open."""
+        self._code.append(
+            Instruction(LOAD_IMMEDIATE_64, target, MAP_BY_DESCRIPTOR, value=descriptor)
+        )
+        self._code.append(Instruction(0))  # the upper half of the number
+
+    def call(self, helper: Helper) -> None:
+        self._code.append(Instruction(CALL, value=helper))
+
+    def leave(self, result: int) -> None:
+        """Ends the program."""
+        self.let(Register.R0, "=", result)
+        self._code.append(Instruction(EXIT))
+
+    def assemble(self) -> bytes:
+        """The program as the kernel takes it."""
+        return b"".join(one.packed(self._offset(i, one)) for i, one in enumerate(self._code))
+
+    def _offset(self, index: int, one: Instruction) -> int:
+        if not one.label:
+            return one.offset
+        if one.label not in self._labels:
+            raise LabError(f"a jump goes to {one.label}, which is nowhere")
+        return self._labels[one.label] - index - 1
+
+    def _with_operand(self, code: int, target: Register, operand: Operand, label: str = "") -> None:
+        if isinstance(operand, Register):
+            one = Instruction(code | BY_REGISTER, target, operand, label=label)
+        else:
+            one = Instruction(code, target, value=operand, label=label)
+        self._code.append(one)

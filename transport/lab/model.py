@@ -1,0 +1,287 @@
+"""Decides what a lab file says: hosts, leaves, spines, and what each of their links is like.
+
+Never builds anything: the namespaces of this host and a simulator read the same model, so this
+file uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(b/s|bit/s|bps|B/s)")
+PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+NODES_MAX = 65_536
+ETHERNET_HEADER_BYTES = 14
+
+
+class LabError(Exception):
+    """What is wrong with a lab, in one line that says what to do."""
+
+
+class LabModelError(LabError, ValueError):
+    """A lab file, or a change to a link, says something that cannot be."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a link: its field, what it takes, its bounds and its meaning."""
+
+    field: str
+    kind: str  # "rate", "int" or "share"
+    low: int
+    high: int
+    meaning: str
+
+    @property
+    def expected(self) -> str:
+        if self.kind == "rate":
+            return 'a rate: bytes/s as a whole number, or text such as "8 Gb/s" or "1 GB/s"'
+        what = "a number" if self.kind == "share" else "a whole number"
+        return f"{what} from {self.low} to {self.high}"
+
+
+LINK_KEYS = {
+    "rate": Key("rate_bytes_per_s", "rate", 1_000, 10**12, "bytes/s, or text such as 8 Gb/s"),
+    "queue_bytes": Key("queue_bytes", "int", 256, 1 << 31, "what waits at most; the rest is lost"),
+    "delay_ns": Key("delay_ns", "int", 0, 10**10, "on the wire, one way"),
+    "mtu_bytes": Key("mtu_bytes", "int", 576, 65_535, "the largest IP packet"),
+    "ecn_bytes": Key("ecn_bytes", "int", 0, 1 << 31, "queue depth that marks CE; 0: never"),
+    "loss": Key("loss", "share", 0, 1, "share of packets lost, each by its own chance"),
+    "loss_every": Key("loss_every", "int", 0, 1 << 31, "every n-th packet is lost; 0: none"),
+    "burst_enter": Key("burst_enter", "share", 0, 1, "chance per packet that a loss burst begins"),
+    "burst_leave": Key("burst_leave", "share", 0, 1, "chance per packet that it ends"),
+    "burst_loss": Key("burst_loss", "share", 0, 1, "share of packets lost within a burst"),
+    "corruption": Key("corruption", "share", 0, 1, "share of packets in which one bit is flipped"),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a link is like, in each direction."""
+
+    rate_bytes_per_s: int = 125_000_000
+    queue_bytes: int = 1 << 19
+    delay_ns: int = 0
+    mtu_bytes: int = 9_000
+    ecn_bytes: int = 0
+    loss: float = 0.0
+    loss_every: int = 0
+    burst_enter: float = 0.0
+    burst_leave: float = 0.1
+    burst_loss: float = 1.0
+    corruption: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, key in LINK_KEYS.items():
+            check(name, key, getattr(self, key.field))
+        frame_bytes = self.mtu_bytes + ETHERNET_HEADER_BYTES
+        if self.queue_bytes < frame_bytes:
+            raise LabModelError(
+                f"queue_bytes {self.queue_bytes} holds no packet of mtu_bytes {self.mtu_bytes}: "
+                f"give at least {frame_bytes}"
+            )
+        if self.ecn_bytes > self.queue_bytes:
+            raise LabModelError(
+                f"ecn_bytes {self.ecn_bytes} is above queue_bytes {self.queue_bytes}: "
+                "the queue never gets there"
+            )
+        if self.burst_enter > 0 and self.burst_leave == 0:
+            raise LabModelError("burst_leave 0 with burst_enter above 0: a burst would never end")
+
+    def changed(self, **fields: Any) -> Link:
+        """The same link with other values; fields are named as in this class."""
+        known = [key.field for key in LINK_KEYS.values()]
+        for name in fields:
+            if name not in known:
+                raise LabModelError(f"a link has no {name}{nearest(name, known)}")
+        return dataclasses.replace(self, **fields)
+
+
+def check(name: str, key: Key, value: Any) -> None:
+    """Raises unless the value is of the key's kind and within its bounds."""
+    kinds: tuple[type, ...] = (int, float) if key.kind == "share" else (int,)
+    # bool is an int to Python and a mistake here; nan is in no range.
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not (fits and key.low <= value <= key.high):
+        bounds = f", from {key.low:,} to {key.high:,} bytes/s" if key.kind == "rate" else ""
+        raise LabModelError(f"{name} = {value!r}: expected {key.expected}{bounds}")
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """ "; did you mean X?" where something known looks like the word, else what there is."""
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return "; there are " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+
+
+def rate_of(name: str, value: Any) -> int:
+    """Bytes per second from a whole number or from text with its unit."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise LabModelError(f"{name} = {value!r}: expected {LINK_KEYS['rate'].expected}")
+    number, prefix, unit = match.groups()
+    return round(Fraction(number) * PREFIXES[prefix] / (1 if unit == "B/s" else 8))
+
+
+def rate_text(rate_bytes_per_s: int) -> str:
+    """As people say it: 1 Gb/s."""
+    bits = rate_bytes_per_s * 8
+    for prefix in ("T", "G", "M", "k"):
+        if bits >= PREFIXES[prefix]:
+            return f"{bits / PREFIXES[prefix]:g} {prefix}b/s"
+    return f"{bits} b/s"
+
+
+def link_fields(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Link that a table's keys give."""
+    fields: dict[str, Any] = {}
+    for name, value in table.items():
+        key = LINK_KEYS.get(name)
+        if key is None:
+            raise LabModelError(f"{name} is not a key of a link{nearest(name, list(LINK_KEYS))}")
+        converted = rate_of(name, value) if key.kind == "rate" else value
+        check(name, key, converted)
+        fields[key.field] = converted
+    return fields
+
+
+@dataclass(frozen=True)
+class LabModel:
+    """Hosts behind leaf routers; every leaf has one uplink to every spine router.
+
+    Between hosts of different leaves there are as many equal paths as spines.
+    """
+
+    name: str = "default"
+    hosts: int = 2
+    spines: int = 4
+    hosts_per_leaf: int = 1
+    host_links: Link = field(default_factory=lambda: Link(rate_bytes_per_s=500_000_000))
+    uplinks: Link = field(default_factory=Link)
+    links: Mapping[str, Link] = field(default_factory=dict)  # of their own, by name
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
+            raise LabModelError(
+                f"name = {self.name!r}: expected at most 32 of a-z, 0-9, - and _, "
+                "the first a letter or a digit"
+            )
+        for name, low in (("hosts", 1), ("spines", 1), ("hosts_per_leaf", 1)):
+            check(name, Key(name, "int", low, NODES_MAX, ""), getattr(self, name))
+        for name in self.links:
+            self._known(f"links.{name}", name)
+
+    @property
+    def leaves(self) -> int:
+        return -(-self.hosts // self.hosts_per_leaf)
+
+    def leaf_of(self, host: int) -> int:
+        return host // self.hosts_per_leaf
+
+    def nodes(self) -> list[str]:
+        """host0.., leaf0.., spine0.."""
+        counts = (("host", self.hosts), ("leaf", self.leaves), ("spine", self.spines))
+        return [f"{kind}{number}" for kind, count in counts for number in range(count)]
+
+    def link_names(self) -> list[str]:
+        """Every link by its two ends: host0-leaf0, leaf0-spine0."""
+        return list(self._links)
+
+    def link(self, name: str) -> Link:
+        """What a link is like: its own table, or that of its class."""
+        self._known(name, name)
+        return self.links.get(name) or (
+            self.host_links if name.startswith("host") else self.uplinks
+        )
+
+    @cached_property
+    def _links(self) -> dict[str, None]:
+        below = [f"host{host}-leaf{self.leaf_of(host)}" for host in range(self.hosts)]
+        above = [
+            f"leaf{leaf}-spine{spine}"
+            for leaf in range(self.leaves)
+            for spine in range(self.spines)
+        ]
+        return dict.fromkeys(below + above)
+
+    def _known(self, where: str, name: str) -> None:
+        if name not in self._links:
+            raise LabModelError(f"{where}: no such link{nearest(name, list(self._links))}")
+
+
+LAB_KEYS = ("name", "hosts", "spines", "hosts_per_leaf", "host_links", "uplinks", "links")
+
+
+def as_table(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise LabModelError(f"{where}: expected a table, not {value!r}")
+    return value
+
+
+def link_from(table: str, base: Link, value: Any) -> Link:
+    """A link from a table of the file; what it does not give is as in the base."""
+    try:
+        return base.changed(**link_fields(as_table("", value)))
+    except LabModelError as error:
+        raise LabModelError(f"[{table}] {str(error).removeprefix(': ')}") from None
+
+
+def parse(table: Mapping[str, Any], *, name: str = "default") -> LabModel:
+    """A model from what a lab file holds; `name` is used where the file gives none."""
+    for key in table:
+        if key not in LAB_KEYS:
+            raise LabModelError(f"{key} is not a key of a lab{nearest(key, list(LAB_KEYS))}")
+    base = LabModel()
+    host_links = link_from("host_links", base.host_links, table.get("host_links", {}))
+    uplinks = link_from("uplinks", base.uplinks, table.get("uplinks", {}))
+    counts = {key: table[key] for key in ("hosts", "spines", "hosts_per_leaf") if key in table}
+    plain = LabModel(name=table.get("name", name), host_links=host_links, uplinks=uplinks, **counts)
+    links = {}
+    for link, value in as_table("[links]", table.get("links", {})).items():
+        if link not in plain.link_names():
+            raise LabModelError(f'[links."{link}"] no such link{nearest(link, plain.link_names())}')
+        links[link] = link_from(f'links."{link}"', plain.link(link), value)
+    return dataclasses.replace(plain, links=links)
+
+
+def load(file: str | Path) -> LabModel:
+    """The lab that a TOML file describes; its name is the file's unless it gives one."""
+    path = Path(file)
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise LabModelError(f"{path}: {error.strerror}; give a lab file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LabModelError(f"{path}: not TOML: {error}") from None
+    stem = re.sub(r"[^a-z0-9_-]", "-", path.stem.lower()).lstrip("-_")[:32]
+    try:
+        return parse(table, name=stem or "default")
+    except LabModelError as error:
+        raise LabModelError(f"{path}: {error}") from None
+
+
+def as_dict(model: LabModel) -> dict[str, Any]:
+    """As JSON holds it; `from_dict` reads it back."""
+    return dataclasses.asdict(model)
+
+
+def from_dict(content: Mapping[str, Any]) -> LabModel:
+    """The model that `as_dict` wrote."""
+    made = dict(content)
+    for key in ("host_links", "uplinks"):
+        made[key] = Link(**made[key])
+    made["links"] = {name: Link(**link) for name, link in made["links"].items()}
+    return LabModel(**made)

@@ -1,0 +1,132 @@
+"""Decides where it is written down which labs there are, so that any process can change or end one.
+
+Never touches the network. What is written comes before what is built, and goes after it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict, nearest
+
+VERSION = 1
+WAIT_S, STEP_S = 60.0, 0.05
+
+
+@dataclass
+class Changed:
+    """How a link differs from its model now."""
+
+    link: Link
+    cut: str = ""  # "", "silent" or "down"
+
+
+@dataclass
+class State:
+    """A lab as every process sees it."""
+
+    name: str
+    model: LabModel
+    built: bool = False
+    maps: tuple[int, int] = (0, 0)  # ids of orders and of state
+    checksums: bool = False  # hosts write real checksums, so that corruption is seen
+    changed: dict[str, Changed] = field(default_factory=dict)
+
+    def link(self, name: str) -> Link:
+        changed = self.changed.get(name)
+        return changed.link if changed else self.model.link(name)
+
+    def cut(self, name: str) -> str:
+        changed = self.changed.get(name)
+        return changed.cut if changed else ""
+
+
+def directory() -> Path:
+    """/run/weft/lab, or the user's own place where /run cannot be written."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    if os.geteuid() != 0 and own and not os.access("/run", os.W_OK):
+        return Path(own) / "weft" / "lab"
+    return Path("/run/weft/lab")
+
+
+def names() -> list[str]:
+    """The labs there are."""
+    return sorted(path.stem for path in directory().glob("*.json"))
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """One change of any lab at a time; a process that dies lets go."""
+    where = directory()
+    where.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LabError(
+                        "another weft lab command has been at work for a minute: wait or end it"
+                    ) from None
+                time.sleep(STEP_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def load(name: str) -> State:
+    """A lab by its name."""
+    path = directory() / f"{name}.json"
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        known = names()
+        there = nearest(name, known) if known else "; none is up: weft lab up makes one"
+        raise LabModelError(f"there is no lab named {name}{there}") from None
+    if content["version"] != VERSION:
+        raise LabError(f"{path} is of another version of weft: end that lab with that version")
+    return State(
+        name=content["name"],
+        model=from_dict(content["model"]),
+        built=content["built"],
+        maps=(content["maps"][0], content["maps"][1]),
+        checksums=content["checksums"],
+        changed={
+            name: Changed(Link(**one["link"]), one["cut"])
+            for name, one in content["changed"].items()
+        },
+    )
+
+
+def save(state: State) -> None:
+    """Writes a lab down, whole or not at all."""
+    path = directory() / f"{state.name}.json"
+    content = {
+        "version": VERSION,
+        "name": state.name,
+        "model": as_dict(state.model),
+        "built": state.built,
+        "maps": state.maps,
+        "checksums": state.checksums,
+        "changed": {
+            name: {"link": vars(one.link), "cut": one.cut} for name, one in state.changed.items()
+        },
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1))
+    part.replace(path)
+
+
+def forget(name: str) -> None:
+    for suffix in (".json", ".part"):
+        (directory() / f"{name}{suffix}").unlink(missing_ok=True)
