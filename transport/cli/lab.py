@@ -146,6 +146,9 @@ def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
 
     Example: weft lab exec host0 -- ping -c 3 10.1.0.2
     """
+    cmd = cmd[1:] if cmd[0] == "--" else cmd
+    if not cmd:
+        raise click.UsageError("give a command after --")
     enter = attached(name).enter(node)
     program = shutil.which(cmd[0])
     if program is None:
@@ -278,6 +281,7 @@ def as_json(lab: Lab) -> dict[str, Any]:
     now, counters, plan = lab.current(), lab.counters(), lab.plan
     return {
         "name": lab.name,
+        "built": True,
         "nodes": {
             node: {
                 "namespace": plan.namespace(node),
@@ -304,16 +308,20 @@ def as_json(lab: Lab) -> dict[str, Any]:
 @telling
 def status(name: str | None, json_path: str | None) -> None:
     """Show every lab, or one: nodes, links, and what each direction carried and dropped."""
-    from transport.lab import Lab
+    from transport.lab import Lab, state
 
     wanted = [name] if name is not None else names()
     if not wanted:
         no_lab(json_path)
         return
-    labs = [Lab.attach(one) for one in wanted]
+    half = [one for one in wanted if not state.load(one).built]
+    labs = [Lab.attach(one) for one in wanted if one not in half]
     if json_path is not None:
-        write_json([as_json(lab) for lab in labs], json_path)
+        broken = [{"name": one, "built": False} for one in half]
+        write_json([as_json(lab) for lab in labs] + broken, json_path)
         return
+    for one in half:
+        click.echo(f"{one}: being built, or left half built: weft lab down --name {one}")
     for lab in labs:
         hosts = [node for node in lab.plan.nodes if node.startswith("host")]
         click.echo(f"{lab.name}: " + ", ".join(f"{one} {lab.address(one)}" for one in hosts))

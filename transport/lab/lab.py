@@ -123,6 +123,10 @@ class Lab:
         """Runs a process on a node to its end, as subprocess.run does."""
         return subprocess.run(argv, preexec_fn=self.enter(node), check=False, **options)
 
+    def call(self, node: str, work: Callable[[], T]) -> T:
+        """The result of `work`, run in a thread on a node: a socket made there stays there."""
+        return namespace.inside(self.plan.namespace(self.plan.node(node)), work)
+
     def address(self, host: str) -> str:
         """The IP address of a host."""
         if not self.plan.node(host).startswith("host"):

@@ -22,7 +22,7 @@ NEIGHBOUR_PERMANENT = 0x80
 LOWER_UP = 0x10000
 RATE_MAX = (1 << 32) - 1  # of tbf's first attribute, bytes/s
 # A sleeping CPU comes back within this time; what could have been sent meanwhile is not lost.
-BURST_NS = 1_000_000
+BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 2
 # Left on, one packet of the host would be many datagrams to a router: one loss, one mark for all.
 SEGMENTATION = (

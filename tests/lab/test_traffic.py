@@ -1,0 +1,207 @@
+"""Whether a real lab does to real datagrams what its file says: paths, rates, loss, marks, cuts."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.support import CE, Pair, grown, line, reason_to_skip, unique
+from transport.lab import Lab, LabError, LabModel, Link
+
+pytestmark = pytest.mark.namespaces
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def paths() -> Iterator[Lab]:
+    with Lab(LabModel(), name=unique("paths")) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def one_path() -> Iterator[Lab]:
+    with Lab(line(), name=unique("line")) as lab:
+        yield lab
+
+
+@pytest.fixture
+def pair(one_path: Lab) -> Iterator[Pair]:
+    """Across one path; whatever a test sets is undone."""
+    one = Pair(one_path)
+    try:
+        yield one
+    finally:
+        one.close()
+        for link in one_path.model.link_names():
+            if one_path.current().cut(link):
+                one_path.heal(link)
+            one_path.set(link, **vars(one_path.model.link(link)))
+
+
+def by_spine(lab: Lab, pair: Pair, ports: list[int], count: int) -> list[int]:
+    """How many packets each spine carried from host0."""
+
+    def send() -> None:
+        for port in ports:
+            sender = pair.sender(port)
+            assert sorted(pair.pass_on(sender, count)) == list(range(count))
+            sender.close()
+
+    growth = grown(lab, send)
+    return [growth[f"leaf0>spine{i}"].packets for i in range(lab.model.spines)]
+
+
+def test_traffic__many_ports_take_all_paths(paths: Lab) -> None:
+    pair = Pair(paths)
+    senders = [pair.sender() for _ in range(256)]
+    growth = grown(paths, lambda: [one.send(b"abcd") for one in senders])
+    carried = [growth[f"leaf0>spine{i}"].packets for i in range(4)]
+    pair.close()
+    assert sum(carried) == 256
+    assert min(carried) >= 32
+
+
+def test_traffic__a_flow_stays_on_its_path(paths: Lab) -> None:
+    pair = Pair(paths)
+    # The same ports from new sockets: the path is the ports', not the socket's.
+    carried = by_spine(paths, pair, [6001] * 4, 50)
+    pair.close()
+    assert sorted(carried) == [0, 0, 0, 200]
+
+
+def test_traffic__rate_is_held(pair: Pair) -> None:
+    rate = 5_000_000
+    pair.lab.set("leaf0-spine0", rate_bytes_per_s=rate, queue_bytes=50_000)
+    sender = pair.sender()
+    begin = time.monotonic()
+
+    def flood() -> None:
+        while time.monotonic() - begin < 0.5:
+            for number in range(16):
+                sender.send(number.to_bytes(4, "little") * 300)
+
+    growth = grown(pair.lab, flood)["leaf0>spine0"]
+    seconds = time.monotonic() - begin
+    assert growth.queue_drops > 0
+    # What the token bucket had saved comes on top; a busy machine only takes away.
+    assert 0.3 * rate * seconds < growth.bytes < 1.1 * rate * seconds + 50_000
+
+
+def test_traffic__every_nth_is_lost(pair: Pair) -> None:
+    pair.lab.set("leaf0-spine0", loss_every=10)
+    sender = pair.sender()
+    arrived: list[int] = []
+    growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 1000)))
+    assert growth["leaf0>spine0"].losses == 100
+    assert len(arrived) == 900
+    assert growth["spine0>leaf0"].losses == 0  # nothing went that way
+    missing = sorted(set(range(1000)) - set(arrived))
+    assert {after - before for before, after in zip(missing, missing[1:], strict=False)} == {10}
+
+
+def test_traffic__one_percent_is_lost(pair: Pair) -> None:
+    pair.lab.set("host0-leaf0", loss=0.01)
+    sender = pair.sender()
+    arrived: list[int] = []
+    growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 10_000)))
+    losses = growth["host0>leaf0"].losses
+    assert 40 <= losses <= 160  # six standard deviations
+    assert len(arrived) == 10_000 - losses
+
+
+def test_traffic__losses_come_in_bursts(pair: Pair) -> None:
+    pair.lab.set("leaf0-spine0", burst_enter=0.01, burst_leave=0.2)
+    arrived = pair.pass_on(pair.sender(), 10_000)
+    missing = sorted(set(range(10_000)) - set(arrived))
+    runs = 1 + sum(b - a > 1 for a, b in zip(missing, missing[1:], strict=False))
+    assert len(missing) > 100
+    assert 3 < len(missing) / runs < 8  # 1/0.2 on average
+
+
+def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
+    slow = {"rate_bytes_per_s": 5_000_000, "queue_bytes": 400_000, "ecn_bytes": 20_000}
+    pair.lab.set("leaf1-spine0", **slow)
+    sender = pair.sender()
+
+    def calmly() -> None:
+        for number in range(50):
+            sender.send(number.to_bytes(4, "little") * 250)
+            time.sleep(0.001)
+
+    assert grown(pair.lab, calmly)["spine0>leaf1"].marked == 0
+    assert {bits for _, bits in pair.receive(0.3)} == {2}
+    before = pair.lab.counters()["spine0>leaf1"].marked
+    for number in range(300):
+        sender.send(number.to_bytes(4, "little") * 250)
+    marked = sum(bits == CE for _, bits in pair.receive(0.3))
+    assert marked > 100
+    assert pair.lab.counters()["spine0>leaf1"].marked - before == marked
+
+
+def test_traffic__corruption_is_caught(pair: Pair) -> None:
+    pair.lab.set("leaf0-spine0", corruption=0.2)
+    sender = pair.sender()
+    arrived: list[int] = []
+    # Pair.receive compares every byte.
+    growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 1000, 1024)))
+    corrupted = growth["leaf0>spine0"].corrupted
+    assert 100 <= corrupted <= 300
+    assert len(arrived) == 1000 - corrupted
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("link", ["host0-leaf0", "leaf0-spine0", "leaf1-spine0", "host1-leaf1"])
+def test_traffic__a_cut_is_silent_and_heals(pair: Pair, link: str, down: bool) -> None:
+    sender = pair.sender()
+    assert pair.pass_on(sender, 10) == list(range(10))
+    pair.lab.cut(link, down=down)
+    with pytest.raises(LabError, match="is cut"):
+        pair.lab.cut(link)
+    assert pair.pass_on(sender, 100) == []  # and send raised nothing
+    pair.lab.heal(link)
+    assert pair.pass_on(sender, 10) == list(range(10))
+
+
+def test_traffic__a_cut_counts_what_it_swallows(pair: Pair) -> None:
+    sender = pair.sender()
+    pair.lab.cut("leaf0-spine0")
+    growth = grown(pair.lab, lambda: pair.pass_on(sender, 100))
+    assert growth["leaf0>spine0"].cut_drops == 100
+    assert growth["leaf0>spine0"].packets == 0
+
+
+def test_traffic__a_changed_link_keeps_what_it_counted(pair: Pair) -> None:
+    sender = pair.sender()
+    pair.pass_on(sender, 100)
+    before = pair.lab.counters()["leaf0>spine0"]
+    pair.lab.set("leaf0-spine0", loss=0.5)
+    assert pair.lab.counters()["leaf0>spine0"] == before
+
+
+def test_traffic__two_labs_side_by_side(one_path: Lab) -> None:
+    with Lab(line(), name=unique("other")) as other:
+        there, here = Pair(other), Pair(one_path)
+        assert here.receiver.getsockname() == there.receiver.getsockname()
+        growth = grown(one_path, lambda: there.pass_on(there.sender(), 20))
+        assert all(one.packets == 0 for one in growth.values())
+        assert here.pass_on(here.sender(), 20) == list(range(20))
+        there.close()
+        here.close()
+
+
+def test_traffic__hosts_of_one_leaf() -> None:
+    model = LabModel(hosts=3, hosts_per_leaf=2, spines=2, uplinks=Link(mtu_bytes=1500))
+    with Lab(model, name=unique("incast")) as lab:
+        near = Pair(lab, "host0", "host1")
+        growth = grown(lab, lambda: near.pass_on(near.sender(), 20))
+        assert growth["leaf0>host1"].packets == 20
+        assert growth["leaf0>spine0"].packets + growth["leaf0>spine1"].packets == 0
+        near.close()
+        far = Pair(lab, "host2", "host1")
+        assert far.pass_on(far.sender(), 20) == list(range(20))
+        far.close()
