@@ -15,6 +15,7 @@ from transport.lab import Counters, Lab, LabError, LabModel, Link, features, nam
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7001
 CHUNK = 32
+QUIET_S = 0.4  # longer than a busy machine leaves a packet lying
 ECT_0, CE = 2, 3
 # Of linux headers; Python 3.11 has no names for them.
 IP_RECVTOS, SO_RCVBUFFORCE = 13, 33
@@ -86,18 +87,18 @@ class Pair:
         return made
 
     def pass_on(self, sender: socket.socket, count: int, payload_bytes: int = 64) -> list[int]:
-        """Sends numbered datagrams; the numbers that arrived, each intact."""
+        """Sends numbered datagrams; the numbers that arrived, each intact, in their order."""
         arrived: list[int] = []
         for first in range(0, count, CHUNK):
             for number in range(first, min(first + CHUNK, count)):
                 sender.send(datagram(number, payload_bytes))
             arrived += [number for number, _ in self.receive(0.0)]
-        return arrived + [number for number, _ in self.receive(0.3)]
+        return arrived + [number for number, _ in self.receive(QUIET_S, count - len(arrived))]
 
-    def receive(self, seconds: float) -> list[tuple[int, int]]:
+    def receive(self, seconds: float, most: int = 1 << 30) -> list[tuple[int, int]]:
         """Until nothing has come for so long: number and ECN bits of each datagram."""
-        found = []
-        while select.select([self.receiver], [], [], seconds)[0]:
+        found: list[tuple[int, int]] = []
+        while len(found) < most and select.select([self.receiver], [], [], seconds)[0]:
             data, ancillary, _, _ = self.receiver.recvmsg(65_536, 64)
             (number,) = struct.unpack_from("<I", data)
             assert data == datagram(number, len(data)), "a corrupt datagram was handed on"
