@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab.support import ROOT, left_behind, line, reason_to_skip, unique, weft
+from transport.cli import invoke
 from transport.lab import Lab, LabError, LabModelError, namespace, state
 
 pytestmark = pytest.mark.namespaces
 
 BUILD = """
 import sys
+from transport.cli import invoke
 from transport.lab import Lab, LabModel
 Lab(LabModel(hosts=20, spines=8), name=sys.argv[1]).up()
 """
@@ -110,11 +112,14 @@ def test_life__up_exec_status_down(name: str, tmp_path: Path) -> None:
         (("down", "--all"), "--all and --name together"),
     ],
 )
-def test_life__wrong_usage(shared: str, words: tuple[str, ...], line: str) -> None:
-    done = weft("lab", words[0], "--name", shared, *words[1:])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert line in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_life__wrong_usage(
+    shared: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], line: str
+) -> None:
+    status = invoke(["lab", words[0], "--name", shared, *words[1:]])
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert line in said.err
+    assert said.err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Whether a lab file becomes the model it describes, and a wrong one a line that says what to do."""
+"""Whether a lab file becomes the model it describes, and a wrong one a line that helps."""
 
 from pathlib import Path
 

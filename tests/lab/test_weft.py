@@ -1,0 +1,99 @@
+"""Whether weft moves real data through a lab: over all its paths, past loss and past a cut."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.support import ROOT, grown, reason_to_skip, unique
+from transport.lab import Lab, LabModel
+
+pytestmark = pytest.mark.namespaces
+
+MESSAGE_BYTES = 1 << 20
+MESSAGES = 24
+SERVER = f"""
+from transport import Endpoint
+with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+    print("ready", endpoint.devices[0].name, flush=True)
+    with listener.accept(timeout_s=30) as connection:
+        for number in range({MESSAGES}):
+            assert connection.recv({MESSAGE_BYTES}) == bytes([number]) * {MESSAGE_BYTES}
+        connection.send(b"all there")
+"""
+CLIENT = f"""
+import sys, time
+from transport import Endpoint
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=30) as connection:
+    handles = []
+    for number in range({MESSAGES}):
+        handles.append(connection.isend(bytes([number]) * {MESSAGE_BYTES}))
+        if number == {MESSAGES} // 4:
+            handles[0].wait(timeout_s=30)
+            print("under way", flush=True)
+            input()
+    for handle in handles:
+        handle.wait(timeout_s=30)
+    assert connection.recv(100) == b"all there"
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Lab(LabModel(), name=unique("weft")) as one:
+        yield one
+
+
+def start(lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    return lab.popen(
+        host,
+        [sys.executable, "-c", script, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean | {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"},
+    )
+
+
+def move(lab: Lab, *, cut: str = "") -> None:
+    """All messages from host0 to host1, every byte compared there; a link cut on the way."""
+    processes = [start(lab, "host1", SERVER)]
+    try:
+        assert processes[0].stdout is not None
+        assert processes[0].stdout.readline() == "ready eth0\n"
+        processes.append(start(lab, "host0", CLIENT, lab.address("host1")))
+        client = processes[1]
+        assert client.stdout is not None
+        assert client.stdout.readline() == "under way\n"
+        if cut:
+            lab.cut(cut)
+        output, _ = client.communicate("\n", timeout=60)
+        assert (client.returncode, output) == (0, "done\n")
+        assert processes[0].wait(timeout=30) == 0
+    finally:
+        for one in processes:
+            one.kill()
+            one.communicate(timeout=10)
+
+
+def test_weft__takes_every_path_past_loss(lab: Lab) -> None:
+    lab.set("leaf0-spine1", loss=0.05)
+    growth = grown(lab, lambda: move(lab))
+    carried = [growth[f"leaf0>spine{i}"].bytes for i in range(4)]
+    assert sum(carried) >= MESSAGES * MESSAGE_BYTES
+    assert min(carried) >= 0.01 * sum(carried)
+    assert growth["leaf0>spine1"].losses > 0
+    lab.set("leaf0-spine1", loss=0.0)
+
+
+def test_weft__a_path_dies_and_all_arrives(lab: Lab) -> None:
+    growth = grown(lab, lambda: move(lab, cut="leaf0-spine2"))
+    assert growth["leaf0>spine2"].cut_drops > 0
+    lab.heal("leaf0-spine2")
