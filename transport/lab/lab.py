@@ -46,6 +46,8 @@ class Lab:
         self.model = replace(model, name=name) if name is not None else model
         self.name = self.model.name
         self.plan = Plan(self.model, self.name)
+        for link in self.model.link_names():
+            netlink.check_rate(link, self.model.link(link))
         self._descriptors: dict[str, int] = {}
         self._children: list[subprocess.Popen[Any]] = []
 
@@ -70,7 +72,8 @@ class Lab:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.down()
+        if self.name in state.names():
+            self.down()
 
     def up(self) -> None:
         """Builds the lab; whatever stops it, Ctrl-C too, leaves nothing behind."""
@@ -142,13 +145,12 @@ class Lab:
             new = old.changed(**fields)
             if new.mtu_bytes != old.mtu_bytes:
                 raise LabModelError("mtu_bytes stays as it was built: change the file, down and up")
-            if new.delay_ns and not old.delay_ns:
-                features.require_kernel(replace(self.model, links={link: new}))
             if bool(new.delay_ns) != bool(old.delay_ns):
                 raise LabModelError(
                     "delay_ns comes and goes only with down and up: give the link a delay in the "
                     "file, then change it"
                 )
+            netlink.check_rate(link, new)
             now.changed[link] = state.Changed(new, now.cut(link))
             self._use_checksums(now)
             for direction in self.plan.directions_of(wire):

@@ -13,14 +13,14 @@ from pathlib import Path
 from socket import AF_INET
 from typing import Any
 
-from transport.lab.model import ETHERNET_HEADER_BYTES, LabError, Link
+from transport.lab.model import ETHERNET_HEADER_BYTES, LabError, LabModelError, Link, rate_text
 from transport.lab.plan import Direction, End, Plan, Route
 
 TBF_HANDLE, TBF_CLASS, NETEM_HANDLE = 0x10000, 0x10001, 0x20000
 INGRESS, EGRESS = "ffff:fff2", "ffff:fff3"
 NEIGHBOUR_PERMANENT = 0x80
 LOWER_UP = 0x10000
-RATE_MAX = (1 << 32) - 1  # of tbf's first attribute, bytes/s
+RATE_MAX = 4_250_000_000  # bytes/s: tbf's attribute for it has 32 bits
 # A sleeping CPU comes back within this time; what could have been sent meanwhile is not lost.
 BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 2
@@ -129,10 +129,16 @@ def bring_down(link: Any, interface: str) -> None:
     link.link("set", index=index_of(link, interface), state="down")
 
 
+def check_rate(name: str, spec: Link) -> None:
+    """Raises where a link is faster than its queue can be."""
+    if spec.rate_bytes_per_s > RATE_MAX:
+        raise LabModelError(
+            f"{name}: a lab on one host has no links above {rate_text(RATE_MAX)}: give a lower rate"
+        )
+
+
 def shape(link: Any, interface: str, spec: Link, command: str) -> None:
     """A token bucket in front of a device (`add`), or the same with other numbers (`change`)."""
-    if spec.rate_bytes_per_s > RATE_MAX:
-        raise LabError("tbf shapes at most 34 Gb/s: give a lower rate")
     index = index_of(link, interface)
     frame_bytes = spec.mtu_bytes + ETHERNET_HEADER_BYTES
     burst = max(spec.rate_bytes_per_s * BURST_NS // 10**9, BURST_PACKETS_MIN * frame_bytes)
