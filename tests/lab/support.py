@@ -18,7 +18,7 @@ CHUNK = 32
 QUIET_S = 0.4  # longer than a busy machine leaves a packet lying
 ECT_0, CE = 2, 3
 # Of linux headers; Python 3.11 has no names for them.
-IP_RECVTOS, SO_RCVBUFFORCE = 13, 33
+IP_RECVTOS, SO_RCVBUFFORCE, UDP_SEGMENT = 13, 33, 103
 
 
 def reason_to_skip() -> str:
