@@ -169,6 +169,17 @@ def test_life__a_foreign_namespace_is_left_alone(name: str) -> None:
         namespace.remove(foreign)
 
 
+def test_life__a_lab_that_lost_a_namespace_can_be_removed(name: str) -> None:
+    lab = Lab(line(), name=name)
+    lab.up()
+    namespace.remove(f"weft-{name}-spine0")
+    for wrong in (lab.counters, lambda: lab.cut("leaf0-spine0", down=True)):
+        with pytest.raises(LabError, match=f"weft-{name}-spine0 is gone: weft lab down"):
+            wrong()
+    lab.down()
+    assert left_behind(name) == []
+
+
 def test_life__down_ends_what_runs_in_it(name: str) -> None:
     lab = Lab(line(), name=name)
     lab.up()

@@ -42,6 +42,8 @@ def told() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
     except LabError as error:
         raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"the kernel refuses: {error}") from None
 
 
 def telling(command: Callable[..., Any]) -> Callable[..., Any]:

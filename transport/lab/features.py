@@ -32,7 +32,12 @@ def require_rights() -> None:
 def require_kernel(model: LabModel) -> None:
     """Raises unless the kernel has what the model asks for."""
     delayed = [name for name in model.link_names() if model.link(name).delay_ns]
-    namespace.in_scratch(lambda: _try_all(delayed[:1]))
+    try:
+        namespace.in_scratch(lambda: _try_all(delayed[:1]))
+    except OSError as error:
+        raise LabError(
+            f"this host lets nobody make network namespaces: {error}; run outside its container"
+        ) from None
 
 
 def _try_all(delayed: list[str]) -> None:

@@ -233,7 +233,7 @@ class Lab:
         """Speaks netlink at a node."""
 
         def body() -> T:
-            with netlink.speaking() as link:
+            with netlink.speaking() as link, netlink.refusals_at(node):
                 return work(link)
 
         return namespace.inside(self.plan.namespace(node), body)

@@ -72,6 +72,17 @@ def speaking() -> Iterator[Any]:
         yield opened
 
 
+@contextmanager
+def refusals_at(node: str) -> Iterator[None]:
+    """What the kernel refuses, as one line that says where."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except (NetlinkError, OSError) as error:
+        raise LabError(f"{node}: the kernel refuses: {error}") from error
+
+
 def index_of(link: Any, interface: str) -> int:
     found = link.link_lookup(ifname=interface)
     if not found:

@@ -79,6 +79,8 @@ def lock() -> Iterator[None]:
                         "another weft lab command has been at work for a minute: wait or end it"
                     ) from None
                 time.sleep(STEP_S)
+        for part in where.glob("*.part"):  # of a process that died while writing
+            part.unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)
@@ -128,5 +130,4 @@ def save(state: State) -> None:
 
 
 def forget(name: str) -> None:
-    for suffix in (".json", ".part"):
-        (directory() / f"{name}{suffix}").unlink(missing_ok=True)
+    (directory() / f"{name}.json").unlink(missing_ok=True)
