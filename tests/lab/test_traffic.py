@@ -52,10 +52,11 @@ def pair(one_path: Lab) -> Iterator[Pair]:
         yield one
     finally:
         one.close()
-        for link in one_path.model.link_names():
-            if one_path.current().cut(link):
+        for link, now in one_path.current().changed.items():
+            if now.cut:
                 one_path.heal(link)
-            one_path.set(link, **vars(one_path.model.link(link)))
+            if now.link != one_path.model.link(link):
+                one_path.set(link, **vars(one_path.model.link(link)))
 
 
 def by_spine(lab: Lab, pair: Pair, ports: list[int], count: int) -> list[int]:

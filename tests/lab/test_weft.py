@@ -13,7 +13,7 @@ from transport.lab import Lab, LabModel
 pytestmark = pytest.mark.namespaces
 
 MESSAGE_BYTES = 1 << 20
-MESSAGES = 24
+MESSAGES = 16
 SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
