@@ -5,11 +5,22 @@ Never imports one that was not asked for.
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 # Name -> one line of help; bench.NAME holds `command`.
 BENCHES = {
+    "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
+    "all_to_all": "Every rank sends a part to every other, as nccl-tests counts.",
+    "ring": "Ring all-reduce over the Python API, integers checked exactly.",
+    "beside": "One flow: weft beside every peer of this machine.",
+    "bidirectional": "Two hosts, one way and both ways at once.",
+    "cpu": "Core-seconds per GB, both sides, weft and TCP.",
+    "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
+    "incast": "N senders to one receiver, with a victim if wanted.",
+    "outcast": "One sender to N receivers.",
+    "permutation": "Every host to another one.",
     "core": "What the protocol core costs a segment.",
     "latency": "Half round trips against TCP_NODELAY.",
     "nccl": "NCCL collectives and DDP over weft against NCCL's Socket.",
@@ -19,15 +30,19 @@ BENCHES = {
     "verbs": "What the verbs datapath costs a segment and a path, over a fake provider.",
 }
 
+# No benchmarks: they read what those recorded.
+TOOLS = {"compare": "Two recorded results of one bench: ratios, spread, noise."}
+INTERRUPTED = 130
+
 
 class Benches(click.Group):
     """Imports a benchmark when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(BENCHES)
+        return sorted(BENCHES | TOOLS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in BENCHES:
+        if cmd_name not in BENCHES | TOOLS:
             return None
         found = import_module(f"bench.{cmd_name}").command
         assert isinstance(found, click.Command)
@@ -36,6 +51,16 @@ class Benches(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Benchmarks"):
             formatter.write_dl(sorted(BENCHES.items()))
+        with formatter.section("Results"):
+            formatter.write_dl(sorted(TOOLS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # A study has written what it has; here is a bench that has nothing to show in part.
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Benches, context_settings={"help_option_names": ["-h", "--help"]})

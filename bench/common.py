@@ -8,27 +8,32 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.record import sealed
 from transport.cli.output import json_option, print_table, write_json
 
 __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "rounds", "verdict"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DUEL_S_MAX = 120.0
+FILES = ("--json", "--csv", "--plot", "--html", "--place")
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]
@@ -69,12 +74,14 @@ def _version() -> str:
 
 
 def _arguments() -> list[str]:
-    """What this was called with, less the file that the numbers go to."""
+    """What this was called with, less the files that the numbers go to."""
     words = sys.argv[1:]
-    if "--json" in words:
-        at = words.index("--json")
-        del words[at : at + 2]
-    return [word for word in words if not word.startswith("--json=")]
+    for option in FILES:
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
+        words = [word for word in words if not word.startswith(f"{option}=")]
+    return words
 
 
 def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
@@ -85,10 +92,12 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
             "cpu": cpu_model(),
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
+            "numpy": np.__version__,
             "weft": _version(),
             "commit": commit(),
             "knobs": {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")},
             "command": ["python", "-m", "bench", *_arguments()],
+            "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
         **more,
         "rows": list(rows),
@@ -100,7 +109,7 @@ def emit(
 ) -> None:
     """JSON where it was asked for; a table and what it means on stdout otherwise."""
     if json_path is not None:
-        write_json(found, json_path)
+        write_json(sealed(found), json_path)
     if json_path == "-":
         return
     print_table(columns, [[_cell(row.get(column)) for column in columns] for row in found["rows"]])
@@ -141,6 +150,7 @@ def cores_of_sides() -> tuple[set[int], set[int]]:
 
 
 def _side(worker: Worker, cores: set[int], pipe: Pipe, config: Config) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this
     try:
         os.sched_setaffinity(0, cores)
         pipe.send(("result", worker(pipe, config)))
@@ -176,6 +186,10 @@ def duel(
         sending = start(sender, halves[1], config | {"address": address})
         sent = _expect(sending, "result", until)
         return _expect(receiving, "result", until), sent
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
     finally:
         for process in processes:
             process.join(2)

@@ -1,0 +1,53 @@
+"""Decides how one flow of weft stands beside every peer that this machine has.
+
+Programs of others measure themselves, in their own way. Never leaves out one that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from bench import traffic
+from bench.common import Config
+from bench.options import PERFTEST, common, flow_options, study_options
+from bench.peers import ALL, PROGRAMS, SOCKETS
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load
+
+NCCL = "NCCL's own Socket transport is a peer of: python -m bench nccl"
+STUDY = Study(
+    "beside",
+    keys=("contender", "size_bytes"),
+    measures={"rate_bytes_per_s": "higher"},
+    columns=(
+        *PERFTEST,
+        ("sender_cpu_s_per_gbyte", "sender core-s/GB"),
+        ("receiver_cpu_s_per_gbyte", "receiver core-s/GB"),
+        ("retransmitted_segments", "resent"),
+    ),
+)
+
+
+@click.command("beside")
+@flow_options()
+@study_options(duration_s=0.2, warmup_s=0.05, size="64K")
+def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
+    """One flow: weft, TCP, MPTCP, iperf3, libfabric, UCX, side by side."""
+    given = common(options)
+    names = chosen(given, list(ALL), list(ALL))
+    places = placed(2, given.places)
+
+    def measure(name: str) -> Iterator[Config]:
+        if name in PROGRAMS:
+            yield PROGRAMS[name].run(places, size, duration_s)
+            return
+        peer = SOCKETS[name]
+        flow = Flow(1, 0, peer.kind, peer.streams)
+        yield traffic.run([flow], places, Load(size, duration_s, warmup_s))
+
+    times = {"duration_s": duration_s, "warmup_s": warmup_s}
+    conduct(STUDY, given, names, measure, times, lambda _: [NCCL])

@@ -1,0 +1,48 @@
+"""Decides what two hosts carry one way and both ways at once, weft beside TCP.
+
+Never mixes contenders in a run: each has both hosts to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from bench import traffic
+from bench.common import Config
+from bench.options import PERFTEST, common, flow_options, study_options
+from bench.peers import SOCKETS
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load
+
+USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
+PATTERNS = {"one way": ((0, 1),), "both ways": ((0, 1), (1, 0))}
+STUDY = Study(
+    "bidirectional",
+    keys=("contender", "direction", "size_bytes"),
+    measures={"rate_bytes_per_s": "higher"},
+    columns=(*PERFTEST, ("flow_rates_bytes_per_s", "each way")),
+)
+
+
+@click.command("bidirectional")
+@flow_options()
+@study_options(duration_s=0.2, warmup_s=0.05, size="64K", only=("weft", "tcp-cubic"))
+def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
+    """Two hosts, one way and both ways at once: does a direction cost the other one?"""
+    given = common(options)
+    names = chosen(given, USUAL, list(SOCKETS))
+    places = placed(2, given.places)
+    load = Load(size, duration_s, warmup_s)
+
+    def measure(name: str) -> Iterator[Config]:
+        peer = SOCKETS[name]
+        for direction, ends in PATTERNS.items():
+            flows = [Flow(*pair, peer.kind, peer.streams) for pair in ends]
+            yield {"direction": direction, **traffic.run(flows, places, load)}
+
+    settings = {"duration_s": duration_s, "warmup_s": warmup_s}
+    conduct(STUDY, given, names, measure, settings)

@@ -1,0 +1,231 @@
+"""Decides what connections cost one process: time to open, memory, and whether the last is slower.
+
+Each sends a message when it is opened, so that all of them are real. Never counts shared libraries.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.channels import Channel, Station, raise_descriptor_limit, rss_bytes, station
+from bench.common import Config
+from bench.launch import PATIENCE_S, Mailbox, gang
+from bench.options import UNITS, Columns, common, study_options
+from bench.peers import SOCKETS
+from bench.placement import Placement, placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import busiest, cpu_ns, machine_ns, others_share
+
+USUAL = ("weft", "tcp-cubic")
+KNOWN = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
+CONNECTIONS_MAX = 65_536
+DESCRIPTORS_SPARE = 256
+MESSAGE_BYTES = 64 << 10
+IN_FLIGHT = 8
+PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
+COLUMNS: Columns = (
+    ("connections", "connections"),
+    ("open_ns", "open time(us)"),
+    ("client_bytes_per_connection", "client B each"),
+    ("server_bytes_per_connection", "server B each"),
+    ("first_bytes_per_s", "first"),
+    ("last_bytes_per_s", "last"),
+    ("last_over_first", "last/first"),
+)
+STUDY = Study(
+    "connections",
+    keys=("contender", "connections"),
+    measures={
+        "open_ns": "lower",
+        "client_bytes_per_connection": "lower",
+        "server_bytes_per_connection": "lower",
+        "first_bytes_per_s": "higher",
+        "last_bytes_per_s": "higher",
+    },
+    columns=COLUMNS,
+    x="connections",
+)
+
+
+def checkpoints(maximum: int, factor: int) -> list[int]:
+    """1, factor, factor^2, ... and the last."""
+    found = [1]
+    while found[-1] * factor < maximum:
+        found.append(found[-1] * factor)
+    return found if found[-1] == maximum else [*found, maximum]
+
+
+def _send(channel: Channel, messages: int) -> None:
+    handles = [channel.isend(PATTERN) for _ in range(min(messages, IN_FLIGHT))]
+    for index in range(messages):
+        handles[index % IN_FLIGHT].wait(PATIENCE_S)
+        if index + IN_FLIGHT < messages:
+            handles[index % IN_FLIGHT] = channel.isend(PATTERN)
+    answer = bytearray(1)
+    channel.irecv_into(answer).wait(PATIENCE_S)
+
+
+def _receive(channel: Channel, messages: int) -> int:
+    memory = np.zeros((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)
+    count = min(messages, IN_FLIGHT)
+    handles = [channel.irecv_into(memory[index]) for index in range(count)]
+    wrong = 0
+    for index in range(messages):
+        row = memory[index % IN_FLIGHT]
+        handles[index % IN_FLIGHT].wait(PATIENCE_S)
+        wrong += not np.array_equal(row, PATTERN)
+        if index + IN_FLIGHT < messages:
+            row.fill(0)
+            handles[index % IN_FLIGHT] = channel.irecv_into(row)
+    channel.isend(b"\1").wait(PATIENCE_S)
+    return wrong
+
+
+def _resident() -> int:
+    gc.collect()
+    return rss_bytes()
+
+
+def _serve(where: Station, mailbox: Mailbox, config: Config) -> None:
+    held: list[Channel] = []
+    name = bytearray(8)
+    for number in config["checkpoints"]:
+        while len(held) < number:
+            channel = where.accept()
+            channel.irecv_into(name).wait(PATIENCE_S)
+            held.append(channel)
+        mailbox.tell("held", _resident())
+        mailbox.hear("go")
+        wrong = sum(_receive(one, config["messages"]) for one in (held[0], held[-1]))
+        mailbox.tell("served", {"wrong": wrong})
+    mailbox.hear("close")
+
+
+def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
+    address = mailbox.hear("address")
+    held: list[Channel] = []
+    for number in config["checkpoints"]:
+        marks = cpu_ns(), machine_ns(), time.perf_counter_ns()
+        opened = number - len(held)
+        while len(held) < number:
+            channel = where.connect(address)
+            channel.isend(len(held).to_bytes(8, "little")).wait(PATIENCE_S)
+            held.append(channel)
+        elapsed_ns = time.perf_counter_ns() - marks[2]
+        cost = {"cpu_ns": cpu_ns() - marks[0], "machine_ns": machine_ns() - marks[1]}
+        mailbox.tell("held", _resident())
+        mailbox.hear("go")
+        times = []
+        for channel in (held[0], held[-1]):
+            begin_ns = time.perf_counter_ns()
+            _send(channel, config["messages"])
+            times.append(time.perf_counter_ns() - begin_ns)
+        found = {"open_ns": elapsed_ns // opened, "elapsed_ns": elapsed_ns, "times_ns": times}
+        mailbox.tell("served", {**cost, **found})
+    mailbox.hear("close")
+
+
+def side(mailbox: Mailbox, place: Placement, config: Config) -> None:
+    """The server or the client."""
+    needed = config["checkpoints"][-1] + DESCRIPTORS_SPARE
+    limit = raise_descriptor_limit()
+    if config["kind"] != "weft" and limit < needed:
+        raise OSError(f"{needed} descriptors are needed, {limit} allowed: raise ulimit -Hn")
+    where = station(config["kind"], place)
+    try:
+        # What the first connection alone brings is not what each further one costs.
+        mailbox.tell("empty", _resident())
+        if config["server"]:
+            mailbox.tell("address", where.address)
+            _serve(where, mailbox, config)
+        else:
+            _dial(where, mailbox, config)
+    finally:
+        where.close()
+
+
+def _row(number: int, config: Config, places: list[Placement], said: Config) -> Config:
+    server, client = said["served"]
+    moved = config["messages"] * MESSAGE_BYTES
+    first, last = (moved / taken * 1e9 for taken in client["times_ns"])
+    grown = [now - empty for now, empty in zip(said["held"], said["empty"], strict=True)]
+    return {
+        "connections": number,
+        "open_ns": client["open_ns"],
+        "client_bytes_per_connection": grown[1] / number,
+        "server_bytes_per_connection": grown[0] / number,
+        "first_bytes_per_s": first,
+        "last_bytes_per_s": last,
+        "last_over_first": last / first,
+        "cpu_share": busiest(places[1:], [client["cpu_ns"]], client["elapsed_ns"]),
+        "others_share": others_share([client]),
+        "wrong": server["wrong"],
+    }
+
+
+def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -> Iterator[Config]:
+    """One process opens, the other accepts; at every checkpoint both stop and look."""
+    config = {"kind": kind, "checkpoints": numbers, "messages": messages}
+    configs = [config | {"server": True}, config | {"server": False}]
+    with gang(side, places, configs) as both:
+        empty = both.gather("empty")
+        both.introduce()
+        for number in numbers:
+            held = both.gather("held", PATIENCE_S * 5)
+            both.tell("go")
+            served = both.gather("served")
+            yield _row(number, config, places, {"empty": empty, "held": held, "served": served})
+        both.tell("close")
+
+
+def _notes(rows: Any) -> list[str]:
+    last: dict[str, Config] = {row["contender"]: row for row in rows}
+    return [
+        f"{name}: the {row['connections']}th connection carries "
+        f"{row['last_bytes_per_s'] / UNITS['GB/s']:.2f} GB/s, {row['last_over_first']:.2f}x the 1st"
+        for name, row in last.items()
+    ]
+
+
+@click.command("connections")
+@click.option(
+    *("-N", "--connections"),
+    type=click.IntRange(1, CONNECTIONS_MAX),
+    default=4_096,
+    show_default=True,
+    help="Between two processes.",
+)
+@click.option(
+    *("-f", "--stepfactor"),
+    type=click.IntRange(2, CONNECTIONS_MAX),
+    default=4,
+    show_default=True,
+    help="Looks at 1, then so many times as many, and so on.",
+)
+@click.option(
+    *("-n", "--iters"),
+    type=click.IntRange(1, 1_000_000),
+    default=256,
+    show_default=True,
+    help="Messages of 64K over the first and the last.",
+)
+@study_options(connections=32, iters=16)
+def command(connections: int, stepfactor: int, iters: int, **options: Any) -> None:
+    """The 1st to the N-th connection of a process: open time, memory, speed of the last."""
+    given = common(options)
+    names = chosen(given, USUAL, KNOWN)
+    places = placed(2, given.places)
+    numbers = checkpoints(connections, stepfactor)
+
+    def measure(name: str) -> Iterator[Config]:
+        yield from run(SOCKETS[name].kind, places, numbers, iters)
+
+    conduct(
+        STUDY, given, names, measure, {"message_bytes": MESSAGE_BYTES, "iterations": iters}, _notes
+    )

@@ -1,0 +1,70 @@
+"""Decides what many senders to one receiver get, and what that does to a flow beside them.
+
+Never counts the victim among the incast's flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from bench import traffic
+from bench.common import Config
+from bench.options import PERFTEST, common, flow_options, study_options
+from bench.peers import SOCKETS
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load, jain
+
+USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
+STUDY = Study(
+    "incast",
+    keys=("contender", "senders", "size_bytes"),
+    measures={"rate_bytes_per_s": "higher", "victim_rate_bytes_per_s": "higher", "jain": "higher"},
+    columns=(
+        ("senders", "senders"),
+        *PERFTEST,
+        ("slowest_bytes_per_s", "slowest flow"),
+        ("jain", "Jain"),
+        ("victim_rate_bytes_per_s", "victim"),
+    ),
+    x="senders",
+)
+
+
+@click.command("incast")
+@flow_options("256K")
+@click.option(
+    *("-N", "--senders"),
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Processes that send to the one receiver.",
+)
+@click.option("--victim", is_flag=True, help="One sender also feeds a receiver of its own.")
+@study_options(duration_s=0.2, warmup_s=0.05, size="64K", senders=2, only=("weft", "tcp-cubic"))
+def command(
+    size: int, duration_s: float, warmup_s: float, senders: int, victim: bool, **options: Any
+) -> None:
+    """N senders to one receiver, with --victim a flow that shares only a sender with them."""
+    given = common(options)
+    names = chosen(given, USUAL, list(SOCKETS))
+    places = placed(senders + 1 + victim, given.places)
+    load = Load(size, duration_s, warmup_s)
+
+    def measure(name: str) -> Iterator[Config]:
+        peer = SOCKETS[name]
+        flows = [Flow(one + 1, 0, peer.kind, peer.streams) for one in range(senders)]
+        if victim:
+            flows.append(Flow(1, senders + 1, peer.kind, peer.streams))
+        found = traffic.run(flows, places, load)
+        rates = found["flow_rates_bytes_per_s"]
+        incast = rates[:senders]
+        found |= {"senders": senders, "rate_bytes_per_s": sum(incast), "jain": jain(incast)}
+        found |= {"slowest_bytes_per_s": min(incast)}
+        yield found | {"victim_rate_bytes_per_s": rates[senders] if victim else None}
+
+    settings = {"duration_s": duration_s, "warmup_s": warmup_s, "victim": victim}
+    conduct(STUDY, given, names, measure, settings)

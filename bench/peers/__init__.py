@@ -1,0 +1,31 @@
+"""The peers by name: those that the flow benches drive themselves, and programs of others.
+
+Decides only which there are; each module knows its own. Never leaves a missing one out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.peers import iperf3, libfabric, mptcp, tcp, ucx
+from bench.peers.base import Peer, Program, Socket, Weft
+
+__all__ = ["ALL", "PROGRAMS", "SOCKETS", "missing", "versions"]
+
+SOCKETS: dict[str, Socket] = {peer.name: peer for peer in (Weft(), *tcp.PEERS, *mptcp.PEERS)}
+PROGRAMS: dict[str, Program] = {
+    peer.name: peer for peer in (*iperf3.PEERS, *libfabric.PEERS, *ucx.PEERS)
+}
+ALL: dict[str, Peer] = {**SOCKETS, **PROGRAMS}
+
+
+def missing(name: str) -> str | None:
+    """Why a peer cannot run here and what to do about it; None when it can."""
+    parts = name.split()
+    peer = ALL.get(parts[-1] if parts else "")
+    return peer.missing() if peer is not None else None
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Of the programs among them."""
+    return {name: PROGRAMS[name].version() for name in names if name in PROGRAMS}

@@ -1,0 +1,80 @@
+"""Decides what a peer is: a kind of socket that the flow benches drive, or a program that is run.
+
+Never measures.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bench.placement import Placement
+
+Config = dict[str, Any]
+
+
+class Peer(Protocol):
+    """What every peer answers."""
+
+    @property
+    def name(self) -> str: ...
+    def missing(self) -> str | None:
+        """What this machine lacks for it and what to type; None when nothing."""
+
+
+@dataclass(frozen=True)
+class Socket:
+    """A contender of the flow benches: a kind of channel and how many streams a flow has."""
+
+    name: str
+    kind: str
+    streams: int = 1
+
+    def missing(self) -> str | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Weft(Socket):
+    """This tree's own."""
+
+    name: str = "weft"
+    kind: str = "weft"
+
+    def missing(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A measuring program of others, in its own words."""
+
+    name: str
+    executable: str
+    package: str  # Debian's
+
+    def missing(self) -> str | None:
+        if shutil.which(self.executable) is not None:
+            return None
+        return f"no {self.executable} here: apt-get install {self.package}"
+
+    def version(self) -> str:
+        return first_version([self.executable, "--version"])
+
+    def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
+        """The first place receives, the second sends; a row with what the program says."""
+        raise NotImplementedError
+
+
+def first_version(command: Sequence[str]) -> str:
+    """The first number with a dot that the program says, or unknown."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    found = re.search(r"[0-9]+(?:\.[0-9]+)+", done.stdout + done.stderr)
+    return found[0] if found else "unknown"

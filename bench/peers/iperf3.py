@@ -1,0 +1,78 @@
+"""Decides how iperf3 is run as a peer: TCP cubic, messages of the same size, its own JSON read.
+
+Never counts bytes itself: iperf3's receiver does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from bench.peers.base import Config, Program
+from bench.peers.pair import free_port, run_pair
+from bench.placement import Placement
+
+SIZE_BYTES_MAX = 1 << 20  # iperf3's own limit
+
+
+@dataclass(frozen=True)
+class Iperf3(Program):
+    """So many streams of TCP."""
+
+    streams: int = 1
+
+    def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
+        port = str(free_port(places[0].address))
+        seconds = math.ceil(duration_s)  # it counts whole ones
+        server = [self.executable, "-s", "-1", "-p", port, "-J"]
+        client = [self.executable, "-c", places[0].address, "-p", port, "-J", "-t", str(seconds)]
+        client += ["-l", str(min(size_bytes, SIZE_BYTES_MAX)), "-P", str(self.streams)]
+        client += ["-C", "cubic", "-i", "0.1"]
+        _, sent, cost = run_pair(self.name, server, client, places, seconds)
+        return self.row(parsed(sent), cost)
+
+    @staticmethod
+    def row(said: Config, cost: Config) -> Config:
+        """iperf3's end report and its intervals as a row."""
+        try:
+            received, sent = said["end"]["sum_received"], said["end"]["sum_sent"]
+            rate = received["bits_per_second"] / 8
+            moved_gb = received["bytes"] / 1e9
+            peak = max(one["sum"]["bits_per_second"] for one in said["intervals"]) / 8
+            size = said["start"]["test_start"]["blksize"]
+        except (KeyError, TypeError, ValueError):
+            raise click.ClickException("iperf3: its JSON lacks the end report") from None
+        return {
+            "size_bytes": size,
+            "iterations": int(received["bytes"] // size),
+            "peak_bytes_per_s": peak,
+            "rate_bytes_per_s": rate,
+            "messages_per_s": rate / size,
+            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / 1e9 / moved_gb,
+            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / 1e9 / moved_gb,
+            "cpu_share": cost["cpu_share"],
+            "retransmitted_segments": sent.get("retransmits"),
+            "wrong": None,  # it does not look at what arrives
+        }
+
+
+def parsed(text: str) -> Any:
+    """The JSON that iperf3 -J prints; its own error when it has one."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise click.ClickException(f"iperf3: no JSON: {text[:200]!r}") from None
+    if "error" in said:
+        raise click.ClickException(f"iperf3: {said['error']}")
+    return said
+
+
+PEERS = [
+    Iperf3("iperf3", "iperf3", "iperf3"),
+    Iperf3("iperf3-x4", "iperf3", "iperf3", streams=4),
+]

@@ -1,0 +1,86 @@
+"""Decides how libfabric's programs are run as peers over its tcp provider, and reads their tables.
+
+A ping-pong's rate is that of one message at a time. Never builds fabtests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from bench.peers.base import Config, Program, first_version
+from bench.peers.pair import free_port, run_pair
+from bench.placement import Placement
+
+RATE_GUESS = 2e8  # bytes per second, for how many iterations fit the time
+ITERATIONS_MIN, ITERATIONS_MAX = 10, 100_000
+SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def _number(text: str) -> int:
+    match = re.fullmatch(r"=?([0-9]+)([kmg]?)", text)
+    if match is None:
+        raise ValueError(text)
+    return int(match[1]) * SCALES[match[2]]
+
+
+@dataclass(frozen=True)
+class Fabric(Program):
+    """A program of libfabric or of fabtests; both print the same table."""
+
+    both_ways: bool = False  # its total counts both directions of a ping-pong
+
+    def missing(self) -> str | None:
+        if super().missing() is None or self.package:
+            return super().missing()
+        return f"no {self.executable} here: build fabtests from libfabric's source"
+
+    def version(self) -> str:
+        return first_version(["fi_info", "--version"])
+
+    def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
+        count = int(RATE_GUESS * duration_s / size_bytes)
+        count = min(max(count, ITERATIONS_MIN), ITERATIONS_MAX)
+        port = str(free_port(places[0].address))
+        base = [self.executable, "-p", "tcp", "-S", str(size_bytes), "-I", str(count)]
+        base += ["-e", "rdm"] if self.both_ways else []
+        client = [*base, "-P", port, places[0].address]
+        # A place has its interface, which the provider would otherwise choose for itself.
+        environment = {"FI_TCP_IFACE": places[0].interfaces.split("+")[0].split(",")[0]}
+        _, sent, cost = run_pair(
+            self.name, [*base, "-B", port], client, places, duration_s, environment
+        )
+        return self.row(sent, size_bytes, cost)
+
+    def row(self, text: str, size_bytes: int, cost: Config) -> Config:
+        """From the last line of: bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec."""
+        lines = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+        try:
+            fields = lines[-1]
+            messages = _number(fields[1])
+            seconds = float(fields[-4].removesuffix("s"))
+            total = size_bytes * messages * (2 if self.both_ways else 1)
+            rate = total / seconds
+        except (IndexError, ValueError, ZeroDivisionError):
+            raise click.ClickException(f"{self.name}: no table: {text[-200:]!r}") from None
+        return {
+            "size_bytes": size_bytes,
+            "iterations": messages,
+            "peak_bytes_per_s": None,
+            "rate_bytes_per_s": rate,
+            "messages_per_s": rate / size_bytes,
+            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / total,
+            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / total,
+            "cpu_share": cost["cpu_share"],
+            "retransmitted_segments": None,
+            "wrong": None,
+        }
+
+
+PEERS = [
+    Fabric("fi_pingpong", "fi_pingpong", "libfabric-bin", both_ways=True),
+    Fabric("fi_rdm_tagged_bw", "fi_rdm_tagged_bw", ""),
+]

@@ -1,0 +1,31 @@
+"""Decides whether this kernel can do MPTCP, and names it as a peer.
+
+Never configures its path manager: subflows are those that the machine is set up for.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from bench.channels import IPPROTO_MPTCP
+from bench.peers.base import Socket
+
+
+@dataclass(frozen=True)
+class Mptcp(Socket):
+    """Multipath TCP with the kernel's default congestion control."""
+
+    name: str = "mptcp"
+    kind: str = "mptcp"
+
+    def missing(self) -> str | None:
+        try:
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP).close()
+        except OSError as error:
+            reason = (error.strerror or "refused").lower()
+            return f"this kernel has no MPTCP ({reason}): CONFIG_MPTCP, sysctl net.mptcp.enabled=1"
+        return None
+
+
+PEERS = [Mptcp()]

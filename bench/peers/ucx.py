@@ -1,0 +1,65 @@
+"""Decides how ucx_perftest is run as a peer: tag matching over its tcp transport, CSV read.
+
+Never lets it use shared memory, which would carry nothing over the network.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from bench.peers.base import Config, Program, first_version
+from bench.peers.pair import free_port, run_pair
+from bench.placement import Placement
+
+RATE_GUESS = 1e9  # bytes per second, for how many iterations fit the time
+ITERATIONS_MIN, ITERATIONS_MAX = 20, 1_000_000
+MIB = 1 << 20  # what it calls MB
+COLUMNS = ("iterations", "percentile", "avg_lat", "overall_lat", "avg_bw", "overall_bw")
+
+
+@dataclass(frozen=True)
+class Perftest(Program):
+    """tag_bw: one sender, one receiver."""
+
+    def version(self) -> str:
+        return first_version(["ucx_info", "-v"])
+
+    def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
+        count = min(max(int(RATE_GUESS * duration_s / size_bytes), ITERATIONS_MIN), ITERATIONS_MAX)
+        port = str(free_port(places[0].address))
+        base = [self.executable, "-f", "-v", "-t", "tag_bw", "-p", port, "-s", str(size_bytes)]
+        base += ["-n", str(count), "-w", str(max(count // 10, 1))]
+        environment = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": places[0].interfaces.split(",")[0]}
+        _, sent, cost = run_pair(
+            self.name, base, [*base, places[0].address], places, duration_s, environment
+        )
+        return self.row(sent, size_bytes, cost)
+
+    def row(self, text: str, size_bytes: int, cost: Config) -> Config:
+        """From the last line of its CSV."""
+        try:
+            fields = [one for one in csv.reader(text.splitlines()) if one and one[0].isdigit()][-1]
+            said = dict(zip(COLUMNS, map(float, fields), strict=False))
+            rate, total = said["overall_bw"] * MIB, said["iterations"] * size_bytes
+        except (IndexError, ValueError, KeyError):
+            raise click.ClickException(f"{self.name}: no CSV: {text[-200:]!r}") from None
+        return {
+            "size_bytes": size_bytes,
+            "iterations": int(said["iterations"]),
+            "peak_bytes_per_s": None,
+            "rate_bytes_per_s": rate,
+            "messages_per_s": rate / size_bytes,
+            # The warm-up and the start are in the cost and not in the bytes.
+            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / total,
+            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / total,
+            "cpu_share": cost["cpu_share"],
+            "retransmitted_segments": None,
+            "wrong": None,
+        }
+
+
+PEERS = [Perftest("ucx_perftest", "ucx_perftest", "ucx-utils")]

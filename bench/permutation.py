@@ -1,0 +1,75 @@
+"""Decides what a network carries when every host sends to another one, drawn at random.
+
+Every host sends one flow and receives one; never to itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from bench import traffic
+from bench.common import Config
+from bench.options import PERFTEST, common, flow_options, study_options
+from bench.peers import SOCKETS
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load
+from transport.cli.options import SEED
+
+USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
+STUDY = Study(
+    "permutation",
+    keys=("contender", "hosts", "size_bytes"),
+    measures={"rate_bytes_per_s": "higher", "slowest_bytes_per_s": "higher", "jain": "higher"},
+    columns=(
+        ("hosts", "hosts"),
+        *PERFTEST,
+        ("slowest_bytes_per_s", "slowest flow"),
+        ("jain", "Jain"),
+    ),
+    x="hosts",
+)
+
+
+def derangement(hosts: int, seed: int) -> list[int]:
+    """Whom each host sends to: one cycle through all of them, in random order (Sattolo)."""
+    chance = random.Random(seed)
+    targets = list(range(hosts))
+    for last in range(hosts - 1, 0, -1):
+        other = chance.randrange(last)
+        targets[last], targets[other] = targets[other], targets[last]
+    return targets
+
+
+@click.command("permutation")
+@flow_options("256K")
+@click.option(
+    *("-N", "--hosts"),
+    type=click.IntRange(2, 64),
+    default=4,
+    show_default=True,
+    help="Processes; each sends to one other.",
+)
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Of the permutation.")
+@study_options(duration_s=0.2, warmup_s=0.05, size="64K", hosts=3, only=("weft", "tcp-cubic"))
+def command(
+    size: int, duration_s: float, warmup_s: float, hosts: int, seed: int, **options: Any
+) -> None:
+    """Each host sends to one other: a fabric without collisions gives all the same."""
+    given = common(options)
+    names = chosen(given, USUAL, list(SOCKETS))
+    places = placed(hosts, given.places)
+    targets = derangement(hosts, seed)
+
+    def measure(name: str) -> Iterator[Config]:
+        peer = SOCKETS[name]
+        flows = [Flow(one, targets[one], peer.kind, peer.streams) for one in range(hosts)]
+        found = traffic.run(flows, places, Load(size, duration_s, warmup_s))
+        yield found | {"hosts": hosts, "slowest_bytes_per_s": min(found["flow_rates_bytes_per_s"])}
+
+    settings = {"duration_s": duration_s, "warmup_s": warmup_s, "targets": targets}
+    conduct(STUDY, given, names, measure, settings)

@@ -1,0 +1,54 @@
+"""Decides what a recorded result is: its canonical form, its hash, and how it is read again.
+
+Never judges a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+HASH = "sha256"
+TIMESTAMPS = ("date",)
+
+Config = dict[str, Any]
+
+
+def result_hash(found: Config) -> str:
+    """sha256 of the canonical JSON: sorted, no spaces, without the hash and the timestamps."""
+    kept = {key: value for key, value in found.items() if key != HASH}
+    environment = kept.get("environment")
+    if isinstance(environment, dict):
+        kept["environment"] = {k: v for k, v in environment.items() if k not in TIMESTAMPS}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(found: Config) -> Config:
+    """The result with its hash."""
+    return {**found, HASH: result_hash(found)}
+
+
+def seal_state(found: Config) -> str:
+    """`whole`, `changed`, or `none` for a result from before there was a hash."""
+    if HASH not in found:
+        return "none"
+    return "whole" if found[HASH] == result_hash(found) else "changed"
+
+
+def read(path: Path) -> Config:
+    """A recorded result."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"cannot read {path}: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("bench"), str):
+        raise click.UsageError(f"{path} is no result of a benchmark: it names no bench")
+    rows = found.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise click.UsageError(f"{path} is no result of a benchmark: it has no rows")
+    return found

@@ -1,0 +1,82 @@
+"""Decides what many runs say: the median, the least, the largest, the worst, the spread.
+
+Never drops a run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of the runs of one number."""
+
+    median: float
+    least: float
+    largest: float
+    runs: int
+
+    @property
+    def range(self) -> float:
+        return self.largest - self.least
+
+    @property
+    def spread(self) -> float:
+        """The range over the median."""
+        return self.range / abs(self.median) if self.median else 0.0
+
+    def worst(self, better: str) -> float:
+        return self.least if better == "higher" else self.largest
+
+
+def summary(values: Iterable[float]) -> Summary:
+    kept = list(values)
+    return Summary(statistics.median(kept), min(kept), max(kept), len(kept))
+
+
+def grouped(rows: Iterable[Config], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Config]]:
+    """Rows with equal keys together, in the order in which each group appeared."""
+    found: dict[tuple[Any, ...], list[Config]] = {}
+    for row in rows:
+        found.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    return found
+
+
+def _middle(column: str, values: list[Any]) -> Any:
+    """Of one column: the sum of what was wrong, the median of numbers, the first of the rest."""
+    known = [value for value in values if value is not None]
+    if column == "wrong" and known:
+        return sum(known)
+    if not known or isinstance(known[0], str | bool | list | dict):
+        return values[0]
+    middle = statistics.median(known)
+    return round(middle) if all(isinstance(value, int) for value in known) else float(middle)
+
+
+def summarised(
+    rows: Sequence[Config], keys: Sequence[str], measures: Mapping[str, str]
+) -> list[Config]:
+    """One row a group: medians, and for each measure `_min` and `_max`; the first has a `worst`."""
+    made = []
+    first = next(iter(measures))
+    for key, mine in grouped(rows, keys).items():
+        row: Config = dict(zip(keys, key, strict=True))
+        for column in mine[0]:
+            if column not in row and column != "round":
+                row[column] = _middle(column, [one.get(column) for one in mine])
+        for column, better in measures.items():
+            values = [one[column] for one in mine if one.get(column) is not None]
+            if not values:
+                continue
+            found = summary(values)
+            row[f"{column}_min"], row[f"{column}_max"] = found.least, found.largest
+            if column == first:
+                row["worst"], row["spread"] = found.worst(better), found.spread
+        made.append(row | {"runs": len(mine)})
+    return made

@@ -1,0 +1,115 @@
+"""Decides how a study runs: contenders interleaved, rows summarised, what is missing named.
+
+Writes what there is when it is interrupted. Never measures anything itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from bench import peers
+from bench.common import Config, document, rounds
+from bench.options import CHECKED, Columns, Common
+from bench.report import write
+from bench.stats import summarised
+
+CPU_BOUND_SHARE = 0.5
+BUSY_SHARE = 0.1
+INTERRUPTED = 130
+
+Measure = Callable[[str], Iterable[Config]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a bench's numbers are."""
+
+    name: str
+    keys: Sequence[str]  # columns that tell rows apart
+    measures: Mapping[str, str]  # column -> whether `higher` or `lower` is better; the first leads
+    columns: Columns
+    x: str = "size_bytes"  # for plots, when it differs among the rows
+
+    @property
+    def table(self) -> Columns:
+        """Keys that the columns lack, the columns, and what every table ends with."""
+        shown = {key for key, _ in self.columns}
+        first = [(key, key) for key in self.keys if key not in shown]
+        return [*first, *self.columns, *CHECKED]
+
+
+def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The contenders that --only names, or the usual ones."""
+    for name in common.only:
+        if name not in known:
+            raise click.UsageError(f"no contender {name!r}; there is {', '.join(known)}")
+    return [name for name in known if name in common.only] if common.only else list(usual)
+
+
+def present(names: Sequence[str]) -> tuple[list[str], list[Config]]:
+    """Those that can run here, and why the others cannot."""
+    there, missing = [], []
+    for name in names:
+        # A mixture, as fairness has it, needs all its parts.
+        reasons = [peers.missing(part.strip()) for part in name.split("+")]
+        reason = next((one for one in reasons if one is not None), None)
+        if reason is None:
+            there.append(name)
+        else:
+            missing.append({"contender": name, "missing": reason})
+    return there, missing
+
+
+def conduct(
+    study: Study,
+    common: Common,
+    contenders: Sequence[str],
+    measure: Measure,
+    settings: Config,
+    notes: Callable[[Sequence[Config]], Iterable[str]] = lambda _: (),
+) -> None:
+    """Runs every contender once a round and writes what was found; exits 1 or 130 where due."""
+    there, missing = present(contenders)
+    if not there:
+        raise click.UsageError(f"nothing to run: {missing[0]['missing']}")
+    rows: list[Config] = []
+    partial = False
+    try:
+        for round_, name in rounds(common.repeats, there):
+            rows += [{"contender": name, "round": round_, **row} for row in measure(name)]
+    except KeyboardInterrupt:
+        partial = True
+    found = _found(study, rows, missing, settings)
+    if partial:
+        found["partial"] = True
+    said = [f"missing: {one['contender']}: {one['missing']}" for one in missing]
+    if partial:
+        said.append("interrupted: this is what was measured until then")
+    write(found, study.table, common, [*(notes(found["rows"]) if rows else ()), *said])
+    if partial:
+        click.get_current_context().exit(INTERRUPTED)
+    if any(row.get("wrong") for row in rows):
+        raise click.ClickException("contents were wrong: the numbers count for nothing")
+
+
+def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
+    made = summarised(rows, study.keys, study.measures)
+    for row in made:
+        marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
+        # What others take is not ours to measure: such a row is for another, quieter day.
+        marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
+        row["note"] = ", ".join(marks)
+    return document(
+        study.name,
+        made,
+        keys=list(study.keys),
+        measures=dict(study.measures),
+        x=study.x,
+        settings=settings,
+        peers=peers.versions(sorted({row["contender"] for row in rows})),
+        missing=missing,
+        rounds=rows,
+    )

@@ -1,0 +1,398 @@
+"""Decides how flows between processes are driven, timed and checked, whatever carries them.
+
+Never knows the experiment: a bench says which flows there are and what their numbers mean.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.channels import Channel, Mesh, Station, station
+from bench.launch import Config, Mailbox, gang
+from bench.placement import Placement
+
+NODE_BYTES = 32 << 20  # of the buffers of one process, shared by its flows
+IN_FLIGHT_MIN, IN_FLIGHT_MAX = 2, 64
+STAMPED_BYTES_MIN = 16
+INTERVALS = 10  # of the timed window, for the peak
+LEAD_NS = 100_000_000  # from "all are connected" to the start
+WAIT_S = 60.0
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes from one place to another for the whole run; `streams` connections carry them."""
+
+    source: int
+    target: int
+    kind: str = "weft"
+    streams: int = 1
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How each flow sends: messages of one size for a time, after a warm-up that is not counted."""
+
+    size_bytes: int
+    duration_s: float
+    warmup_s: float
+
+
+@dataclass(frozen=True)
+class _Stream:
+    number: int
+    flow: int
+    source: int
+    target: int
+    kind: str
+    size_bytes: int
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class _Times:
+    begin_ns: int
+    window_ns: int
+    end_ns: int
+
+
+class _Gate:
+    """Where the threads of a process wait, with their buffers made, until all processes have."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+        self._times: _Times | None = None
+        self.waiting = threading.Semaphore(0)
+
+    def open(self, times: _Times) -> None:
+        self._times = times
+        self._opened.set()
+
+    def times(self) -> _Times:
+        """Blocks until the experiment has said when it begins."""
+        self.waiting.release()
+        if not self._opened.wait(WAIT_S) or self._times is None:
+            raise TimeoutError(f"no start within {WAIT_S:.0f} s")
+        return self._times
+
+
+def jain(rates: Sequence[float]) -> float:
+    """Jain's index: 1 when all are equal, 1/n when one has everything."""
+    squares = sum(rate * rate for rate in rates)
+    return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0
+
+
+def _content(stream: _Stream) -> Array:
+    """What every message of this stream holds between its stamps."""
+    random = np.random.default_rng(stream.number + 1)
+    return random.integers(0, 256, stream.size_bytes, dtype=np.uint8)
+
+
+def _stamp(row: Array, index: int) -> None:
+    if row.size >= STAMPED_BYTES_MIN:
+        number = np.int64(index).tobytes()
+        row[:8] = row[-8:] = np.frombuffer(number, dtype=np.uint8)
+
+
+def _wrong(row: Array, index: int, content: Array) -> bool:
+    """Whether a message that has just arrived is not the one that was sent now."""
+    if row.size < STAMPED_BYTES_MIN:
+        return not np.array_equal(row, content)
+    number = np.int64(index).tobytes()
+    return row[:8].tobytes() != number or row[-8:].tobytes() != number
+
+
+def _wholly_wrong(memory: Array, messages: int, content: Array) -> int:
+    """Of the messages still in memory, those that differ in any byte."""
+    wrong = 0
+    expected = content.copy()
+    for index in range(max(messages - len(memory), 0), messages):
+        _stamp(expected, index)
+        wrong += not np.array_equal(memory[index % len(memory)], expected)
+    return wrong
+
+
+def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
+    """Keeps `in_flight` messages under way until the end; returns how many were sent."""
+    content = _content(stream)
+    memory = np.tile(content, (stream.in_flight, 1))
+    handles: list[Any] = [None] * stream.in_flight
+    batch = stream.in_flight // 2  # a caller that sleeps once a batch costs the engine less
+    times = gate.times()
+    _until(times.begin_ns)
+    index = 0
+    while index == 0 or time.perf_counter_ns() < times.end_ns:
+        if index >= stream.in_flight:
+            for slot in reversed(range(batch)):
+                handles[(index + slot) % stream.in_flight].wait(WAIT_S)
+        for _ in range(batch):
+            row = memory[index % stream.in_flight]
+            _stamp(row, index)
+            handles[index % stream.in_flight] = channel.isend(row)
+            index += 1
+    for handle in handles:
+        if handle is not None:
+            handle.wait(WAIT_S)
+    channel.finish(stream.in_flight)
+    return index
+
+
+def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
+    """Takes messages until an empty one; what arrived in the window, by interval."""
+    content = _content(stream)
+    slots = 2 * stream.in_flight
+    memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
+    handles = [channel.irecv_into(row) for row in memory]
+    batch = stream.in_flight // 2
+    counts = [0] * INTERVALS
+    times = gate.times()
+    interval_ns = (times.end_ns - times.window_ns) // INTERVALS
+    index = wrong = 0
+    ended = False
+    while not ended:
+        handles[(index + batch - 1) % slots].wait(WAIT_S)
+        arrived = 0
+        for _ in range(batch):
+            slot = index % slots
+            if handles[slot].wait(WAIT_S) == 0:
+                ended = True
+                break
+            wrong += _wrong(memory[slot], index, content)
+            index += 1
+            arrived += 1
+        now_ns = time.perf_counter_ns()
+        if times.window_ns <= now_ns < times.end_ns:
+            counts[min((now_ns - times.window_ns) // interval_ns, INTERVALS - 1)] += arrived
+        if not ended:
+            # Posted only now: whatever has arrived stays in memory for the check of every byte.
+            for done in range(index - batch, index):
+                handles[done % slots] = channel.irecv_into(memory[done % slots])
+    wrong += _wholly_wrong(memory, index, content)
+    return {"stream": stream.number, "messages": index, "wrong": wrong, "counts": counts}
+
+
+def _until(moment_ns: int) -> None:
+    left_ns = moment_ns - time.perf_counter_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / 1e9)
+
+
+def cpu_ns() -> int:
+    """Processor time of this process so far, its engines included."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return int((usage.ru_utime + usage.ru_stime) * 1e9)
+
+
+def machine_ns() -> int:
+    """Busy time of all processors of the machine so far, idle and waiting for disks left out."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, interrupts, soft, stolen = map(int, stat.readline().split()[1:9])
+    ticks = user + nice + system + interrupts + soft + stolen
+    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+
+
+class _Threads:
+    """One thread a stream and end; their results and the first error."""
+
+    def __init__(self) -> None:
+        self.gate = _Gate()
+        self.results: list[Config] = []
+        self._errors: list[Exception] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Any, channel: Channel, stream: _Stream) -> None:
+        def body() -> None:
+            try:
+                found = work(channel, stream, self.gate)
+                if isinstance(found, dict):
+                    self.results.append(found)
+            except Exception as error:  # raised again by join()
+                self._errors.append(error)
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def prepared(self) -> None:
+        """Returns when every thread has its buffers."""
+        until = time.monotonic() + WAIT_S
+        for _ in self._threads:
+            while not self.gate.waiting.acquire(timeout=0.1):
+                if self._errors:
+                    raise self._errors[0]
+                if time.monotonic() > until:
+                    raise TimeoutError(f"buffers were not made within {WAIT_S:.0f} s")
+
+    def join(self, patience_s: float) -> None:
+        until = time.monotonic() + patience_s
+        for thread in self._threads:
+            while thread.is_alive() and not self._errors:
+                thread.join(0.2)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"a flow did not end within {patience_s:.0f} s")
+        if self._errors:
+            raise self._errors[0]
+
+
+def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
+    """One process of an experiment: opens, connects, drives its ends of the flows, answers."""
+    me: int = config["me"]
+    streams = [_Stream(**one) for one in config["streams"]]
+    mine = [one for one in streams if me in (one.source, one.target)]
+    stations: dict[str, Station] = {
+        kind: station(kind, place) for kind in sorted({one.kind for one in mine})
+    }
+    mesh = Mesh()
+    try:
+        for kind, where in stations.items():
+            count = sum(one.kind == kind and one.target == me for one in mine)
+            mesh.expect(where, count)
+        mailbox.tell("address", {kind: where.address for kind, where in stations.items()})
+        addresses = mailbox.hear("addresses")
+        for one in mine:
+            if one.source == me:
+                mesh.dial(stations[one.kind], addresses[one.target][one.kind], one.number)
+        mesh.ready()
+        threads = _Threads()
+        for one in mine:
+            if one.target == me:
+                threads.start(_receive, mesh.incoming[one.number], one)
+            if one.source == me:
+                threads.start(_send, mesh.outgoing[one.number], one)
+        threads.prepared()
+        mailbox.tell("prepared")
+        mailbox.tell("measured", _drive(mesh, threads, _Times(**mailbox.hear("start"))))
+        mailbox.hear("close")
+    finally:
+        mesh.close()
+        for where in stations.values():
+            where.close()
+
+
+def _drive(mesh: Mesh, threads: _Threads, times: _Times) -> Config:
+    threads.gate.open(times)
+    _until(times.window_ns)
+    before_ns, busy_before_ns, since_ns = cpu_ns(), machine_ns(), time.perf_counter_ns()
+    _until(times.end_ns)
+    spent_ns, busy_ns = cpu_ns() - before_ns, machine_ns() - busy_before_ns
+    elapsed_ns = time.perf_counter_ns() - since_ns  # longer than the window where cores are scarce
+    threads.join(WAIT_S)
+    facts: dict[str, int] = {}
+    for channel in mesh.outgoing.values():
+        for name, value in channel.facts().items():
+            facts[name] = facts.get(name, 0) + value
+    return {
+        "cpu_ns": spent_ns,
+        "machine_ns": busy_ns,
+        "elapsed_ns": elapsed_ns,
+        "received": threads.results,
+        "facts": facts,
+    }
+
+
+def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns: int) -> float:
+    """The processor share of the busiest core, each process's time spread over its own cores."""
+    load: dict[int, float] = {}
+    for place, spent_ns in zip(places, cpu_ns_each, strict=True):
+        for core in place.cores:
+            load[core] = load.get(core, 0.0) + spent_ns / len(place.cores) / elapsed_ns
+    return max(load.values(), default=0.0)
+
+
+def others_share(said: Sequence[Config]) -> float:
+    """The part of the whole machine that processes of others had meanwhile."""
+    busy_ns = max(each["machine_ns"] for each in said) - sum(each["cpu_ns"] for each in said)
+    elapsed_ns = max(each["elapsed_ns"] for each in said)
+    return float(max(busy_ns, 0)) / (elapsed_ns * (os.cpu_count() or 1))
+
+
+def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
+    ends = [0] * nodes
+    for flow in flows:
+        ends[flow.source] += flow.streams
+        ends[flow.target] += flow.streams
+    made: list[_Stream] = []
+    for number, flow in enumerate(flows):
+        share = NODE_BYTES // max(ends[flow.source], ends[flow.target])
+        fits = min(max(share // load.size_bytes, IN_FLIGHT_MIN), IN_FLIGHT_MAX)
+        for _ in range(flow.streams):
+            made.append(
+                _Stream(
+                    number=len(made),
+                    flow=number,
+                    source=flow.source,
+                    target=flow.target,
+                    kind=flow.kind,
+                    size_bytes=load.size_bytes,
+                    in_flight=fits - fits % 2,
+                )
+            )
+    return made
+
+
+def run(flows: Sequence[Flow], places: Sequence[Placement], load: Load) -> Config:
+    """All flows at once over one window: what each got, what it cost, what was wrong."""
+    streams = _streams(flows, load, len(places))
+    configs = [{"me": me, "streams": [asdict(one) for one in streams]} for me in range(len(places))]
+    with gang(node, places, configs) as members:
+        members.tell("addresses", members.gather("address"))
+        members.gather("prepared")
+        begin_ns = time.perf_counter_ns() + LEAD_NS
+        window_ns = begin_ns + int(load.warmup_s * 1e9)
+        end_ns = window_ns + int(load.duration_s * 1e9)
+        members.tell("start", asdict(_Times(begin_ns, window_ns, end_ns)))
+        said = members.gather("measured", load.warmup_s + load.duration_s + WAIT_S)
+        members.tell("close")
+    return _result(flows, streams, places, load, said)
+
+
+def _result(
+    flows: Sequence[Flow],
+    streams: Sequence[_Stream],
+    places: Sequence[Placement],
+    load: Load,
+    said: Sequence[Config],
+) -> Config:
+    counts = np.zeros((len(flows), INTERVALS), dtype=np.int64)
+    wrong = 0
+    for received in (one for each in said for one in each["received"]):
+        counts[streams[received["stream"]].flow] += received["counts"]
+        wrong += received["wrong"]
+    rates = counts.sum(axis=1) * load.size_bytes / load.duration_s
+    peak = counts.sum(axis=0).max() * load.size_bytes * INTERVALS / load.duration_s
+    total = float(rates.sum())
+    spent = [one["cpu_ns"] for one in said]
+    sources = {flow.source for flow in flows}
+    targets = {flow.target for flow in flows}
+    gbytes = total * load.duration_s / 1e9
+    found: Config = {
+        "size_bytes": load.size_bytes,
+        "iterations": int(counts.sum()),
+        "peak_bytes_per_s": float(peak),
+        "rate_bytes_per_s": total,
+        "messages_per_s": float(counts.sum()) / load.duration_s,
+        "flow_rates_bytes_per_s": [float(rate) for rate in rates],
+        "jain": jain(rates.tolist()),
+        "cpu_share": busiest(places, spent, max(one["elapsed_ns"] for one in said)),
+        "others_share": others_share(said),
+        "checked_messages": sum(one["messages"] for each in said for one in each["received"]),
+        "wrong": wrong,
+    }
+    for side, members in (("sender", sources), ("receiver", targets)):
+        cpu_s = sum(spent[index] for index in members) / 1e9
+        found[f"{side}_cpu_s_per_gbyte"] = cpu_s / gbytes if gbytes else None
+    for each in said:
+        for name, value in each["facts"].items():
+            found[name] = found.get(name, 0) + value
+    return found
