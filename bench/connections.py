@@ -20,7 +20,7 @@ from bench.options import UNITS, Columns, common, study_options
 from bench.peers import SOCKETS
 from bench.placement import Placement, placed
 from bench.study import Study, chosen, conduct
-from bench.traffic import busiest, cpu_ns, machine_ns, others_share
+from bench.traffic import Array, busiest, cpu_ns, machine_ns, others_share
 
 USUAL = ("weft", "tcp-cubic")
 KNOWN = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
@@ -28,6 +28,7 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
+OPEN_S_MAX = 0.2  # a connection, on the slowest machine that is waited for
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
     ("connections", "connections"),
@@ -71,9 +72,9 @@ def _send(channel: Channel, messages: int) -> None:
     channel.irecv_into(answer).wait(PATIENCE_S)
 
 
-def _receive(channel: Channel, messages: int) -> int:
-    memory = np.zeros((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)
+def _receive(channel: Channel, memory: Array, messages: int) -> int:
     count = min(messages, IN_FLIGHT)
+    memory.fill(0)
     handles = [channel.irecv_into(memory[index]) for index in range(count)]
     wrong = 0
     for index in range(messages):
@@ -81,7 +82,7 @@ def _receive(channel: Channel, messages: int) -> int:
         handles[index % IN_FLIGHT].wait(PATIENCE_S)
         wrong += not np.array_equal(row, PATTERN)
         if index + IN_FLIGHT < messages:
-            row.fill(0)
+            row.fill(0)  # an old message is not taken for a new one
             handles[index % IN_FLIGHT] = channel.irecv_into(row)
     channel.isend(b"\1").wait(PATIENCE_S)
     return wrong
@@ -92,7 +93,7 @@ def _resident() -> int:
     return rss_bytes()
 
 
-def _serve(where: Station, mailbox: Mailbox, config: Config) -> None:
+def _serve(where: Station, mailbox: Mailbox, memory: Array, config: Config) -> None:
     held: list[Channel] = []
     name = bytearray(8)
     for number in config["checkpoints"]:
@@ -102,7 +103,7 @@ def _serve(where: Station, mailbox: Mailbox, config: Config) -> None:
             held.append(channel)
         mailbox.tell("held", _resident())
         mailbox.hear("go")
-        wrong = sum(_receive(one, config["messages"]) for one in (held[0], held[-1]))
+        wrong = sum(_receive(one, memory, config["messages"]) for one in (held[0], held[-1]))
         mailbox.tell("served", {"wrong": wrong})
     mailbox.hear("close")
 
@@ -139,11 +140,11 @@ def side(mailbox: Mailbox, place: Placement, config: Config) -> None:
         raise OSError(f"{needed} descriptors are needed, {limit} allowed: raise ulimit -Hn")
     where = station(config["kind"], place)
     try:
-        # What the first connection alone brings is not what each further one costs.
+        memory = np.ones((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)  # there before the first look
         mailbox.tell("empty", _resident())
         if config["server"]:
             mailbox.tell("address", where.address)
-            _serve(where, mailbox, config)
+            _serve(where, mailbox, memory, config)
         else:
             _dial(where, mailbox, config)
     finally:
@@ -177,7 +178,7 @@ def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -
         empty = both.gather("empty")
         both.introduce()
         for number in numbers:
-            held = both.gather("held", PATIENCE_S * 5)
+            held = both.gather("held", PATIENCE_S + OPEN_S_MAX * number)
             both.tell("go")
             served = both.gather("served")
             yield _row(number, config, places, {"empty": empty, "held": held, "served": served})
@@ -226,6 +227,5 @@ def command(connections: int, stepfactor: int, iters: int, **options: Any) -> No
     def measure(name: str) -> Iterator[Config]:
         yield from run(SOCKETS[name].kind, places, numbers, iters)
 
-    conduct(
-        STUDY, given, names, measure, {"message_bytes": MESSAGE_BYTES, "iterations": iters}, _notes
-    )
+    settings = {"message_bytes": MESSAGE_BYTES, "iterations": iters}
+    conduct(STUDY, given, names, measure, settings, _notes)

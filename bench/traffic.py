@@ -6,7 +6,6 @@ Never knows the experiment: a bench says which flows there are and what their nu
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ NODE_BYTES = 32 << 20  # of the buffers of one process, shared by its flows
 IN_FLIGHT_MIN, IN_FLIGHT_MAX = 2, 64
 STAMPED_BYTES_MIN = 16
 INTERVALS = 10  # of the timed window, for the peak
+OTHERS_NS_MIN = 100_000_000  # the kernel counts busy time in ticks of 10 ms
 LEAD_NS = 100_000_000  # from "all are connected" to the start
 WAIT_S = 60.0
 
@@ -93,40 +93,39 @@ def jain(rates: Sequence[float]) -> float:
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0
 
 
-def _content(stream: _Stream) -> Array:
-    """What every message of this stream holds between its stamps."""
-    random = np.random.default_rng(stream.number + 1)
-    return random.integers(0, 256, stream.size_bytes, dtype=np.uint8)
+def content(number: int, size_bytes: int) -> Array:
+    """What every message of a stream holds between its stamps; no two streams are alike."""
+    return np.random.default_rng(number + 1).integers(0, 256, size_bytes, dtype=np.uint8)
 
 
-def _stamp(row: Array, index: int) -> None:
+def stamp(row: Array, index: int) -> None:
     if row.size >= STAMPED_BYTES_MIN:
         number = np.int64(index).tobytes()
         row[:8] = row[-8:] = np.frombuffer(number, dtype=np.uint8)
 
 
-def _wrong(row: Array, index: int, content: Array) -> bool:
+def wrong(row: Array, index: int, expected: Array) -> bool:
     """Whether a message that has just arrived is not the one that was sent now."""
     if row.size < STAMPED_BYTES_MIN:
-        return not np.array_equal(row, content)
+        return not np.array_equal(row, expected)
     number = np.int64(index).tobytes()
     return row[:8].tobytes() != number or row[-8:].tobytes() != number
 
 
-def _wholly_wrong(memory: Array, messages: int, content: Array) -> int:
+def wholly_wrong(memory: Array, messages: int, expected: Array) -> int:
     """Of the messages still in memory, those that differ in any byte."""
-    wrong = 0
-    expected = content.copy()
+    broken = 0
+    expected = expected.copy()
     for index in range(max(messages - len(memory), 0), messages):
-        _stamp(expected, index)
-        wrong += not np.array_equal(memory[index % len(memory)], expected)
-    return wrong
+        stamp(expected, index)
+        broken += not np.array_equal(memory[index % len(memory)], expected)
+    return broken
 
 
 def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
     """Keeps `in_flight` messages under way until the end; returns how many were sent."""
-    content = _content(stream)
-    memory = np.tile(content, (stream.in_flight, 1))
+    expected = content(stream.number, stream.size_bytes)
+    memory = np.tile(expected, (stream.in_flight, 1))
     handles: list[Any] = [None] * stream.in_flight
     batch = stream.in_flight // 2  # a caller that sleeps once a batch costs the engine less
     times = gate.times()
@@ -138,7 +137,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
                 handles[(index + slot) % stream.in_flight].wait(WAIT_S)
         for _ in range(batch):
             row = memory[index % stream.in_flight]
-            _stamp(row, index)
+            stamp(row, index)
             handles[index % stream.in_flight] = channel.isend(row)
             index += 1
     for handle in handles:
@@ -150,7 +149,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
 
 def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
     """Takes messages until an empty one; what arrived in the window, by interval."""
-    content = _content(stream)
+    expected = content(stream.number, stream.size_bytes)
     slots = 2 * stream.in_flight
     memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
     handles = [channel.irecv_into(row) for row in memory]
@@ -158,7 +157,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
     counts = [0] * INTERVALS
     times = gate.times()
     interval_ns = (times.end_ns - times.window_ns) // INTERVALS
-    index = wrong = 0
+    index = broken = 0
     ended = False
     while not ended:
         handles[(index + batch - 1) % slots].wait(WAIT_S)
@@ -168,7 +167,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
             if handles[slot].wait(WAIT_S) == 0:
                 ended = True
                 break
-            wrong += _wrong(memory[slot], index, content)
+            broken += wrong(memory[slot], index, expected)
             index += 1
             arrived += 1
         now_ns = time.perf_counter_ns()
@@ -178,8 +177,8 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
             # Posted only now: whatever has arrived stays in memory for the check of every byte.
             for done in range(index - batch, index):
                 handles[done % slots] = channel.irecv_into(memory[done % slots])
-    wrong += _wholly_wrong(memory, index, content)
-    return {"stream": stream.number, "messages": index, "wrong": wrong, "counts": counts}
+    broken += wholly_wrong(memory, index, expected)
+    return {"stream": stream.number, "messages": index, "wrong": broken, "counts": counts}
 
 
 def _until(moment_ns: int) -> None:
@@ -190,8 +189,7 @@ def _until(moment_ns: int) -> None:
 
 def cpu_ns() -> int:
     """Processor time of this process so far, its engines included."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return int((usage.ru_utime + usage.ru_stime) * 1e9)
+    return time.process_time_ns()
 
 
 def machine_ns() -> int:
@@ -310,10 +308,12 @@ def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns:
     return max(load.values(), default=0.0)
 
 
-def others_share(said: Sequence[Config]) -> float:
-    """The part of the whole machine that processes of others had meanwhile."""
+def others_share(said: Sequence[Config]) -> float | None:
+    """The part of the whole machine that others had meanwhile; None for too short a time."""
+    elapsed_ns: int = max(each["elapsed_ns"] for each in said)
+    if elapsed_ns < OTHERS_NS_MIN:
+        return None
     busy_ns = max(each["machine_ns"] for each in said) - sum(each["cpu_ns"] for each in said)
-    elapsed_ns = max(each["elapsed_ns"] for each in said)
     return float(max(busy_ns, 0)) / (elapsed_ns * (os.cpu_count() or 1))
 
 
@@ -365,10 +365,10 @@ def _result(
     said: Sequence[Config],
 ) -> Config:
     counts = np.zeros((len(flows), INTERVALS), dtype=np.int64)
-    wrong = 0
+    broken = 0
     for received in (one for each in said for one in each["received"]):
         counts[streams[received["stream"]].flow] += received["counts"]
-        wrong += received["wrong"]
+        broken += received["wrong"]
     rates = counts.sum(axis=1) * load.size_bytes / load.duration_s
     peak = counts.sum(axis=0).max() * load.size_bytes * INTERVALS / load.duration_s
     total = float(rates.sum())
@@ -387,7 +387,7 @@ def _result(
         "cpu_share": busiest(places, spent, max(one["elapsed_ns"] for one in said)),
         "others_share": others_share(said),
         "checked_messages": sum(one["messages"] for each in said for one in each["received"]),
-        "wrong": wrong,
+        "wrong": broken,
     }
     for side, members in (("sender", sources), ("receiver", targets)):
         cpu_s = sum(spent[index] for index in members) / 1e9
