@@ -5,6 +5,7 @@ Never measures anything itself, and never records a host's name or its kernel.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import platform
@@ -15,6 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection as Pipe
@@ -33,6 +35,8 @@ __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "
 
 ROOT = Path(__file__).resolve().parents[1]
 DUEL_S_MAX = 120.0
+INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+INTERRUPTED_NOTE = "interrupted: this is what was measured until then"
 FILES = ("--json", "--csv", "--plot", "--html", "--place")
 
 Config = dict[str, Any]
@@ -104,15 +108,44 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
     }
 
 
+@dataclass
+class Cut:
+    """Whether the loop that it was made for was interrupted."""
+
+    short: bool = False
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Cut]:
+    """Ctrl-C ends the loop inside and no more, so that what it found is written."""
+    cut = Cut()
+    try:
+        yield cut
+    except KeyboardInterrupt:
+        cut.short = True
+
+
 def emit(
-    found: Config, json_path: str | None, columns: Sequence[str], notes: Iterable[str]
+    found: Config,
+    json_path: str | None,
+    columns: Sequence[str],
+    notes: Iterable[str],
+    cut: Cut | None = None,
 ) -> None:
-    """JSON where it was asked for; a table and what it means on stdout otherwise."""
+    """JSON where it was asked for; a table and what it means on stdout otherwise.
+
+    What was cut short is marked `partial`, and the exit status is 130.
+    """
+    if cut is not None and cut.short:
+        emit(found | {"partial": True}, json_path, columns, [*notes, INTERRUPTED_NOTE])
+        click.get_current_context().exit(INTERRUPTED)
     if json_path is not None:
         write_json(sealed(found), json_path)
     if json_path == "-":
         return
-    print_table(columns, [[_cell(row.get(column)) for column in columns] for row in found["rows"]])
+    if columns:
+        cells = [[_cell(row.get(column)) for column in columns] for row in found["rows"]]
+        print_table(columns, cells)
     for note in notes:
         click.echo(note)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from bench.common import Config, json_option, print_table
-from bench.options import UNITS, heading, show
+from bench.common import Config, json_option
+from bench.options import UNITS, heading, show, table
 from bench.record import read, seal_state
 from bench.stats import Summary, grouped, summary
 from transport.cli.output import write_json
@@ -162,7 +162,8 @@ def command(old: Path, new: Path, units: str, json_path: str | None) -> None:
         write_json(found, json_path)
     if json_path != "-":
         names = keys(before)
-        print_table([*names, *COLUMNS], [_text(line, names, units) for line in lines])
+        heads = [(name, name) for name in (*names, *COLUMNS)]
+        table(heads, [_text(line, names, units) for line in lines])
         for note in notes:
             click.echo(note)
     if changed:

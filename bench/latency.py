@@ -12,13 +12,27 @@ from multiprocessing.connection import Connection as Pipe
 import click
 import numpy as np
 
-from bench.common import Config, document, duel, emit, json_option, median, rounds, verdict
+from bench.common import (
+    Config,
+    document,
+    duel,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
+from bench.options import LATENCY, Columns, Size, show, table
 from transport import Endpoint
 
 SIZES = (8, 64, 512, 1_024, 4_096, 8_192, 16_384, 65_536)
 WARM_UP = 100
 PERCENTILES = (50.0, 99.0, 99.9)
 COLUMNS = ("contender", "size_bytes", "p50_us", "p99_us", "p99.9_us", "corrupt_messages")
+
+PERFTEST: Columns = (("contender", "contender"), *LATENCY)
+TIMES = ("t_min_ns", "t_max_ns", "t_typical_ns", "t_avg_ns", "t_99_ns")
 
 
 def trips(config: Config, size: int, there_and_back: object) -> Config:
@@ -36,11 +50,18 @@ def trips(config: Config, size: int, there_and_back: object) -> Config:
             half_ns.clear()
     values = np.percentile(half_ns, PERCENTILES) / 1e3
     row: Config = {"size_bytes": size, "corrupt_messages": int(corrupt)}
+    row |= {
+        "t_min_ns": int(min(half_ns)),
+        "t_max_ns": int(max(half_ns)),
+        "t_typical_ns": int(values[0] * 1e3),
+        "t_avg_ns": int(sum(half_ns) / len(half_ns)),
+        "t_99_ns": int(values[1] * 1e3),
+    }
     return row | {f"p{p:g}_us": float(v) for p, v in zip(PERCENTILES, values, strict=True)}
 
 
 def weft_echo(pipe: Pipe, config: Config) -> None:
-    memory = bytearray(max(SIZES))
+    memory = bytearray(max(config["sizes"]))
     with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
         pipe.send(("address", listener.handle))
         with listener.accept(timeout_s=30) as connection:
@@ -53,7 +74,7 @@ def weft_echo(pipe: Pipe, config: Config) -> None:
 
 
 def weft_trips(_: Pipe, config: Config) -> list[Config]:
-    memory = bytearray(max(SIZES))
+    memory = bytearray(max(config["sizes"]))
     rows = []
     with (
         Endpoint(**config["knobs"]) as endpoint,
@@ -82,7 +103,7 @@ def take(stream: socket.socket, view: memoryview) -> None:
 
 
 def tcp_echo(pipe: Pipe, config: Config) -> None:
-    memory = bytearray(max(SIZES))
+    memory = bytearray(max(config["sizes"]))
     with socket.create_server(("127.0.0.1", 0)) as server:
         pipe.send(("address", server.getsockname()))
         taken, _ = server.accept()
@@ -96,7 +117,7 @@ def tcp_echo(pipe: Pipe, config: Config) -> None:
 
 
 def tcp_trips(_: Pipe, config: Config) -> list[Config]:
-    memory = bytearray(max(SIZES))
+    memory = bytearray(max(config["sizes"]))
     rows = []
     with socket.create_connection(config["address"]) as stream:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -115,27 +136,47 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 @click.command("latency")
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--iterations", default=2_000, show_default=True, help="Trips a size and round.")
+@click.option("-s", "--size", type=Size(), multiple=True, help="Bytes; 8 to 64K by default.")
+@click.option(
+    "--style",
+    type=click.Choice(("own", "perftest")),
+    default="own",
+    show_default=True,
+    help="Columns of the table; perftest: t_min, t_max, t_typical, t_avg, 99%.",
+)
 @json_option
-def command(repeats: int, iterations: int, json_path: str | None) -> None:
+def command(
+    repeats: int, iterations: int, size: tuple[int, ...], style: str, json_path: str | None
+) -> None:
     """Half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls."""
     rows: list[Config] = []
     knobs = {"interfaces": "lo", "engines": 1}
-    config = {"iterations": iterations, "sizes": SIZES, "knobs": knobs}
-    for round_, name in rounds(repeats, ("TCP", "weft")):
-        ends = (tcp_echo, tcp_trips) if name == "TCP" else (weft_echo, weft_trips)
-        _, found = duel(*ends, config, one_core=False)
-        rows += [{"contender": name, "round": round_, **row} for row in found]
+    sizes = size or SIZES
+    config = {"iterations": iterations, "sizes": sizes, "knobs": knobs}
+    with interruptible() as cut:
+        for round_, name in rounds(repeats, ("TCP", "weft")):
+            ends = (tcp_echo, tcp_trips) if name == "TCP" else (weft_echo, weft_trips)
+            _, found = duel(*ends, config, one_core=False)
+            rows += [{"contender": name, "round": round_, **row} for row in found]
     summary = []
-    for size in SIZES:
+    for one in sizes:
         for name in ("TCP", "weft"):
-            mine = [r for r in rows if (r["contender"], r["size_bytes"]) == (name, size)]
-            line: Config = {"contender": name, "size_bytes": size}
-            line |= {column: median(mine, column) for column in COLUMNS[2:5]}
+            mine = [r for r in rows if (r["contender"], r["size_bytes"]) == (name, one)]
+            if not mine:
+                continue  # interrupted before its first round
+            line: Config = {"contender": name, "size_bytes": one, "iterations": iterations}
+            line |= {column: median(mine, column) for column in (*COLUMNS[2:5], *TIMES)}
             summary.append(line | {"corrupt_messages": sum(r["corrupt_messages"] for r in mine)})
     at_8 = {row["contender"]: row["p50_us"] for row in summary if row["size_bytes"] == 8}
-    ratio = at_8["weft"] / at_8["TCP"]
-    note = f"8 B: {at_8['weft']:.1f} us, {ratio:.2f}x TCP's (budget 1.0x); medians of {repeats}"
-    emit(document("latency", summary, ratio_at_8=ratio, rounds=rows), json_path, COLUMNS, [note])
+    ratio, notes = None, []
+    if len(at_8) == 2:
+        ratio = at_8["weft"] / at_8["TCP"]
+        budget = f"{ratio:.2f}x TCP's (budget 1.0x); medians of {repeats}"
+        notes = [f"8 B: {at_8['weft']:.1f} us, {budget}"]
+    found = document("latency", summary, ratio_at_8=ratio, rounds=rows)
+    if style == "perftest" and json_path != "-":
+        table(PERFTEST, [[show(key, row[key]) for key, _ in PERFTEST] for row in summary])
+    emit(found, json_path, () if style == "perftest" else COLUMNS, notes, cut)
     verdict(all(row["corrupt_messages"] == 0 for row in rows))
 
 

@@ -6,16 +6,17 @@ Option names and column heads are those of nccl-tests and perftest. Never runs a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.markup import escape
 
 from bench.placement import Placement, read_places
 from transport.cli.options import FiniteRange, OutputFile, output_file
-from transport.cli.output import json_option
+from transport.cli.output import json_option, print_table
 
 SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SIZE_BYTES_MAX = 1 << 30
@@ -249,6 +250,11 @@ def show(key: str, value: Any, units: str = "GB/s") -> str:
     return str(value)
 
 
+def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
+    """A table with heads as they are: rich would take [usec] for a style."""
+    print_table([escape(title) for _, title in columns], rows)
+
+
 def heading(key: str, title: str, units: str) -> str:
     """With the unit of rates, which an option chooses."""
     return f"{title}[{units}]" if key.endswith("bytes_per_s") else title
@@ -271,4 +277,5 @@ __all__ = [
     "show",
     "study_options",
     "sweep",
+    "table",
 ]

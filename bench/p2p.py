@@ -5,16 +5,28 @@ Never trusts a transfer: every message's stamps are checked, and the whole buffe
 
 from __future__ import annotations
 
+import math
 import resource
 import socket
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import click
 import numpy as np
 
-from bench.common import Config, document, duel, emit, json_option, median, rounds, verdict
+from bench.common import (
+    Config,
+    document,
+    duel,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
 from transport import Endpoint, Handle
 
 MESSAGE_BYTES = 1 << 20
@@ -152,8 +164,7 @@ def tcp_sender(_: Pipe, config: Config) -> Config:
     return {"lost_segments": None, "retransmitted_segments": None, "path_shares": []}
 
 
-def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> list[Config]:
-    rows = []
+def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> Iterator[Config]:
     messages = (passes + 1) * SLOTS
     contenders = ["TCP", *(f"weft {segment}" for segment in segments)]
     for round_, name in rounds(pairs, contenders):
@@ -165,8 +176,7 @@ def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> list[Config]:
             config = {"messages": messages, "knobs": knobs}
             received, sent = duel(weft_receiver, weft_sender, config)
         row = {"contender": name, "round": round_, "size_bytes": MESSAGE_BYTES}
-        rows.append(row | received | sent)
-    return rows
+        yield row | received | sent
 
 
 @click.command("p2p")
@@ -178,11 +188,14 @@ def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> list[Config]:
 @json_option
 def command(pairs: int, passes: int, segment: tuple[int, ...], json_path: str | None) -> None:
     """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
-    rows = measure(pairs, passes, segment)
+    rows: list[Config] = []
+    with interruptible() as cut:
+        # It keeps what came before an interruption.
+        rows.extend(measure(pairs, passes, segment))
     by_name: dict[str, list[Config]] = {}
     for row in rows:
         by_name.setdefault(row["contender"], []).append(row)
-    tcp = median(by_name["TCP"], "gbytes_per_s")
+    tcp = median(by_name["TCP"], "gbytes_per_s") if by_name else math.inf
     medians, notes = {}, []
     for name, mine in by_name.items():
         medians[name] = median(mine, "gbytes_per_s")
@@ -191,7 +204,7 @@ def command(pairs: int, passes: int, segment: tuple[int, ...], json_path: str | 
         notes.append(note + (f" (budget {budget}x)" if budget else ""))
     ratios = {name: round(value / tcp, 3) for name, value in medians.items()}
     found = document("p2p", rows, median_gbytes_per_s=medians, ratio_to_tcp=ratios)
-    emit(found, json_path, COLUMNS, notes)
+    emit(found, json_path, COLUMNS, notes, cut)
     verdict(all(row["corrupt_messages"] == 0 for row in rows))
 
 

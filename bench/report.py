@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
-from bench.options import Columns, Common, heading, show
+from bench.options import Columns, Common, heading, show, table
 from bench.record import HASH, sealed
-from transport.cli.output import print_table, write_json
+from transport.cli.output import write_json
 from transport.cli.plots import prepared, save
 
 Config = dict[str, Any]
@@ -78,8 +78,8 @@ def write(found: Config, columns: Columns, common: Common, notes: Iterable[str])
         save_text(common.html_path, page(found, columns, common.units, said))
     if common.json_path == "-":
         return
-    heads = [heading(key, title, common.units) for key, title in columns]
-    print_table(heads, [cells(row, columns, common.units) for row in rows])
+    heads = [(key, heading(key, title, common.units)) for key, title in columns]
+    table(heads, [cells(row, columns, common.units) for row in rows])
     for note in said:
         click.echo(note)
 

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 import click
 
 from bench import peers
-from bench.common import Config, document, rounds
+from bench.common import (
+    INTERRUPTED,
+    INTERRUPTED_NOTE,
+    Config,
+    document,
+    interruptible,
+    rounds,
+)
 from bench.options import CHECKED, Columns, Common
 from bench.report import write
 from bench.stats import summarised
 
 CPU_BOUND_SHARE = 0.5
 BUSY_SHARE = 0.1
-INTERRUPTED = 130
 
 Measure = Callable[[str], Iterable[Config]]
 
@@ -76,20 +82,18 @@ def conduct(
     if not there:
         raise click.UsageError(f"nothing to run: {missing[0]['missing']}")
     rows: list[Config] = []
-    partial = False
-    try:
+    with interruptible() as cut:
         for round_, name in rounds(common.repeats, there):
-            rows += [{"contender": name, "round": round_, **row} for row in measure(name)]
-    except KeyboardInterrupt:
-        partial = True
+            # Row by row, so that an interrupted contender keeps what it has.
+            rows.extend({"contender": name, "round": round_, **row} for row in measure(name))
     found = _found(study, rows, missing, settings)
-    if partial:
+    if cut.short:
         found["partial"] = True
     said = [f"missing: {one['contender']}: {one['missing']}" for one in missing]
-    if partial:
-        said.append("interrupted: this is what was measured until then")
+    if cut.short:
+        said.append(INTERRUPTED_NOTE)
     write(found, study.table, common, [*(notes(found["rows"]) if rows else ()), *said])
-    if partial:
+    if cut.short:
         click.get_current_context().exit(INTERRUPTED)
     if any(row.get("wrong") for row in rows):
         raise click.ClickException("contents were wrong: the numbers count for nothing")

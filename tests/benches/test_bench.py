@@ -17,6 +17,7 @@ from bench.__main__ import BENCHES
 from bench.common import document, rounds
 from transport import native
 
+TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -80,6 +81,41 @@ def test_bench__latency() -> None:
     found = bench("latency", "--repeats", "1", "--iterations", "20")
     assert {row["size_bytes"] for row in found["rows"]} >= {8, 65_536}
     assert all(0 < row["p50_us"] <= row["p99.9_us"] for row in found["rows"])
+
+
+def test_bench__latency_in_perftest_style() -> None:
+    words = ("--repeats", "1", "--iterations", "5", "-s", "64", "-s", "1K", "--style", "perftest")
+    done = run("bench", "latency", *words)
+    assert done.returncode == 0, done.stderr
+    heads, *lines = done.stdout.splitlines()
+    assert heads.split() == ["contender", "#bytes", "#iterations", *TIMES]
+    assert [line.split()[:2] for line in lines] == [
+        *(["TCP", "64"], ["weft", "64"], ["TCP", "1024"], ["weft", "1024"])
+    ]
+
+
+@pytest.mark.parametrize("name", ["p2p", "latency"])
+def test_bench__interrupted_writes_what_there_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench import latency, p2p
+
+    module = {"p2p": p2p, "latency": latency}[name]
+    rest = iter([module.duel])
+
+    def once(*given: Any, **more: Any) -> Any:
+        for duel in rest:
+            return duel(*given, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "duel", once)
+    words = {"p2p": ["--passes", "1"], "latency": ["--iterations", "5", "-s", "8"]}[name]
+    done = CliRunner().invoke(module.command, [*words, "--json", str(tmp_path / "cut.json")])
+    assert done.exit_code == 130, done.output
+    assert "interrupted" in done.output
+    found = json.loads((tmp_path / "cut.json").read_text())
+    assert found["partial"] is True
+    assert {row["contender"] for row in found["rows"]} == {"TCP"}
 
 
 def test_bench__core() -> None:
