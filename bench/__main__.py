@@ -31,7 +31,10 @@ BENCHES = {
 }
 
 # No benchmarks: they read what those recorded.
-TOOLS = {"compare": "Two recorded results of one bench: ratios, spread, noise."}
+TOOLS = {
+    "compare": "Two recorded results of one bench: ratios, spread, noise.",
+    "render": "A recorded result again: table, CSV, plot, HTML.",
+}
 INTERRUPTED = 130
 
 

@@ -24,7 +24,7 @@ from bench.placement import Placement
 PATIENCE_S = 60.0
 PR_SET_PDEATHSIG = 1
 PRELOADED = [
-    *("transport.endpoint", "numpy.random"),
+    *("bench.deaf", "transport.endpoint", "numpy.random"),
     *("bench.channels", "bench.collective", "bench.launch", "bench.traffic"),
 ]
 

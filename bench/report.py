@@ -62,25 +62,40 @@ def led(found: Config) -> list[Config]:
     return [{**row, "lead": lead} for row in found["rows"]]
 
 
-def write(found: Config, columns: Columns, common: Common, notes: Iterable[str]) -> None:
+def write(found: Config, columns: Columns, common: Common, notes: Sequence[str]) -> None:
     """To every file that was asked for, and a table unless JSON went to stdout."""
     found = sealed(found)
-    said = list(notes)
-    rows = led(found)
-    columns = kept(rows, columns)
     if common.json_path is not None:
         write_json(found, common.json_path)
-    if common.csv_path is not None:
-        save_text(common.csv_path, csv_text(found["rows"]))
-    if common.plot_path is not None:
-        draw(found, common.plot_path, common.units)
-    if common.html_path is not None:
-        save_text(common.html_path, page(found, columns, common.units, said))
-    if common.json_path == "-":
+    files = (common.csv_path, common.plot_path, common.html_path)
+    show_everywhere(found, columns, common.units, notes, *files, quiet=common.json_path == "-")
+
+
+def show_everywhere(
+    found: Config,
+    columns: Columns,
+    units: str,
+    notes: Sequence[str],
+    csv_path: Path | None,
+    plot_path: Path | None,
+    html_path: Path | None,
+    *,
+    quiet: bool = False,
+) -> None:
+    """A result that has its hash: CSV, plot and HTML where asked, and a table unless `quiet`."""
+    rows = led(found)
+    columns = kept(rows, columns)
+    if csv_path is not None:
+        save_text(csv_path, csv_text(found["rows"]))
+    if plot_path is not None and rows:
+        draw(found, plot_path, units)
+    if html_path is not None:
+        save_text(html_path, page(found, columns, units, notes))
+    if quiet:
         return
-    heads = [(key, heading(key, title, common.units)) for key, title in columns]
-    table(heads, [cells(row, columns, common.units) for row in rows])
-    for note in said:
+    heads = [(key, heading(key, title, units)) for key, title in columns]
+    table(heads, [cells(row, columns, units) for row in rows])
+    for note in notes:
         click.echo(note)
 
 
@@ -196,5 +211,5 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
             [heading(name, name, units) for name in names],
             [[show(name, row.get(name), units) for name in names] for row in runs],
         ),
-        hash=f"{HASH} <code>{found[HASH]}</code>",
+        hash=f"{HASH} <code>{found.get(HASH, 'none')}</code>",
     )

@@ -108,7 +108,11 @@ def command(
     given = common(options)
     names = chosen(given, USUAL, KNOWN)
     places = placed(ranks, given.places)
-    plan = Plan(tuple(sweep(minbytes, maxbytes, stepfactor)), iters, warmup_iters)
+    # Rounded to whole elements, as nccl-tests does.
+    sizes = dict.fromkeys(
+        one - one % ELEMENT_BYTES for one in sweep(minbytes, maxbytes, stepfactor)
+    )
+    plan = Plan(tuple(sizes), iters, warmup_iters)
 
     def measure(name: str) -> Iterator[Config]:
         for row in collective.run(OPERATION, SOCKETS[name].kind, places, plan):

@@ -114,6 +114,29 @@ def test_compare__recorded_results_can_still_be_read() -> None:
         assert "A has no hash: recorded before there was one, or by other hands" in found["notes"]
 
 
+def test_render__old_and_new_results(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, path in (
+        ("p2p", RESULTS / "2026-11-20-p2p-2core.json"),
+        ("nccl", RESULTS / "2026-11-21-nccl-2xH200.json"),
+        ("x", write(tmp_path / "x.json", result("x", [1e9, 3e9]))),
+    ):
+        files = [tmp_path / f"{name}.{kind}" for kind in ("csv", "png", "html")]
+        done = call("render", path, "--csv", files[0], "--plot", files[1], "--html", files[2])
+        assert done.exit_code == 0, done.output
+        assert len(files[0].read_text().splitlines()) == len(done.stdout.splitlines())
+        assert files[1].read_bytes().startswith(b"\x89PNG")
+        assert f"bench {name}" in files[2].read_text()
+
+
+def test_render__refuses_a_changed_result(tmp_path: Path) -> None:
+    found = result("x", [1.0])
+    found["rows"][0]["runs"] = 7
+    done = call("render", write(tmp_path / "x.json", found))
+    assert done.exit_code == 1
+    assert "hash mismatch" in done.output
+
+
 def test_stats__median_least_largest_worst() -> None:
     rows = [{"k": "a", "round": i, "t_ns": t, "wrong": 1} for i, t in enumerate((5, 1, 9))]
     (row,) = stats.summarised(rows, ["k"], {"t_ns": "lower"})

@@ -1,0 +1,58 @@
+"""Decides how a recorded result of any bench is shown again: table, CSV, plot, HTML.
+
+Runs nothing and changes nothing: the result keeps its hash, and is refused if it does not fit it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bench.common import Config
+from bench.compare import keys, measures, runs
+from bench.options import CHECKED, UNITS, Columns
+from bench.record import read, seal_state
+from bench.report import show_everywhere
+from bench.stats import summarised
+from transport.cli.options import output_file
+
+
+def completed(found: Config) -> Config:
+    """With what results from before lack: keys, measures, and rows that are medians of runs."""
+    names, measured = keys(found), measures(found)
+    if not measured:
+        raise click.UsageError(f"this result of {found['bench']} has no measured numbers to show")
+    rows = found["rows"] if "measures" in found else summarised(runs(found), names, measured)
+    missing = {"environment": {"command": []}, "settings": {}, "peers": {}, "x": "size_bytes"}
+    whole = {**missing, **found, "keys": list(names), "measures": measured, "rows": rows}
+    return {**whole, "rounds": runs(found)}
+
+
+def columns(found: Config) -> Columns:
+    """Keys, measures, and what every table ends with."""
+    names = [*found["keys"], *found["measures"]]
+    return [*((name, name.removesuffix("_bytes_per_s")) for name in names), *CHECKED]
+
+
+@click.command("render")
+@click.argument("result", metavar="A.json", type=click.Path(path_type=Path))
+@click.option("--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True)
+@click.option("--csv", "csv_path", type=output_file(), help="One line a row.")
+@click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg.")
+@click.option("--html", "html_path", type=output_file(), help="A report in one file.")
+def command(
+    result: Path,
+    units: str,
+    csv_path: Path | None,
+    plot_path: Path | None,
+    html_path: Path | None,
+) -> None:
+    """A recorded result again: as a table, and as CSV, plot or HTML where asked."""
+    found = read(result)
+    if seal_state(found) == "changed":
+        raise click.ClickException(f"hash mismatch: {result} changed after recording")
+    whole = completed(found)
+    notes = [f"missing: {one['contender']}: {one['missing']}" for one in found.get("missing", [])]
+    notes += ["interrupted: this is a part"] if found.get("partial") else []
+    show_everywhere(whole, columns(whole), units, notes, csv_path, plot_path, html_path)
