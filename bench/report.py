@@ -165,7 +165,9 @@ def _axis(lead: str, units: str) -> str:
 
 
 def _label(row: Config, found: Config, x: str) -> str:
-    return ", ".join(str(row[key]) for key in found["keys"] if key != x)
+    rows: list[Config] = found["rows"]
+    varied = [key for key in found["keys"] if len({one.get(key) for one in rows}) > 1 and key != x]
+    return ", ".join(str(row.get(key, "")) for key in varied or found["keys"][:1])
 
 
 def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

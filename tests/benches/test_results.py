@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench import stats
-from bench.__main__ import bench
+from bench.__main__ import BENCHES, TOOLS, bench
 from bench.common import document, rounds
 from bench.launch import program
 from bench.options import Size, show, sweep
@@ -310,3 +310,9 @@ def test_ucx__its_csv() -> None:
     assert row["iterations"] == 2_000
     with pytest.raises(click.ClickException, match="no CSV"):
         ucx.PEERS[0].row("error", 8, COST)
+
+
+def test_docs__bench_page_names_every_bench_and_peer() -> None:
+    page = (RESULTS.parents[1] / "docs" / "BENCH.md").read_text()
+    for name in (*BENCHES, *TOOLS, *ALL):
+        assert name == "weft" or f"`{name}" in page, f"docs/BENCH.md says nothing of {name}"
