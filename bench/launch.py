@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import os
+import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,15 +51,30 @@ Worker = Callable[[Mailbox, Placement, Config], None]
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the one that started it is gone."""
+    """SIGKILL for a program when the process that started it is gone."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the experiment's; it ends this
-    die_with_parent()
+def _die_with(experiment: int) -> None:
+    """SIGKILL for this process when another is gone, whoever forked this one."""
+    try:
+        watched = os.pidfd_open(experiment)
+    except ProcessLookupError:
+        os._exit(1)
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+
+    def wait() -> None:
+        poll.poll()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experiment: int) -> None:
     try:
         place.take()
+        _die_with(experiment)  # a thread: only now, so that it is at the place too
         worker(Mailbox(pipe), place, config)
     except Exception as error:  # whatever it was, the experiment has to hear it
         with contextlib.suppress(OSError):
@@ -96,7 +114,7 @@ class Gang:
             for place, config in zip(places, configs, strict=True):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_live, args=(worker, place, theirs, config), daemon=True
+                    target=_live, args=(worker, place, theirs, config, os.getpid()), daemon=True
                 )
                 process.start()
                 theirs.close()

@@ -234,6 +234,20 @@ def _alive(pids: Iterable[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+def test_study__killed_it_leaves_no_process() -> None:
+    words = ["cpu", "--only", "weft", "-D", "60", "--repeats", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench", *words], cwd=ROOT, stdout=subprocess.DEVNULL
+    ) as running:
+        try:
+            # The server that they are forked from, its tracker, and both hosts.
+            assert _eventually(lambda: len(_children(running.pid)) >= 4, 60)
+            children = _children(running.pid)
+        finally:
+            running.kill()
+    assert _eventually(lambda: not _alive(children), 20), _alive(children)
+
+
 def test_study__ctrl_c_leaves_a_partial_result_and_no_process(tmp_path: Path) -> None:
     out = tmp_path / "cut.json"
     words = ["cpu", "--only", "tcp-cubic", "--tiny", "--repeats", "1000", "--json", str(out)]
