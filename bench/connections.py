@@ -1,6 +1,6 @@
 """Decides what connections cost one process: time to open, memory, and whether the last is slower.
 
-Each sends a message when it is opened, so that all of them are real. Never counts shared libraries.
+Each sends a message when it is opened, so that all are real. Never counts the kernel's memory.
 """
 
 from __future__ import annotations
@@ -112,14 +112,15 @@ def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
     address = mailbox.hear("address")
     held: list[Channel] = []
     for number in config["checkpoints"]:
-        marks = cpu_ns(), machine_ns(), time.perf_counter_ns()
+        busy_begin_ns, cpu_begin_ns, begin_ns = machine_ns(), cpu_ns(), time.perf_counter_ns()
         opened = number - len(held)
         while len(held) < number:
             channel = where.connect(address)
             channel.isend(len(held).to_bytes(8, "little")).wait(PATIENCE_S)
             held.append(channel)
-        elapsed_ns = time.perf_counter_ns() - marks[2]
-        cost = {"cpu_ns": cpu_ns() - marks[0], "machine_ns": machine_ns() - marks[1]}
+        elapsed_ns = time.perf_counter_ns() - begin_ns
+        spent_ns, busy_ns = cpu_ns() - cpu_begin_ns, machine_ns() - busy_begin_ns
+        cost = {"cpu_ns": spent_ns, "machine_ns": busy_ns}
         mailbox.tell("held", _resident())
         mailbox.hear("go")
         times = []
@@ -188,7 +189,7 @@ def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -
 def _notes(rows: Any) -> list[str]:
     last: dict[str, Config] = {row["contender"]: row for row in rows}
     return [
-        f"{name}: the {row['connections']}th connection carries "
+        f"{name}: connection {row['connections']} carries "
         f"{row['last_bytes_per_s'] / UNITS['GB/s']:.2f} GB/s, {row['last_over_first']:.2f}x the 1st"
         for name, row in last.items()
     ]

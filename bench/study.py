@@ -82,14 +82,21 @@ def conduct(
     if not there:
         raise click.UsageError(f"nothing to run: {missing[0]['missing']}")
     rows: list[Config] = []
+    failed: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(common.repeats, there):
             # Row by row, so that an interrupted contender keeps what it has.
-            rows.extend({"contender": name, "round": round_, **row} for row in measure(name))
-    found = _found(study, rows, missing, settings)
+            try:
+                rows.extend({"contender": name, "round": round_, **row} for row in measure(name))
+            except click.UsageError:
+                raise
+            except click.ClickException as error:
+                failed.append({"contender": name, "round": round_, "failed": error.message})
+    found = _found(study, rows, missing, settings) | {"failed": failed}
     if cut.short:
         found["partial"] = True
     said = [f"missing: {one['contender']}: {one['missing']}" for one in missing]
+    said += [f"failed: {one['contender']}, round {one['round']}" for one in failed]
     if cut.short:
         said.append(INTERRUPTED_NOTE)
     write(found, study.table, common, [*(notes(found["rows"]) if rows else ()), *said])
@@ -97,6 +104,8 @@ def conduct(
         click.get_current_context().exit(INTERRUPTED)
     if any(row.get("wrong") for row in rows):
         raise click.ClickException("contents were wrong: the numbers count for nothing")
+    if failed:
+        raise click.ClickException(f"{failed[0]['contender']}: {failed[0]['failed']}")
 
 
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:

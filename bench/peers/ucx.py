@@ -42,7 +42,9 @@ class Perftest(Program):
     def row(self, text: str, size_bytes: int, cost: Config) -> Config:
         """From the last line of its CSV."""
         try:
-            fields = [one for one in csv.reader(text.splitlines()) if one and one[0].isdigit()][-1]
+            fields = [
+                one for one in csv.reader(text.splitlines()) if one and one[0].strip().isdigit()
+            ][-1]
             said = dict(zip(COLUMNS, map(float, fields), strict=False))
             rate, total = said["overall_bw"] * MIB, said["iterations"] * size_bytes
         except (IndexError, ValueError, KeyError):

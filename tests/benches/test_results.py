@@ -300,7 +300,7 @@ def test_libfabric__its_table() -> None:
 def test_ucx__its_csv() -> None:
     text = (
         "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n"
-        "2000,0.461,1008.868,1968.722,991.21,500.00,991,508\n"
+        " 2000,0.461,1008.868,1968.722,991.21,500.00,991,508\n"
     )
     row = ucx.PEERS[0].row(text, 1 << 20, COST)
     assert row["rate_bytes_per_s"] == 500 * 2**20

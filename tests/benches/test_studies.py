@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -177,6 +178,23 @@ def test_study__wrong_contents_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 1
     assert "contents were wrong" in done.output
     assert "cpu-bound" in done.output
+
+
+def test_study__a_failed_run_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = traffic.run
+
+    def run(flows: Any, *rest: Any) -> dict[str, Any]:
+        if flows[0].kind == "weft":
+            raise click.ClickException("process n0: it broke")
+        return genuine(flows, *rest)
+
+    monkeypatch.setattr(traffic, "run", run)
+    done = call("cpu", "--tiny", "--json", "-")
+    assert done.exit_code == 1
+    assert "weft: process n0: it broke" in done.stderr
+    found = json.loads(done.stdout)
+    assert of(found) == ["tcp-cubic"]
+    assert [one["contender"] for one in found["failed"]] == ["weft"]
 
 
 def test_traffic__a_wrong_byte_is_seen() -> None:
