@@ -11,21 +11,21 @@ import click
 
 # Name -> one line of help; bench.NAME holds `command`.
 BENCHES = {
-    "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
     "all_to_all": "Every rank sends a part to every other, as nccl-tests counts.",
-    "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "beside": "One flow: weft beside every peer of this machine.",
     "bidirectional": "Two hosts, one way and both ways at once.",
+    "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
+    "core": "What the protocol core costs a segment.",
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
     "incast": "N senders to one receiver, with a victim if wanted.",
-    "outcast": "One sender to N receivers.",
-    "permutation": "Every host to another one.",
-    "core": "What the protocol core costs a segment.",
     "latency": "Half round trips against TCP_NODELAY.",
     "nccl": "NCCL collectives and DDP over weft against NCCL's Socket.",
+    "outcast": "One sender to N receivers.",
     "p2p": "Throughput of one connection against TCP.",
+    "permutation": "Every host to another one.",
     "policy": "What a policy call costs against the same in C.",
+    "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "turnaround": "From a saved policy file to checked and running on a live flow.",
     "verbs": "What the verbs datapath costs a segment and a path, over a fake provider.",
 }
