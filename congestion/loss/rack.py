@@ -10,9 +10,9 @@ learn it. Where probes are lost too, the first timeout gives up the oldest segme
 Four departures from section 6.2: the reordering window doubles with every acknowledgment that
 tells of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; it may grow
 to the timeout, where the RFC stops at the smoothed RTT, which is less than what packets differ by
-where their delays vary as much as they last; it starts over after 1,024 round trips without one,
-where the RFC counts 16 recoveries, as with random loss those pass in moments; and it is never zero,
-since receivers hand packets up in batches from the first round trip on.
+where their delays vary as much as they last; it halves with every 1,024 round trips without one,
+where the RFC starts over after 16 recoveries, which with random loss pass in moments; and it is
+never zero, since receivers hand packets up in batches from the first round trip on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from congestion.promises import Promises
 
 Path = record(
     reorder_quarters=int,  # the window, in quarters of the least RTT; 0 counts as 1
-    spurious_ns=int,  # when a resend last proved needless
+    spurious_ns=int,  # when a resend last proved needless, or the window was last halved
     rack_rtt_ns=int,  # how long the newest delivered segment took
     newest_ns=int,  # send time of that segment
     expiries=int,  # timeouts since an acknowledgment
@@ -35,8 +35,8 @@ Path = record(
 
 Params = record(
     reorder_floor_ns=20_000,  # receivers hand packets up in batches
-    reorder_quarters_max=64,
-    forget_rtts=1024,  # round trips without a needless resend that shrink the window again
+    reorder_quarters_max=256,
+    forget_rtts=1024,  # round trips without a needless resend that halve the window
     hold_ns=50_000,  # receivers hold acknowledgments for 30 us and a wake-up: PTO's max_ack_delay
     probe_rtts=2,  # PTO, section 7.2
 )
@@ -95,7 +95,8 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         path.reorder_quarters = min(doubled, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
     elif event.now_ns - path.spurious_ns > params.forget_rtts * event.srtt_ns:
-        path.reorder_quarters = 1
+        path.reorder_quarters = max(path.reorder_quarters // 2, 1)
+        path.spurious_ns = event.now_ns
     if event.newest_acked_sent_ns > path.newest_ns or path.rack_rtt_ns == 0:
         path.newest_ns = event.newest_acked_sent_ns
         path.rack_rtt_ns = max(event.now_ns - event.newest_acked_sent_ns, 0)

@@ -90,8 +90,16 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
     # It doubles from a quarter of 80 us, never beyond the timeout of 1 ms.
     assert horizons[:4] == [9_860, 9_820, 9_740, 9_580]
     assert horizons[-1] == 8_900
-    calm = judge(rig, now_ns=300_000 * US, newest_acked_sent_ns=299_900 * US)
-    assert calm["lost_sent_before_ns"] == 299_880 * US
+    # And halves with every 1,024 round trips of calm, 81.92 ms each: 128 quarters are 2.56 ms.
+    calm = [
+        judge(rig, now_ns=at * US, newest_acked_sent_ns=(at - 100) * US)["lost_sent_before_ns"]
+        // US
+        - at
+        for at in range(100_000, 1_400_000, 90_000)
+    ]
+    assert calm[0] == -1_100
+    assert calm[-1] == -120
+    assert calm == sorted(calm)
 
 
 def test_rack__nothing_delivered_means_no_verdict_before_the_timeout() -> None:
