@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bench.common import ROOT, Config, document, emit, json_option, median, rounds, verdict
+from bench.nccl_hosts import OnLoopback, hosts, shares
 from transport import native
 
 RUN_S_MAX = 240.0
@@ -29,7 +31,7 @@ NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "wrong")
+COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "worst", "wrong")
 DDP_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
 
 
@@ -75,27 +77,44 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def environment(name: str, variables: dict[str, str], gpus: int, folder: Path) -> dict[str, str]:
+def environment(
+    name: str, variables: dict[str, str], gpus: int, folder: Path, where: OnLoopback
+) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
     if not name.startswith("weft"):
         clean = {k: v for k, v in clean.items() if not k.startswith("WEFT_")}
     clean |= variables
-    clean |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    # The contenders are written for lo: what names it names the hosts' interface.
+    interfaces = ("NCCL_SOCKET_IFNAME", "WEFT_INTERFACES")
+    clean |= {key: where.interface for key in interfaces if clean.get(key) == "lo"}
+    clean |= {"MASTER_ADDR": where.address, "MASTER_PORT": str(free_port())}
     clean |= {"WORLD_SIZE": str(gpus), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
     clean |= {"NCCL_DEBUG_FILE": str(folder / "nccl.%p.log"), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     return clean
 
 
-def run(name: str, variables: dict[str, str], gpus: int, task: Config) -> list[Config]:
+def run(
+    name: str,
+    variables: dict[str, str],
+    gpus: int,
+    task: Config,
+    where: OnLoopback | None = None,
+) -> list[Config]:
     """One process per GPU; what each printed. Nobody outlives it."""
+    where = where or OnLoopback()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        base = environment(name, variables, gpus, folder)
+        base = environment(name, variables, gpus, folder, where)
         command = [sys.executable, "-m", "bench.nccl_rank", json.dumps(task)]
         outputs = [(folder / f"rank{rank}").open("w+") for rank in range(gpus)]
         ranks = [
             subprocess.Popen(
-                command, cwd=ROOT, env=base | {"RANK": str(rank)}, stdout=out, stderr=out
+                command,
+                cwd=ROOT,
+                env=base | {"RANK": str(rank)},
+                stdout=out,
+                stderr=out,
+                preexec_fn=where.enter(rank),
             )
             for rank, out in enumerate(outputs)
         ]
@@ -139,14 +158,18 @@ def prove(name: str, folder: Path) -> None:
         raise click.ClickException(f"{name}: NCCL used {seen or 'nothing known'}, not {expected}")
 
 
-def measure(gpus: int, repeats: int, sizes: list[int], names: list[str]) -> tuple[Any, Config]:
+def measure(
+    gpus: int, repeats: int, sizes: list[int], names: list[str], where: OnLoopback
+) -> tuple[Any, Config]:
     rows: list[Config] = []
     facts: Config = {}
     known = contenders()
     for round_, name in rounds(repeats, names):
-        (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes})
+        before = where.carried()
+        (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes}, where)
         facts = result["facts"]
-        rows += [{"contender": name, "round": round_, **row} for row in result["found"]]
+        said = {"contender": name, "round": round_, "path_shares": shares(before, where.carried())}
+        rows += [said | row for row in result["found"]]
     return rows, facts
 
 
@@ -159,6 +182,7 @@ def medians(rows: list[Config]) -> list[Config]:
     return [
         dict(zip(COLUMNS[:3], key, strict=True))
         | {column: median(mine, column) for column in COLUMNS[3:6]}
+        | {"worst": min(row["busbw"] for row in mine)}
         | {"wrong": sum(row["wrong"] for row in mine)}
         for key, mine in groups.items()
     ]
@@ -207,6 +231,12 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
 @click.option("--only", multiple=True, help="Contenders by name; all of them by default.")
+@click.option(
+    "--lab",
+    "lab_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A lab file: each rank on a host of its own, across the lab's paths (root).",
+)
 @click.option("--ddp", is_flag=True, help="DDP steps over weft and Socket, losses compared.")
 @json_option
 def command(
@@ -214,6 +244,7 @@ def command(
     repeats: int,
     sizes: tuple[int, ...],
     only: tuple[str, ...],
+    lab_file: Path | None,
     ddp: bool,
     json_path: str | None,
 ) -> None:
@@ -221,13 +252,19 @@ def command(
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
     if ddp:
+        if lab_file is not None:
+            raise click.UsageError("--ddp compares sums, not networks: leave --lab out")
         compare_ddp(gpus, json_path)
         return
     known = contenders()
     unknown = [name for name in only if name not in known]
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; there is {', '.join(known)}")
-    rows, facts = measure(gpus, repeats, list(sizes), [n for n in known if not only or n in only])
+    names = [n for n in known if not only or n in only]
+    with hosts(lab_file, gpus) as where:
+        rows, facts = measure(gpus, repeats, list(sizes), names, where)
+    if lab_file is not None:
+        facts |= {"lab": tomllib.loads(lab_file.read_text())}
     summary = medians(rows)
     found_ratios = ratios(summary)
     notes = [

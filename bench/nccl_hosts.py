@@ -1,0 +1,76 @@
+"""Decides where the ranks of `bench nccl` run: beside each other on lo, or each in a lab's host.
+
+Never starts a rank and never times one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from transport.lab import Lab
+
+
+class OnLoopback:
+    """Every rank in the namespace that the benchmark is in."""
+
+    address = "127.0.0.1"
+    interface = "lo"
+
+    def enter(self, rank: int) -> Callable[[], None] | None:
+        """What a rank's process calls before anything else; None: nothing."""
+        return None
+
+    def carried(self) -> dict[str, int]:
+        """Bytes that each path between hosts has carried so far, both ways; none here."""
+        return {}
+
+
+class InLab(OnLoopback):
+    """Rank i on host i of a lab, whose leaves tell what each spine carried."""
+
+    interface = "eth0"
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.address = lab.address("host0")
+
+    def enter(self, rank: int) -> Callable[[], None] | None:
+        return self.lab.enter(f"host{rank}")
+
+    def carried(self) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for name, counters in self.lab.counters().items():
+            source, _, target = name.partition(">")
+            if source.startswith("leaf") and target.startswith("spine"):
+                totals[target] = totals.get(target, 0) + counters.bytes
+        return totals
+
+
+@contextmanager
+def hosts(file: Path | None, ranks: int) -> Iterator[OnLoopback]:
+    """Where `ranks` processes run; a lab is built and removed around them."""
+    if file is None:
+        yield OnLoopback()
+        return
+    from transport.lab import Lab, LabError, load
+
+    try:
+        model = load(file)
+        if model.hosts < ranks:
+            raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
+        with Lab(model, name=f"{model.name}-nccl") as lab:
+            yield InLab(lab)
+    except LabError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:
+    """Of what was carried in between, by path."""
+    each = [after[name] - before[name] for name in sorted(after)]
+    return [round(count / max(sum(each), 1), 3) for count in each]
