@@ -7,6 +7,8 @@ JOBS ?= 2
 PY := $(VENV)/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CMAKE_BINARY_DIR := $(abspath $(BUILD))/release
+# Who installs has another compiler, which may warn of something else.
+export CMAKE_ARGS := -DWEFT_WERROR=ON
 
 PYTHON_SOURCES = $(wildcard transport congestion bench examples tests setup.py)
 NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
@@ -85,7 +87,7 @@ test-native-tsan: $(VENV)/.ready ## Native tests under the thread sanitizer
 
 define sanitized
 set -e; \
-$(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) \
+$(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) $(CMAKE_ARGS) \
   $(if $(wildcard $(BUILD)/release/policies/.stamp),-DWEFT_BUILT_POLICIES=$(abspath $(BUILD))/release/policies) \
   -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) >/dev/null; \
 $(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \

@@ -4,6 +4,7 @@ Knows no source file, no compiler flag and no test.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class CMakeBuild(build_ext):
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
         for command in (

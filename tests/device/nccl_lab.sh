@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Decides what is run across labs on a machine with two GPUs: equal paths, one lossy in a thousand, one slow of four.
+# Never installs what the machine lacks: beside what nccl.sh needs, pyroute2 has to be importable; needs root.
+#   usage: tests/device/nccl_lab.sh FOLDER [LAB REPEATS CONTENDER...]      JSON goes to FOLDER
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=$(realpath "$1")
+shift
+[ $# -gt 0 ] || set -- gpus 10 weft Socket 'Socket 2x2' 'Socket 4x4 4 CTAs'
+lab=$1 repeats=$2
+shift 2
+python3 -c 'import transport._native' 2> /dev/null ||
+  python3 -m pip install --quiet --no-build-isolation --no-deps --editable . > "$out/build.log" 2>&1 ||
+  { tail -50 "$out/build.log"; exit 1; }
+only=()
+for name in "$@"; do only+=(--only "$name"); done
+python3 -m bench nccl --lab "examples/labs/$lab.toml" --size $((128 << 20)) --repeats "$repeats" "${only[@]}" \
+  --json "$out/nccl-lab-$lab.json"
+python3 - "$out/nccl-lab-$lab.json" << 'END'
+import json, sys
+
+for row in json.load(open(sys.argv[1]))["rounds"]:
+    print(row["contender"], row["round"], row["operation"], f"{row['busbw']:.2f}", row["wrong"], row["path_shares"])
+END
