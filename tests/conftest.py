@@ -1,5 +1,6 @@
 """Options that every test of the tree may ask for."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=str(ROOT / "build" / "release"),
         help="CMake's build tree, for tests of native programs",
     )
+
+
+def pytest_configure() -> None:
+    # A suite that was started in the background has Ctrl-C ignored, and would hand that down.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
