@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from bench.common import ROOT, Config, document, emit, json_option, median, rounds, verdict
-from bench.nccl_hosts import OnLoopback, hosts, shares
+from bench.nccl_hosts import Hosts, hosts, shares
 from transport import native
 
 RUN_S_MAX = 240.0
@@ -78,7 +78,7 @@ def free_port() -> int:
 
 
 def environment(
-    name: str, variables: dict[str, str], gpus: int, folder: Path, where: OnLoopback
+    name: str, variables: dict[str, str], gpus: int, folder: Path, where: Hosts
 ) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
     if not name.startswith("weft"):
@@ -98,10 +98,10 @@ def run(
     variables: dict[str, str],
     gpus: int,
     task: Config,
-    where: OnLoopback | None = None,
+    where: Hosts | None = None,
 ) -> list[Config]:
     """One process per GPU; what each printed. Nobody outlives it."""
-    where = where or OnLoopback()
+    where = where or Hosts()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         base = environment(name, variables, gpus, folder, where)
@@ -159,7 +159,7 @@ def prove(name: str, folder: Path) -> None:
 
 
 def measure(
-    gpus: int, repeats: int, sizes: list[int], names: list[str], where: OnLoopback
+    gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts
 ) -> tuple[Any, Config]:
     rows: list[Config] = []
     facts: Config = {}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from transport.lab import Lab
 
 
-class OnLoopback:
-    """Every rank in the namespace that the benchmark is in."""
+class Hosts:
+    """Where ranks run: all of them beside each other on lo, where nothing else is said."""
 
     address = "127.0.0.1"
     interface = "lo"
@@ -31,7 +31,7 @@ class OnLoopback:
         return {}
 
 
-class InLab(OnLoopback):
+class LabHosts(Hosts):
     """Rank i on host i of a lab, whose leaves tell what each spine carried."""
 
     interface = "eth0"
@@ -53,10 +53,10 @@ class InLab(OnLoopback):
 
 
 @contextmanager
-def hosts(file: Path | None, ranks: int) -> Iterator[OnLoopback]:
+def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
     """Where `ranks` processes run; a lab is built and removed around them."""
     if file is None:
-        yield OnLoopback()
+        yield Hosts()
         return
     from transport.lab import Lab, LabError, load
 
@@ -65,7 +65,7 @@ def hosts(file: Path | None, ranks: int) -> Iterator[OnLoopback]:
         if model.hosts < ranks:
             raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
         with Lab(model, name=f"{model.name}-nccl") as lab:
-            yield InLab(lab)
+            yield LabHosts(lab)
     except LabError as error:
         raise click.ClickException(str(error)) from None
 

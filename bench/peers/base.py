@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,15 +28,15 @@ class Peer(Protocol):
 
 
 @dataclass(frozen=True)
-class Socket:
+class Socket(ABC):
     """A contender of the flow benches: a kind of channel and how many streams a flow has."""
 
     name: str
     kind: str
     streams: int = 1
 
-    def missing(self) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def missing(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Weft(Socket):
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(ABC):
     """A measuring program of others, in its own words."""
 
     name: str
@@ -65,9 +66,9 @@ class Program:
     def version(self) -> str:
         return first_version([self.executable, "--version"])
 
+    @abstractmethod
     def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
         """The first place receives, the second sends; a row with what the program says."""
-        raise NotImplementedError
 
 
 def first_version(command: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bench import callgrind, nccl
+from bench import callgrind, nccl, nccl_hosts
 from bench.__main__ import BENCHES
 from bench.common import document, rounds
 from transport import native
@@ -201,3 +201,22 @@ def test_examples__first_run() -> None:
     done = run("examples.first_run")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "it works" in done.stdout
+
+
+def test_nccl_hosts__on_loopback_nothing_is_entered_and_no_path_counted() -> None:
+    with nccl_hosts.hosts(None, 2) as where:
+        assert (where.address, where.interface) == ("127.0.0.1", "lo")
+        assert where.enter(1) is None
+        assert nccl_hosts.shares(where.carried(), where.carried()) == []
+
+
+def test_nccl_hosts__shares_are_of_what_was_carried_in_between() -> None:
+    before, after = {"spine0": 100, "spine1": 50}, {"spine0": 400, "spine1": 150}
+    assert nccl_hosts.shares(before, after) == [0.75, 0.25]
+    assert nccl_hosts.shares(after, after) == [0.0, 0.0]
+
+
+def test_nccl_hosts__a_rank_needs_a_host_of_its_own() -> None:
+    file = ROOT / "examples" / "labs" / "gpus.toml"
+    with pytest.raises(click.UsageError, match="2 hosts, 3 ranks"), nccl_hosts.hosts(file, 3):
+        pytest.fail("three ranks on two hosts")
