@@ -17,13 +17,12 @@ from bench.channels import Channel, Station, raise_descriptor_limit, rss_bytes, 
 from bench.common import Config
 from bench.launch import PATIENCE_S, Mailbox, gang
 from bench.options import UNITS, Columns, common, study_options
-from bench.peers import SOCKETS
+from bench.peers import ONE_STREAM, SOCKETS
 from bench.placement import Placement, placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Array, busiest, cpu_ns, machine_ns, others_share
 
 USUAL = ("weft", "tcp-cubic")
-KNOWN = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
 CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
@@ -221,7 +220,7 @@ def _notes(rows: Any) -> list[str]:
 def command(connections: int, stepfactor: int, iters: int, **options: Any) -> None:
     """The 1st to the N-th connection of a process: open time, memory, speed of the last."""
     given = common(options)
-    names = chosen(given, USUAL, KNOWN)
+    names = chosen(given, USUAL, ONE_STREAM)
     places = placed(2, given.places)
     numbers = checkpoints(connections, stepfactor)
 

@@ -103,10 +103,13 @@ def _grouped(options: Sequence[Callable[[Function], Function]]) -> Callable[[Fun
     return decorate
 
 
+RANKS_MAX = 32
+
+
 def collective_options(
     minbytes: str, maxbytes: str, least: int = 1
 ) -> Callable[[Function], Function]:
-    """As nccl-tests: -b -e -f -n -w."""
+    """As nccl-tests: -b -e -f -n -w; and the ranks, which mpirun gives there: -N."""
     size = Size(least)
     return _grouped(
         [
@@ -132,6 +135,13 @@ def collective_options(
                 default=5,
                 show_default=True,
                 help="Iterations before them.",
+            ),
+            click.option(
+                *("-N", "--ranks"),
+                type=click.IntRange(2, RANKS_MAX),
+                default=4,
+                show_default=True,
+                help="Processes.",
             ),
         ]
     )

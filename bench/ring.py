@@ -5,22 +5,17 @@ Integers, so every sum has to be exact; every element is checked, outside of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import click
 import numpy as np
 
-from bench import collective
-from bench.collective import Array, Buffers, Operation, Plan, Rank
-from bench.common import Config
-from bench.options import NCCL_TESTS, collective_options, common, study_options, sweep
-from bench.peers import SOCKETS
-from bench.placement import placed
-from bench.study import Study, chosen, conduct
+from bench import collective_study
+from bench.collective import Array, Buffers, Operation, Rank
+from bench.collective_study import Collective
+from bench.options import NCCL_TESTS, collective_options, study_options
+from bench.study import Study
 
-USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
-KNOWN = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
 ELEMENT_BYTES = 4
 WAIT_S = 30.0
 STUDY = Study(
@@ -87,39 +82,14 @@ def _wrong(_: int, ranks: int, buffers: Buffers) -> int:
 OPERATION = Operation(_next, _prepare, step, _wrong)
 
 
+COLLECTIVE = Collective(STUDY, OPERATION, lambda _: ELEMENT_BYTES, lambda n: 2 * (n - 1) / n)
+
+
 @click.command("ring")
 @collective_options("64K", "16M", ELEMENT_BYTES)
-@click.option(
-    *("-N", "--ranks"), type=click.IntRange(2, 32), default=4, show_default=True, help="Processes."
-)
 @study_options(
     minbytes="4K", maxbytes="64K", iters=3, warmup_iters=1, ranks=3, only=("weft", "tcp-cubic")
 )
-def command(
-    minbytes: int,
-    maxbytes: int,
-    stepfactor: int,
-    iters: int,
-    warmup_iters: int,
-    ranks: int,
-    **options: Any,
-) -> None:
+def command(**options: Any) -> None:
     """Ring all-reduce of int32 sums, as nccl-tests counts: busbw = algbw * 2 (n - 1) / n."""
-    given = common(options)
-    names = chosen(given, USUAL, KNOWN)
-    places = placed(ranks, given.places)
-    # Rounded to whole elements, as nccl-tests does.
-    sizes = dict.fromkeys(
-        one - one % ELEMENT_BYTES for one in sweep(minbytes, maxbytes, stepfactor)
-    )
-    plan = Plan(tuple(sizes), iters, warmup_iters)
-
-    def measure(name: str) -> Iterator[Config]:
-        for row in collective.run(OPERATION, SOCKETS[name].kind, places, plan):
-            algbw = row["size_bytes"] / row["time_ns"] * 1e9
-            row |= {"ranks": ranks, "count": row["size_bytes"] // ELEMENT_BYTES}
-            row |= {"algbw_bytes_per_s": algbw}
-            yield row | {"busbw_bytes_per_s": algbw * 2 * (ranks - 1) / ranks}
-
-    settings = {"iterations": iters, "warmup_iterations": warmup_iters}
-    conduct(STUDY, given, names, measure, settings)
+    collective_study.run(COLLECTIVE, options)

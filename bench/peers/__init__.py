@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from bench.peers import iperf3, libfabric, mptcp, tcp, ucx
 from bench.peers.base import Peer, Program, Socket, Weft
 
-__all__ = ["ALL", "PROGRAMS", "SOCKETS", "missing", "versions"]
+__all__ = ["ALL", "ONE_STREAM", "PROGRAMS", "SOCKETS", "missing", "versions"]
 
 SOCKETS: dict[str, Socket] = {peer.name: peer for peer in (Weft(), *tcp.PEERS, *mptcp.PEERS)}
 PROGRAMS: dict[str, Program] = {
     peer.name: peer for peer in (*iperf3.PEERS, *libfabric.PEERS, *ucx.PEERS)
 }
 ALL: dict[str, Peer] = {**SOCKETS, **PROGRAMS}
+# Those that a bench can open as many of as it needs.
+ONE_STREAM = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
 
 
 def missing(name: str) -> str | None:

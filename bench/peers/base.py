@@ -71,6 +71,31 @@ class Program(ABC):
         """The first place receives, the second sends; a row with what the program says."""
 
 
+def program_row(
+    size_bytes: int,
+    iterations: int,
+    rate_bytes_per_s: float,
+    moved_bytes: float,
+    cost: Config,
+    *,
+    peak_bytes_per_s: float | None = None,
+    retransmitted_segments: int | None = None,
+) -> Config:
+    """What a program said and what running it cost; none of them looks at what arrives."""
+    return {
+        "size_bytes": size_bytes,
+        "iterations": iterations,
+        "peak_bytes_per_s": peak_bytes_per_s,
+        "rate_bytes_per_s": rate_bytes_per_s,
+        "messages_per_s": rate_bytes_per_s / size_bytes,
+        "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / moved_bytes,
+        "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / moved_bytes,
+        "cpu_share": cost["cpu_share"],
+        "retransmitted_segments": retransmitted_segments,
+        "wrong": None,
+    }
+
+
 def first_version(command: Sequence[str]) -> str:
     """The first number with a dot that the program says, or unknown."""
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from bench.peers.base import Config, Program
+from bench.peers.base import Config, Program, program_row
 from bench.peers.pair import free_port, run_pair
 from bench.placement import Placement
 
@@ -42,23 +42,19 @@ class Iperf3(Program):
         try:
             received, sent = said["end"]["sum_received"], said["end"]["sum_sent"]
             rate = received["bits_per_second"] / 8
-            moved_gb = received["bytes"] / 1e9
             peak = max(one["sum"]["bits_per_second"] for one in said["intervals"]) / 8
             size = said["start"]["test_start"]["blksize"]
         except (KeyError, TypeError, ValueError):
             raise click.ClickException("iperf3: its JSON lacks the end report") from None
-        return {
-            "size_bytes": size,
-            "iterations": int(received["bytes"] // size),
-            "peak_bytes_per_s": peak,
-            "rate_bytes_per_s": rate,
-            "messages_per_s": rate / size,
-            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / 1e9 / moved_gb,
-            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / 1e9 / moved_gb,
-            "cpu_share": cost["cpu_share"],
-            "retransmitted_segments": sent.get("retransmits"),
-            "wrong": None,  # it does not look at what arrives
-        }
+        return program_row(
+            size,
+            int(received["bytes"] // size),
+            rate,
+            received["bytes"],
+            cost,
+            peak_bytes_per_s=peak,
+            retransmitted_segments=sent.get("retransmits"),
+        )
 
 
 def parsed(text: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from bench.peers.base import Config, Program, first_version
+from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 from bench.placement import Placement
 
@@ -66,18 +66,7 @@ class Fabric(Program):
             rate = total / seconds
         except (IndexError, ValueError, ZeroDivisionError):
             raise click.ClickException(f"{self.name}: no table: {text[-200:]!r}") from None
-        return {
-            "size_bytes": size_bytes,
-            "iterations": messages,
-            "peak_bytes_per_s": None,
-            "rate_bytes_per_s": rate,
-            "messages_per_s": rate / size_bytes,
-            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / total,
-            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / total,
-            "cpu_share": cost["cpu_share"],
-            "retransmitted_segments": None,
-            "wrong": None,
-        }
+        return program_row(size_bytes, messages, rate, total, cost)
 
 
 PEERS = [

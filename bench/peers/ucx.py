@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from bench.peers.base import Config, Program, first_version
+from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 from bench.placement import Placement
 
@@ -49,19 +49,8 @@ class Perftest(Program):
             rate, total = said["overall_bw"] * MIB, said["iterations"] * size_bytes
         except (IndexError, ValueError, KeyError):
             raise click.ClickException(f"{self.name}: no CSV: {text[-200:]!r}") from None
-        return {
-            "size_bytes": size_bytes,
-            "iterations": int(said["iterations"]),
-            "peak_bytes_per_s": None,
-            "rate_bytes_per_s": rate,
-            "messages_per_s": rate / size_bytes,
-            # The warm-up and the start are in the cost and not in the bytes.
-            "sender_cpu_s_per_gbyte": cost["sender_cpu_ns"] / total,
-            "receiver_cpu_s_per_gbyte": cost["receiver_cpu_ns"] / total,
-            "cpu_share": cost["cpu_share"],
-            "retransmitted_segments": None,
-            "wrong": None,
-        }
+        # The warm-up and the start are in the cost and not in the bytes.
+        return program_row(size_bytes, int(said["iterations"]), rate, total, cost)
 
 
 PEERS = [Perftest("ucx_perftest", "ucx_perftest", "ucx-utils")]
