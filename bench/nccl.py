@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from bench.common import ROOT, Config, document, emit, json_option, median, rounds, verdict
-from bench.nccl_hosts import Hosts, hosts, shares
+from bench.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
 
 RUN_S_MAX = 240.0
@@ -165,10 +165,11 @@ def measure(
     facts: Config = {}
     known = contenders()
     for round_, name in rounds(repeats, names):
-        before = where.carried()
+        before, dropped = where.carried(), where.dropped()
         (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes}, where)
-        facts = result["facts"]
+        facts = result["facts"] | {"cores": os.cpu_count()}
         said = {"contender": name, "round": round_, "path_shares": shares(before, where.carried())}
+        said |= {"queue_drops": newly(dropped, where.dropped())}
         rows += [said | row for row in result["found"]]
     return rows, facts
 

@@ -30,6 +30,10 @@ class Hosts:
         """Bytes that each path between hosts has carried so far, both ways; none here."""
         return {}
 
+    def dropped(self) -> dict[str, int]:
+        """Packets that the queue of each direction of a link had no room for so far."""
+        return {}
+
 
 class LabHosts(Hosts):
     """Rank i on host i of a lab, whose leaves tell what each spine carried."""
@@ -50,6 +54,9 @@ class LabHosts(Hosts):
             if source.startswith("leaf") and target.startswith("spine"):
                 totals[target] = totals.get(target, 0) + counters.bytes
         return totals
+
+    def dropped(self) -> dict[str, int]:
+        return {name: one.queue_drops for name, one in self.lab.counters().items()}
 
 
 @contextmanager
@@ -74,3 +81,9 @@ def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:
     """Of what was carried in between, by path."""
     each = [after[name] - before[name] for name in sorted(after)]
     return [round(count / max(sum(each), 1), 3) for count in each]
+
+
+def newly(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """What was added in between, where anything was."""
+    grown = {name: after[name] - before[name] for name in after}
+    return {name: count for name, count in grown.items() if count}

@@ -37,16 +37,26 @@ def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
     return int((out != want).sum())
 
 
-def seconds(torch: Any, call: Any, iterations: int) -> float:
-    """Mean time of a call, after as many for warming up as it needs."""
+def busy_s() -> float:
+    """Processor seconds that the whole machine was busy, interrupts included."""
+    with open("/proc/stat") as stat:
+        ticks = [int(word) for word in stat.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, float]]:
+    """Mean seconds of a call, after as many for warming up as it needs; processors meanwhile."""
     for _ in range(min(iterations, 3)):
         call()
     torch.cuda.synchronize()
-    begin = time.perf_counter()
+    begin, mine_s, machine_s = time.perf_counter(), time.process_time(), busy_s()
     for _ in range(iterations):
         call()
     torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / iterations
+    took = time.perf_counter() - begin
+    rank_cores, machine_cores = time.process_time() - mine_s, busy_s() - machine_s
+    cost = {"rank_cores": rank_cores / took, "machine_cores": machine_cores / took}
+    return took / iterations, cost
 
 
 def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[dict[str, Any]]:
@@ -67,12 +77,12 @@ def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[di
         }
         for name, (call, check) in calls.items():
             wrong = check(torch, device, dist, count)
-            took = seconds(torch, call, iterations)
+            took, cost = timed(torch, call, iterations)
             wrong += check(torch, device, dist, count)
             factor = 2 * (ranks - 1) / ranks if name == "all_reduce" else (ranks - 1) / ranks
             algbw = count * 4 / took / 1e9
             row = {"operation": name, "size_bytes": count * 4, "time_us": took * 1e6}
-            rows.append(row | {"algbw": algbw, "busbw": algbw * factor, "wrong": wrong})
+            rows.append(row | {"algbw": algbw, "busbw": algbw * factor, "wrong": wrong} | cost)
     return rows
 
 

@@ -1,7 +1,12 @@
-"""Decides between two paths drawn by chance: the one expected to deliver sooner takes the burst.
+"""Decides among a few paths drawn by chance: the one expected to deliver sooner takes the burst.
 
 Never touches the window. Source: Mitzenmacher, "The Power of Two Choices in Randomized Load
 Balancing", IEEE TPDS 2001; the signals are those of a transport: RTT, ECN, nacks, timeouts.
+
+Where the better of two draws promises far worse than the mean of all there is a third. Ports hash
+unevenly: where three of eight lead over one slow path, two draws both fall on it in one burst of
+nine, and a path of a quarter of the rate cannot carry that much. A third draw every time would be
+too many: with answers a round trip old, bursts would crowd where it was empty.
 
 What is known of a path ages towards the mean of all, so that a path once slow is tried again. A
 path not measured yet is taken for better than the mean a few times, then for worse: a path that
@@ -35,7 +40,8 @@ Params = record(
     rest_ns=10_000_000,  # after the first timeout; doubled by each further one
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
-    margin=1.5,  # by which the second must promise to be better: RTTs of equal paths are noisy
+    margin=1.5,  # by which another must promise to be better: RTTs of equal paths are noisy
+    third_multiple=2.0,  # of the mean: what promises worse than so much has a third draw beside it
     queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait
 )
 
@@ -73,8 +79,15 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     second_turn = min(int(event.rand2 * (count - 1)), count - 2)
     if second_turn >= first_turn:
         second_turn += 1  # the second is drawn from the others
+    # What the first draw left of its chance is uniform too.
+    third_turn = min(int((event.rand * count - first_turn) * (count - 2)), count - 3)
+    if third_turn >= min(first_turn, second_turn):
+        third_turn += 1
+    if third_turn >= max(first_turn, second_turn):
+        third_turn += 1
     first = 0
     second = -1
+    third = -1
     turn = 0
     for index in range(len(paths)):
         if bar(paths, event, index) == least:
@@ -82,12 +95,19 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
                 first = index
             elif turn == second_turn:
                 second = index
+            elif turn == third_turn:
+                third = index
             turn += 1
     chosen = first
     if second >= 0:
-        first_ns = expected_ns(flow, paths[first], params, event)
-        if params.margin * expected_ns(flow, paths[second], params, event) < first_ns:
+        chosen_ns = expected_ns(flow, paths[first], params, event)
+        second_ns = expected_ns(flow, paths[second], params, event)
+        if params.margin * second_ns < chosen_ns:
             chosen = second
+            chosen_ns = second_ns
+        if chosen_ns > params.third_multiple * flow.mean_ns and third >= 0:
+            third_ns = expected_ns(flow, paths[third], params, event)
+            chosen = third if params.margin * third_ns < chosen_ns else chosen
     paths[chosen].untold_picks += 1
     result.path = chosen
     result.burst_bytes = params.burst_bytes

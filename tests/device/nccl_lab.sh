@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Decides what is run across labs on a machine with two GPUs: equal paths, one lossy in a thousand, one slow of four.
+# Decides what is run across a lab on a machine with two GPUs: equal paths unless another lab is named.
 # Never installs what the machine lacks: beside what nccl.sh needs, pyroute2 has to be importable; needs root.
 #   usage: tests/device/nccl_lab.sh FOLDER [LAB REPEATS CONTENDER...]      JSON goes to FOLDER
 set -euo pipefail
@@ -20,5 +20,6 @@ python3 - "$out/nccl-lab-$lab.json" << 'END'
 import json, sys
 
 for row in json.load(open(sys.argv[1]))["rounds"]:
-    print(row["contender"], row["round"], row["operation"], f"{row['busbw']:.2f}", row["wrong"], row["path_shares"])
+    cores = f"{row['rank_cores']:.1f} {row['machine_cores']:.1f}"
+    print(row["contender"], row["round"], row["operation"], f"{row['busbw']:.2f}", row["wrong"], cores, row["path_shares"], row["queue_drops"])
 END

@@ -91,6 +91,16 @@ def test_model__what_is_wrong_is_said_in_a_line(tmp_path: Path, content: str, li
     assert "\n" not in str(raised.value)
 
 
+def test_model__offload_and_loss_exclude_each_other() -> None:
+    model = LabModel(segmentation_offload=True)
+    assert from_dict(as_dict(model)) == model
+    for link in (Link(loss=0.01), Link(loss_every=9), Link(burst_enter=0.1), Link(corruption=0.1)):
+        with pytest.raises(LabModelError, match="leaf0-spine0: with segmentation_offload one loss"):
+            LabModel(segmentation_offload=True, uplinks=link)
+    with pytest.raises(LabModelError, match="expected true or false"):
+        parse({"segmentation_offload": 1})
+
+
 def test_model__no_file(tmp_path: Path) -> None:
     with pytest.raises(LabModelError, match="No such file or directory; give a lab file"):
         load(tmp_path / "none.toml")

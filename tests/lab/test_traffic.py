@@ -262,3 +262,22 @@ def test_traffic__hosts_of_one_leaf() -> None:
         far = Pair(lab, "host2", "host1")
         assert far.pass_on(far.sender(), 20) == list(range(20))
         far.close()
+
+
+def test_traffic__with_offload_a_train_crosses_whole() -> None:
+    model = LabModel(spines=1, segmentation_offload=True)
+    with Lab(model, name=unique("offload")) as lab:
+        pair = Pair(lab)
+        sender = pair.sender()
+        sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
+        arrived: list[int] = []
+
+        def send() -> None:
+            sender.send(b"".join(datagram(number, 1000) for number in range(40)))
+            arrived.extend(number for number, _ in pair.receive(QUIET_S, 40))
+
+        assert grown(lab, send)["leaf0>spine0"].offered_packets == 1
+        assert arrived == list(range(40))
+        with pytest.raises(LabError, match="with segmentation_offload one loss takes up to 64 KB"):
+            lab.set("leaf0-spine0", loss=0.01)
+        pair.close()

@@ -99,6 +99,19 @@ def test_power_of_two__a_path_that_swallows_everything_does_not_win_forever() ->
     assert 1 <= chosen.count(2) <= 8
 
 
+@pytest.mark.parametrize(("slow_us", "most"), [(900, 0.09), (250, 0.14)])
+def test_power_of_two__a_third_draw_where_two_fall_on_slow_paths(slow_us: int, most: float) -> None:
+    """Three of eight are slow: two draws are both of them in 3/8 * 2/7 = 0.107 of all bursts."""
+    rig = peer("power_of_two", 8)
+    for _ in range(50):
+        for path in range(8):
+            feed(rig, path, GOOD, slow_us if path < 3 else 100)
+    chosen = picks(rig, 1_000, now_ns=10**9 + 1)
+    share = sum(path < 3 for path in chosen) / len(chosen)
+    # No worse than twice the mean of all: no third draw, for else bursts would crowd.
+    assert (share < 0.04) if slow_us > 500 else (0.08 < share < most)
+
+
 def test_power_of_two__what_was_slow_is_tried_again() -> None:
     rig = peer("power_of_two", 2)
     for _ in range(50):

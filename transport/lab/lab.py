@@ -145,6 +145,7 @@ class Lab:
                     "file, then change it"
                 )
             netlink.check_rate(link, new)
+            self.model.check_offload(link, new)
             now.changed[link] = state.Changed(new, now.cut(link))
             self._use_checksums(now)
             for direction in self.plan.directions_of(wire):

@@ -98,6 +98,11 @@ class Link:
         if self.burst_enter > 0 and self.burst_leave == 0:
             raise LabModelError("burst_leave 0 with burst_enter above 0: a burst would never end")
 
+    @property
+    def damages(self) -> bool:
+        """Whether it loses or corrupts packets of its own accord."""
+        return any((self.loss, self.loss_every, self.burst_enter, self.corruption))
+
     def changed(self, **fields: Any) -> Link:
         """The same link with other values; fields are named as in this class."""
         known = [key.field for key in LINK_KEYS.values()]
@@ -169,6 +174,7 @@ class LabModel:
     hosts: int = 2
     spines: int = 4
     hosts_per_leaf: int = 1
+    segmentation_offload: bool = False  # a host's packets cross the links up to 64 KB at a time
     host_links: Link = field(default_factory=lambda: Link(rate_bytes_per_s=500_000_000))
     uplinks: Link = field(default_factory=Link)
     links: Mapping[str, Link] = field(default_factory=dict)  # of their own, by name
@@ -181,8 +187,22 @@ class LabModel:
             )
         for name, low in (("hosts", 1), ("spines", 1), ("hosts_per_leaf", 1)):
             check(name, Key(name, "int", low, NODES_MAX, ""), getattr(self, name))
+        if not isinstance(self.segmentation_offload, bool):
+            raise LabModelError(
+                f"segmentation_offload = {self.segmentation_offload!r}: expected true or false"
+            )
         for name in self.links:
             self._known(f"links.{name}", name)
+        for name in self.link_names():
+            self.check_offload(name, self.link(name))
+
+    def check_offload(self, name: str, link: Link) -> None:
+        """Raises where one loss of the link would take many packets of a host at once."""
+        if self.segmentation_offload and link.damages:
+            raise LabModelError(
+                f"{name}: with segmentation_offload one loss takes up to 64 KB: "
+                "leave segmentation_offload out, or loss, bursts and corruption"
+            )
 
     @property
     def leaves(self) -> int:
@@ -222,7 +242,8 @@ class LabModel:
             raise LabModelError(f"{where}: no such link{nearest(name, list(self._links))}")
 
 
-LAB_KEYS = ("name", "hosts", "spines", "hosts_per_leaf", "host_links", "uplinks", "links")
+SCALARS = ("hosts", "spines", "hosts_per_leaf", "segmentation_offload")
+LAB_KEYS = ("name", *SCALARS, "host_links", "uplinks", "links")
 
 
 def as_table(where: str, value: Any) -> Mapping[str, Any]:
@@ -247,8 +268,8 @@ def parse(table: Mapping[str, Any], *, name: str = "default") -> LabModel:
     base = LabModel()
     host_links = link_from("host_links", base.host_links, table.get("host_links", {}))
     uplinks = link_from("uplinks", base.uplinks, table.get("uplinks", {}))
-    counts = {key: table[key] for key in ("hosts", "spines", "hosts_per_leaf") if key in table}
-    plain = LabModel(name=table.get("name", name), host_links=host_links, uplinks=uplinks, **counts)
+    given = {key: table[key] for key in SCALARS if key in table}
+    plain = LabModel(name=table.get("name", name), host_links=host_links, uplinks=uplinks, **given)
     links = {}
     for link, value in as_table("[links]", table.get("links", {})).items():
         if link not in plain.link_names():

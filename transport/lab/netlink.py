@@ -240,9 +240,9 @@ def build_node(
         near, far, spec = wire.end_at(node), wire.other_end(node), links(wire.name)
         set_up_end(link, near, far, spec.mtu_bytes)
         shape(link, near.interface, spec, "add")
-        if is_host:
+        if is_host and not plan.model.segmentation_offload:
             turn_off(near.interface, SEGMENTATION)
-        else:
+        if not is_host:
             add_hook(link, near.interface)
         for direction in plan.directions_of(wire):
             hook = hook_of(direction, node)
