@@ -14,12 +14,23 @@ import sys
 import tempfile
 import time
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench.common import ROOT, Config, document, emit, json_option, median, rounds, verdict
+from bench.common import (
+    ROOT,
+    Config,
+    document,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
 from bench.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
 
@@ -158,20 +169,32 @@ def prove(name: str, folder: Path) -> None:
         raise click.ClickException(f"{name}: NCCL used {seen or 'nothing known'}, not {expected}")
 
 
+@dataclass
+class Measured:
+    """What the rounds brought, in full or until something stopped them."""
+
+    rows: list[Config] = field(default_factory=list)
+    failed: list[Config] = field(default_factory=list)  # a rival's crash is its own result
+    facts: Config = field(default_factory=dict)
+
+
 def measure(
-    gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts
-) -> tuple[Any, Config]:
-    rows: list[Config] = []
-    facts: Config = {}
+    gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts, found: Measured
+) -> None:
+    """Fills `found` run by run, so that an interrupt leaves what there is."""
     known = contenders()
     for round_, name in rounds(repeats, names):
         before, dropped = where.carried(), where.dropped()
-        (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes}, where)
-        facts = result["facts"] | {"cores": os.cpu_count()}
-        said = {"contender": name, "round": round_, "path_shares": shares(before, where.carried())}
-        said |= {"queue_drops": newly(dropped, where.dropped())}
-        rows += [said | row for row in result["found"]]
-    return rows, facts
+        said: Config = {"contender": name, "round": round_}
+        try:
+            (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes}, where)
+        except click.ClickException as error:
+            found.failed.append(said | {"failed": error.message})
+            continue
+        found.facts |= result["facts"] | {"cores": os.cpu_count()}
+        said["path_shares"] = shares(before, where.carried())
+        said["queue_drops"] = newly(dropped, where.dropped())
+        found.rows += [said | row for row in result["found"]]
 
 
 def medians(rows: list[Config]) -> list[Config]:
@@ -262,22 +285,28 @@ def command(
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; there is {', '.join(known)}")
     names = [n for n in known if not only or n in only]
-    with hosts(lab_file, gpus) as where:
-        rows, facts = measure(gpus, repeats, list(sizes), names, where)
+    measured = Measured()
+    with interruptible() as cut, hosts(lab_file, gpus) as where:
+        measure(gpus, repeats, list(sizes), names, where, measured)
+    facts = measured.facts
     if lab_file is not None:
         facts |= {"lab": tomllib.loads(lab_file.read_text())}
-    summary = medians(rows)
+    summary = medians(measured.rows)
     found_ratios = ratios(summary)
     notes = [
         f"{r['operation']} {r['size_bytes']} B: {r['over_best']:.2f}x Socket's best ({r['best']})"
         + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
         for r in found_ratios
     ]
+    notes += [f"failed: {one['contender']}, round {one['round']}" for one in measured.failed]
     found = document(
         "nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, driver=driver(), **facts
     )
-    emit(found | {"rounds": rows}, json_path, COLUMNS, notes)
-    verdict(all(row["wrong"] == 0 for row in rows))
+    found |= {"rounds": measured.rows, "failed": measured.failed}
+    emit(found, json_path, COLUMNS, notes, cut)
+    verdict(all(row["wrong"] == 0 for row in measured.rows))
+    if measured.failed:
+        raise click.ClickException(measured.failed[0]["failed"])
 
 
 if __name__ == "__main__":

@@ -171,6 +171,25 @@ def test_nccl__log_proves_the_network(tmp_path: Path) -> None:
         nccl.prove("weft", tmp_path)
 
 
+def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(name: str, *_: object) -> list[dict[str, Any]]:
+        if name == "Socket 4x4":
+            raise click.ClickException(f"{name}: a rank failed")
+        return [{"facts": {"nccl": "2"}, "found": [{"busbw": 1.0}]}]
+
+    monkeypatch.setattr(nccl, "run", run)
+    found = nccl.Measured()
+    names = ["weft", "Socket 4x4", "Socket"]
+    nccl.measure(2, 2, [8], names, nccl_hosts.Hosts(), found)
+    assert [row["contender"] for row in found.rows] == ["weft", "Socket"] * 2
+    assert [(one["contender"], one["round"]) for one in found.failed] == [
+        ("Socket 4x4", 0),
+        ("Socket 4x4", 1),
+    ]
+
+
 def test_nccl__medians_and_ratios() -> None:
     rows = [
         {"contender": name, "operation": "all_reduce", "size_bytes": 8, "time_us": 1.0}
