@@ -13,7 +13,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import ALL, PROGRAMS, SOCKETS
+from bench.peers import ALL, PROGRAMS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
@@ -45,7 +45,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
         if name in PROGRAMS:
             yield PROGRAMS[name].run(places, size, duration_s)
             return
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         flow = Flow(1, 0, peer.kind, peer.streams)
         yield traffic.run([flow], places, Load(size, duration_s, warmup_s))
 

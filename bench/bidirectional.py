@@ -13,7 +13,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import SOCKETS
+from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
@@ -39,7 +39,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
     load = Load(size, duration_s, warmup_s)
 
     def measure(name: str) -> Iterator[Config]:
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         for direction, ends in PATTERNS.items():
             flows = [Flow(*pair, peer.kind, peer.streams) for pair in ends]
             yield {"direction": direction, **traffic.run(flows, places, load)}

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -231,11 +232,18 @@ class TcpStation:
         return made
 
 
+def knobs_of(words: Sequence[str]) -> dict[str, Any]:
+    """Arguments of an endpoint from `window_policy=nscc`; whole numbers become such."""
+    pairs = [word.split("=", 1) for word in words]
+    return {key: int(value) if value.isdecimal() else value for key, value in pairs}
+
+
 def station(kind: str, place: Placement, *, threads: bool = False) -> Station:
-    """Opens a station: `weft`, `tcp-CONTROL`, or `mptcp`."""
-    name, _, congestion = kind.partition("-")
+    """Opens a station: `weft`, `weft/KNOB=VALUE`, `tcp-CONTROL`, or `mptcp`."""
+    name, *knobs = kind.split("/")
     if name == "weft":
-        return WeftStation(place)
+        return WeftStation(place, **knobs_of(knobs))
+    name, _, congestion = kind.partition("-")
     protocol = IPPROTO_MPTCP if name == "mptcp" else 0
     return TcpStation(place, congestion=congestion, protocol=protocol, threads=threads)
 

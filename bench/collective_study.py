@@ -13,7 +13,7 @@ from bench import collective
 from bench.collective import Operation, Plan
 from bench.common import Config
 from bench.options import common, sweep
-from bench.peers import ONE_STREAM, SOCKETS
+from bench.peers import ONE_STREAM, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 
@@ -43,7 +43,7 @@ def run(one: Collective, options: dict[str, Any]) -> None:
     plan = Plan(tuple(sizes), iters, warmup_iters)
 
     def measure(name: str) -> Iterator[Config]:
-        for row in collective.run(one.operation, SOCKETS[name].kind, places, plan):
+        for row in collective.run(one.operation, peer_of(name).kind, places, plan):
             algbw = row["size_bytes"] / row["time_ns"] * 1e9
             row |= {"ranks": ranks, "count": row["size_bytes"] // unit, "algbw_bytes_per_s": algbw}
             yield row | {"busbw_bytes_per_s": algbw * one.bus_factor(ranks)}

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DUEL_S_MAX = 120.0
 INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
 INTERRUPTED_NOTE = "interrupted: this is what was measured until then"
-FILES = ("--json", "--csv", "--plot", "--html", "--place")
+FILES = ("--json", "--csv", "--plot", "--html", "--place")  # not --lab: it is the experiment
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]

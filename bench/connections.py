@@ -17,7 +17,7 @@ from bench.channels import Channel, Station, raise_descriptor_limit, rss_bytes, 
 from bench.common import Config
 from bench.launch import PATIENCE_S, Mailbox, gang
 from bench.options import UNITS, Columns, common, study_options
-from bench.peers import ONE_STREAM, SOCKETS
+from bench.peers import ONE_STREAM, peer_of
 from bench.placement import Placement, placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Array, busiest, cpu_ns, machine_ns, others_share
@@ -225,7 +225,7 @@ def command(connections: int, stepfactor: int, iters: int, **options: Any) -> No
     numbers = checkpoints(connections, stepfactor)
 
     def measure(name: str) -> Iterator[Config]:
-        yield from run(SOCKETS[name].kind, places, numbers, iters)
+        yield from run(peer_of(name).kind, places, numbers, iters)
 
     settings = {"message_bytes": MESSAGE_BYTES, "iterations": iters}
     conduct(STUDY, given, names, measure, settings, _notes)

@@ -13,7 +13,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import SOCKETS
+from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
@@ -42,7 +42,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
     places = placed(2, given.places)
 
     def measure(name: str) -> Iterator[Config]:
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         flow = Flow(0, 1, peer.kind, peer.streams)
         found = traffic.run([flow], places, Load(size, duration_s, warmup_s))
         sides = (found["sender_cpu_s_per_gbyte"], found["receiver_cpu_s_per_gbyte"])

@@ -13,7 +13,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import SOCKETS
+from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load, jain
@@ -29,6 +29,8 @@ STUDY = Study(
         ("slowest_bytes_per_s", "slowest flow"),
         ("jain", "Jain"),
         ("victim_rate_bytes_per_s", "victim"),
+        ("victim_alone_bytes_per_s", "alone"),
+        ("victim_slowdown", "slowdown"),
     ),
     x="senders",
 )
@@ -55,16 +57,20 @@ def command(
     load = Load(size, duration_s, warmup_s)
 
     def measure(name: str) -> Iterator[Config]:
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         flows = [Flow(one + 1, 0, peer.kind, peer.streams) for one in range(senders)]
+        alone = None
         if victim:
             flows.append(Flow(1, senders + 1, peer.kind, peer.streams))
+            alone = traffic.run(flows[-1:], places, load)["rate_bytes_per_s"]
         found = traffic.run(flows, places, load)
         rates = found["flow_rates_bytes_per_s"]
         incast = rates[:senders]
         found |= {"senders": senders, "rate_bytes_per_s": sum(incast), "jain": jain(incast)}
         found |= {"slowest_bytes_per_s": min(incast)}
-        yield found | {"victim_rate_bytes_per_s": rates[senders] if victim else None}
+        held = rates[senders] if victim else None
+        found |= {"victim_rate_bytes_per_s": held, "victim_alone_bytes_per_s": alone}
+        yield found | {"victim_slowdown": alone / held if alone and held else None}
 
     settings = {"duration_s": duration_s, "warmup_s": warmup_s, "victim": victim}
     conduct(STUDY, given, names, measure, settings)

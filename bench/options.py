@@ -9,14 +9,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.markup import escape
 
+from bench import labs
 from bench.placement import Placement, read_places
 from transport.cli.options import FiniteRange, OutputFile, output_file
 from transport.cli.output import json_option, print_table
+
+if TYPE_CHECKING:
+    from transport.lab import Lab, LabModel
 
 SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SIZE_BYTES_MAX = 1 << 30
@@ -147,7 +151,35 @@ def collective_options(
     )
 
 
-def flow_options(size: str = "1M") -> Callable[[Function], Function]:
+class Rate(click.ParamType[int]):
+    """A rate as lab files have it: "1 Gb/s"; in bytes per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from transport.lab import LabModelError
+        from transport.lab.model import LINK_KEYS, check, rate_of
+
+        if isinstance(value, int):
+            return value
+        try:
+            rate = rate_of("rate", value)
+            check("rate", LINK_KEYS["rate"], rate)
+        except LabModelError as error:
+            self.fail(str(error), param, ctx)
+        return rate
+
+
+PATH_RATE = click.option(
+    "--path-rate",
+    type=Rate(),
+    default="1 Gb/s",
+    show_default=True,
+    help="Of each of the four paths of the lab, where no --lab is given.",
+)
+
+
+def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Function], Function]:
     """As perftest: -s -D."""
     return _grouped(
         [
@@ -161,7 +193,7 @@ def flow_options(size: str = "1M") -> Callable[[Function], Function]:
             click.option(
                 *("-D", "--duration", "duration_s"),
                 type=FiniteRange(0.05, 3_600),
-                default=2.0,
+                default=duration_s,
                 show_default=True,
                 help="Seconds that are timed.",
             ),
@@ -184,6 +216,7 @@ class Common:
     only: tuple[str, ...]
     units: str
     places: tuple[Placement, ...]
+    lab: Lab | None
     json_path: str | None
     csv_path: Path | None
     plot_path: Path | None
@@ -219,6 +252,11 @@ def study_options(**tiny: Any) -> Callable[[Function], Function]:
                 help="JSON list of places (name, address, interfaces, namespace, cores).",
             ),
             click.option(
+                *("--lab", "lab_file"),
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="A lab file: each process on a host of its own, in their order (root).",
+            ),
+            click.option(
                 "--tiny",
                 is_flag=True,
                 is_eager=True,
@@ -234,11 +272,23 @@ def study_options(**tiny: Any) -> Callable[[Function], Function]:
     )
 
 
-def common(values: dict[str, Any]) -> Common:
-    """From the keyword arguments that study_options() adds to a command."""
+def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
+    """From the keyword arguments that study_options() adds to a command.
+
+    `lab` is what the command runs in where no --lab is given; without it, loopback.
+    """
     given = dict(values)
-    path = given.pop("place_path")
-    return Common(**given, places=tuple(read_places(path)) if path is not None else ())
+    path, lab_file = given.pop("place_path"), given.pop("lab_file")
+    if path is not None and (lab_file is not None or lab is not None):
+        raise click.UsageError("--place names places and a lab makes them: leave --place out")
+    places = tuple(read_places(path)) if path is not None else ()
+    model = labs.read(lab_file) if lab_file is not None else lab
+    if lab is not None and model is not None and model.leaves < 2:
+        raise click.UsageError("--lab: all hosts are behind one leaf, and this bench needs paths")
+    built = labs.build(model) if model is not None else None
+    if built is not None:
+        places = labs.places(built)
+    return Common(**given, places=places, lab=built)
 
 
 def show(key: str, value: Any, units: str = "GB/s") -> str:
@@ -274,6 +324,7 @@ __all__ = [
     "CHECKED",
     "LATENCY",
     "NCCL_TESTS",
+    "PATH_RATE",
     "PERFTEST",
     "UNITS",
     "Columns",

@@ -13,7 +13,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import SOCKETS
+from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
@@ -50,7 +50,7 @@ def command(size: int, duration_s: float, warmup_s: float, receivers: int, **opt
     places = placed(receivers + 1, given.places)
 
     def measure(name: str) -> Iterator[Config]:
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         flows = [Flow(0, one + 1, peer.kind, peer.streams) for one in range(receivers)]
         found = traffic.run(flows, places, Load(size, duration_s, warmup_s))
         slowest = min(found["flow_rates_bytes_per_s"])

@@ -14,7 +14,7 @@ import click
 from bench import traffic
 from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
-from bench.peers import SOCKETS
+from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
@@ -66,7 +66,7 @@ def command(
     targets = derangement(hosts, seed)
 
     def measure(name: str) -> Iterator[Config]:
-        peer = SOCKETS[name]
+        peer = peer_of(name)
         flows = [Flow(one, targets[one], peer.kind, peer.streams) for one in range(hosts)]
         found = traffic.run(flows, places, Load(size, duration_s, warmup_s))
         yield found | {"hosts": hosts, "slowest_bytes_per_s": min(found["flow_rates_bytes_per_s"])}

@@ -17,7 +17,8 @@ from typing import Any
 
 import click
 
-from bench.options import Columns, Common, heading, show, table
+from bench import timeline
+from bench.options import UNITS, Columns, Common, heading, show, table
 from bench.record import HASH, sealed
 from transport.cli.output import write_json
 from transport.cli.plots import prepared, save
@@ -126,6 +127,13 @@ def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
     pyplot = prepared(name)
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
+    timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
+    if timed:
+        # The first of what was done to the network; the others are in the JSON.
+        same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
+        timeline.draw(axes, same, 1 / UNITS[units], units)
+        _keep(figure, pyplot, found["bench"], out)
+        return
     rows = [row for row in rows if row.get(lead) is not None]
     scale = float(show(lead, 1e12, units)) / 1e12 if lead.endswith("_per_s") else 1.0
     if lead.endswith("_ns"):
@@ -149,10 +157,14 @@ def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
         axes.barh(labels, [row[lead] * scale for row in rows], xerr=errors(rows) if rows else None)
         axes.invert_yaxis()
         axes.set_xlabel(_axis(lead, units))
+    _keep(figure, pyplot, found["bench"], out)
+
+
+def _keep(figure: Any, pyplot: Any, title: str, out: Path | io.BytesIO) -> None:
     if isinstance(out, Path):
-        save(figure, found["bench"], out)
+        save(figure, title, out)
         return
-    figure.suptitle(found["bench"])
+    figure.suptitle(title)
     figure.tight_layout()
     figure.savefig(out, format="svg")
     pyplot.close(figure)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import click
 
@@ -22,6 +23,8 @@ from bench.common import (
 from bench.options import CHECKED, Columns, Common
 from bench.report import write
 from bench.stats import summarised
+from transport import knobs
+from transport.lab.model import as_dict
 
 CPU_BOUND_SHARE = 0.5
 BUSY_SHARE = 0.1
@@ -49,10 +52,24 @@ class Study:
 
 def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[str]:
     """The contenders that --only names, or the usual ones."""
+    variants = [name for name in common.only if "weft" in known and name.startswith("weft/")]
     for name in common.only:
-        if name not in known:
+        if name not in known and name not in variants:
             raise click.UsageError(f"no contender {name!r}; there is {', '.join(known)}")
-    return [name for name in known if name in common.only] if common.only else list(usual)
+    for name in variants:
+        check_variant(name)
+    return [*(n for n in known if n in common.only), *variants] if common.only else list(usual)
+
+
+def check_variant(name: str) -> None:
+    """Raises unless `weft/window_policy=nscc` names knobs that exist."""
+    fields = [row.field for row in knobs.table()]
+    for word in name.split("/")[1:]:
+        field, equals, _ = word.partition("=")
+        if not equals or field not in fields:
+            close = get_close_matches(field, fields, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ", as in weft/window_policy=nscc"
+            raise click.UsageError(f"{name}: {word!r} is no KNOB=VALUE{hint} (see weft knobs)")
 
 
 def present(names: Sequence[str]) -> tuple[list[str], list[Config]]:
@@ -87,11 +104,16 @@ def conduct(
         for round_, name in rounds(common.repeats, there):
             # Row by row, so that an interrupted contender keeps what it has.
             try:
-                rows.extend({"contender": name, "round": round_, **row} for row in measure(name))
+                for row in measure(name):
+                    row.pop("timeline_messages", None)  # of use only where a rate over time is
+                    rows.append({"contender": name, "round": round_, **row})
             except click.UsageError:
                 raise
             except click.ClickException as error:
                 failed.append({"contender": name, "round": round_, "failed": error.message})
+    if common.lab is not None:
+        settings |= {"lab": as_dict(common.lab.model)}
+        rows = [_of_lab(row) for row in rows]
     found = _found(study, rows, missing, settings) | {"failed": failed}
     if cut.short:
         found["partial"] = True
@@ -108,9 +130,16 @@ def conduct(
         raise click.ClickException(f"{failed[0]['contender']}: {failed[0]['failed']}")
 
 
+def _of_lab(row: Config) -> Config:
+    """In a lab the kernel's routers work beside the processes: all that the machine did counts."""
+    shares = [row.get("cpu_share"), row.get("machine_share")]
+    return row | {"cpu_share": max(share or 0.0 for share in shares), "others_share": None}
+
+
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
     made = summarised(rows, study.keys, study.measures)
     for row in made:
+        row.pop("timeline_bytes_per_s", None)  # each run's own: there is no median of it
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
         # What others take is not ours to measure: such a row is for another, quieter day.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []

@@ -5,10 +5,11 @@ Never knows the experiment: a bench says which flows there are and what their nu
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,9 +20,8 @@ from bench.launch import Config, Mailbox, gang
 from bench.placement import Placement
 
 NODE_BYTES = 32 << 20  # of the buffers of one process, shared by its flows
-IN_FLIGHT_MIN, IN_FLIGHT_MAX = 2, 64
+IN_FLIGHT_MIN = 2
 STAMPED_BYTES_MIN = 16
-INTERVALS = 10  # of the timed window, for the peak
 OTHERS_NS_MIN = 100_000_000  # the kernel counts busy time in ticks of 10 ms
 LEAD_NS = 100_000_000  # from "all are connected" to the start
 WAIT_S = 60.0
@@ -47,6 +47,18 @@ class Load:
     size_bytes: int
     duration_s: float
     warmup_s: float
+    intervals: int = 10  # of the timed window, for the peak and the timeline
+    in_flight_max: int = 64  # messages of a stream
+    batch_max: int = 32  # messages for which a caller wakes once; 1 shows when each arrived
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of one run, on the clock of time.perf_counter_ns."""
+
+    begin_ns: int
+    window_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)
@@ -58,13 +70,8 @@ class _Stream:
     kind: str
     size_bytes: int
     in_flight: int
-
-
-@dataclass(frozen=True)
-class _Times:
-    begin_ns: int
-    window_ns: int
-    end_ns: int
+    batch: int
+    intervals: int
 
 
 class _Gate:
@@ -72,14 +79,14 @@ class _Gate:
 
     def __init__(self) -> None:
         self._opened = threading.Event()
-        self._times: _Times | None = None
+        self._times: Times | None = None
         self.waiting = threading.Semaphore(0)
 
-    def open(self, times: _Times) -> None:
+    def open(self, times: Times) -> None:
         self._times = times
         self._opened.set()
 
-    def times(self) -> _Times:
+    def times(self) -> Times:
         """Blocks until the experiment has said when it begins."""
         self.waiting.release()
         if not self._opened.wait(WAIT_S) or self._times is None:
@@ -127,7 +134,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
     expected = content(stream.number, stream.size_bytes)
     memory = np.tile(expected, (stream.in_flight, 1))
     handles: list[Any] = [None] * stream.in_flight
-    batch = stream.in_flight // 2  # a caller that sleeps once a batch costs the engine less
+    batch = stream.batch  # a caller that sleeps once a batch costs the engine less
     times = gate.times()
     _until(times.begin_ns)
     index = 0
@@ -153,10 +160,10 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
     slots = 2 * stream.in_flight
     memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
     handles = [channel.irecv_into(row) for row in memory]
-    batch = stream.in_flight // 2
-    counts = [0] * INTERVALS
+    batch = stream.batch
+    counts = [0] * stream.intervals
     times = gate.times()
-    interval_ns = (times.end_ns - times.window_ns) // INTERVALS
+    interval_ns = (times.end_ns - times.window_ns) // stream.intervals
     index = broken = 0
     ended = False
     while not ended:
@@ -172,7 +179,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
             arrived += 1
         now_ns = time.perf_counter_ns()
         if times.window_ns <= now_ns < times.end_ns:
-            counts[min((now_ns - times.window_ns) // interval_ns, INTERVALS - 1)] += arrived
+            counts[min((now_ns - times.window_ns) // interval_ns, stream.intervals - 1)] += arrived
         if not ended:
             # Posted only now: whatever has arrived stays in memory for the check of every byte.
             for done in range(index - batch, index):
@@ -208,6 +215,7 @@ class _Threads:
         self.results: list[Config] = []
         self._errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
+        self._failed = threading.Event()
 
     def start(self, work: Any, channel: Channel, stream: _Stream) -> None:
         def body() -> None:
@@ -217,6 +225,7 @@ class _Threads:
                     self.results.append(found)
             except Exception as error:  # raised again by join()
                 self._errors.append(error)
+                self._failed.set()
 
         thread = threading.Thread(target=body, daemon=True)
         thread.start()
@@ -231,6 +240,12 @@ class _Threads:
                     raise self._errors[0]
                 if time.monotonic() > until:
                     raise TimeoutError(f"buffers were not made within {WAIT_S:.0f} s")
+
+    def until(self, moment_ns: int) -> None:
+        """Sleeps until then; an error of a thread ends it at once."""
+        left_ns = moment_ns - time.perf_counter_ns()
+        if left_ns > 0 and self._failed.wait(left_ns / 1e9):
+            raise self._errors[0]
 
     def join(self, patience_s: float) -> None:
         until = time.monotonic() + patience_s
@@ -270,7 +285,7 @@ def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
                 threads.start(_send, mesh.outgoing[one.number], one)
         threads.prepared()
         mailbox.tell("prepared")
-        mailbox.tell("measured", _drive(mesh, threads, _Times(**mailbox.hear("start"))))
+        mailbox.tell("measured", _drive(mesh, threads, Times(**mailbox.hear("start"))))
         mailbox.hear("close")
     finally:
         mesh.close()
@@ -278,11 +293,11 @@ def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
             where.close()
 
 
-def _drive(mesh: Mesh, threads: _Threads, times: _Times) -> Config:
+def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
     threads.gate.open(times)
-    _until(times.window_ns)
+    threads.until(times.window_ns)
     before_ns, busy_before_ns, since_ns = cpu_ns(), machine_ns(), time.perf_counter_ns()
-    _until(times.end_ns)
+    threads.until(times.end_ns)
     spent_ns, busy_ns = cpu_ns() - before_ns, machine_ns() - busy_before_ns
     elapsed_ns = time.perf_counter_ns() - since_ns  # longer than the window where cores are scarce
     threads.join(WAIT_S)
@@ -317,6 +332,13 @@ def others_share(said: Sequence[Config]) -> float | None:
     return float(max(busy_ns, 0)) / (elapsed_ns * (os.cpu_count() or 1))
 
 
+def machine_share(said: Sequence[Config]) -> float:
+    """The part of all processors of the machine that anybody had."""
+    longest = max(said, key=lambda each: int(each["elapsed_ns"]))
+    available_ns: int = longest["elapsed_ns"] * (os.cpu_count() or 1)
+    return float(longest["machine_ns"] / available_ns)
+
+
 def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
     ends = [0] * nodes
     for flow in flows:
@@ -325,7 +347,7 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
     made: list[_Stream] = []
     for number, flow in enumerate(flows):
         share = NODE_BYTES // max(ends[flow.source], ends[flow.target])
-        fits = min(max(share // load.size_bytes, IN_FLIGHT_MIN), IN_FLIGHT_MAX)
+        fits = min(max(share // load.size_bytes, IN_FLIGHT_MIN), load.in_flight_max)
         for _ in range(flow.streams):
             made.append(
                 _Stream(
@@ -336,13 +358,26 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
                     kind=flow.kind,
                     size_bytes=load.size_bytes,
                     in_flight=fits - fits % 2,
+                    # Slots are reused batch by batch, so it divides them.
+                    batch=fits // 2
+                    if fits // 2 <= load.batch_max
+                    else math.gcd(fits // 2, load.batch_max),
+                    intervals=load.intervals,
                 )
             )
     return made
 
 
-def run(flows: Sequence[Flow], places: Sequence[Placement], load: Load) -> Config:
-    """All flows at once over one window: what each got, what it cost, what was wrong."""
+def run(
+    flows: Sequence[Flow],
+    places: Sequence[Placement],
+    load: Load,
+    during: Callable[[Times], None] = lambda _: None,
+) -> Config:
+    """All flows at once over one window: what each got, what it cost, what was wrong.
+
+    `during` is called when all begin; what it does to the network happens to them.
+    """
     streams = _streams(flows, load, len(places))
     configs = [{"me": me, "streams": [asdict(one) for one in streams]} for me in range(len(places))]
     with gang(node, places, configs) as members:
@@ -351,7 +386,9 @@ def run(flows: Sequence[Flow], places: Sequence[Placement], load: Load) -> Confi
         begin_ns = time.perf_counter_ns() + LEAD_NS
         window_ns = begin_ns + int(load.warmup_s * 1e9)
         end_ns = window_ns + int(load.duration_s * 1e9)
-        members.tell("start", asdict(_Times(begin_ns, window_ns, end_ns)))
+        times = Times(begin_ns, window_ns, end_ns)
+        members.tell("start", asdict(times))
+        during(times)
         said = members.gather("measured", load.warmup_s + load.duration_s + WAIT_S)
         members.tell("close")
     return _result(flows, streams, places, load, said)
@@ -364,13 +401,13 @@ def _result(
     load: Load,
     said: Sequence[Config],
 ) -> Config:
-    counts = np.zeros((len(flows), INTERVALS), dtype=np.int64)
+    counts = np.zeros((len(flows), load.intervals), dtype=np.int64)
     broken = 0
     for received in (one for each in said for one in each["received"]):
         counts[streams[received["stream"]].flow] += received["counts"]
         broken += received["wrong"]
     rates = counts.sum(axis=1) * load.size_bytes / load.duration_s
-    peak = counts.sum(axis=0).max() * load.size_bytes * INTERVALS / load.duration_s
+    peak = counts.sum(axis=0).max() * load.size_bytes * load.intervals / load.duration_s
     total = float(rates.sum())
     spent = [one["cpu_ns"] for one in said]
     sources = {flow.source for flow in flows}
@@ -386,6 +423,8 @@ def _result(
         "jain": jain(rates.tolist()),
         "cpu_share": busiest(places, spent, max(one["elapsed_ns"] for one in said)),
         "others_share": others_share(said),
+        "machine_share": machine_share(said),
+        "timeline_messages": counts.tolist(),
         "checked_messages": sum(one["messages"] for each in said for one in each["received"]),
         "wrong": broken,
     }

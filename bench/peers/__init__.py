@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bench.peers import iperf3, libfabric, mptcp, tcp, ucx
 from bench.peers.base import Peer, Program, Socket, Weft
 
-__all__ = ["ALL", "ONE_STREAM", "PROGRAMS", "SOCKETS", "missing", "versions"]
+__all__ = ["ALL", "ONE_STREAM", "PROGRAMS", "SOCKETS", "missing", "peer_of", "versions"]
 
 SOCKETS: dict[str, Socket] = {peer.name: peer for peer in (Weft(), *tcp.PEERS, *mptcp.PEERS)}
 PROGRAMS: dict[str, Program] = {
@@ -19,6 +19,11 @@ PROGRAMS: dict[str, Program] = {
 ALL: dict[str, Peer] = {**SOCKETS, **PROGRAMS}
 # Those that a bench can open as many of as it needs.
 ONE_STREAM = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
+
+
+def peer_of(name: str) -> Socket:
+    """The peer of a name; weft with knobs of its own is `weft/window_policy=nscc/paths=16`."""
+    return SOCKETS[name] if name in SOCKETS else Weft(name, name)
 
 
 def missing(name: str) -> str | None:

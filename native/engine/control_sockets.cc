@@ -25,7 +25,9 @@ constexpr std::int64_t kDeathGraceNs = 20'000'000;  // what a dead process sent 
 // Silence of the host behind a control socket shows as its death, not only when something is sent.
 void set_keepalive(int descriptor, std::int64_t silence_ns) {
   const int on = 1, seconds = static_cast<int>(std::max<std::int64_t>(silence_ns / 4'000'000'000, 1)), tries = 3;
-  const auto timeout_ms = static_cast<unsigned>(silence_ns / 1'000'000);
+  // Silence is counted from the last answer, which may be one probe's wait older than the silence itself:
+  // an idle socket must not be given up before a busy path is.
+  const auto timeout_ms = static_cast<unsigned>(silence_ns / 1'000'000) + 1000U * static_cast<unsigned>(seconds);
   ::setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);

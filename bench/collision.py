@@ -1,0 +1,89 @@
+"""Decides what flows get of several equal paths, and of what is left when one of them is slow.
+
+One TCP flow takes one path, and several may take the same. Never changes a rate while flows run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from bench import labs, traffic
+from bench.common import Config
+from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.peers import SOCKETS, peer_of
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load
+
+USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
+IN_FLIGHT = 16  # of all flows together: on slow paths more would blur when a message arrived
+EQUAL, SLOW = PATHS = ("equal", "one at 25%")
+SLOW_PERCENT = 25
+STUDY = Study(
+    "collision",
+    keys=("contender", "paths", "flows", "size_bytes"),
+    measures={"capacity_share": "higher", "rate_bytes_per_s": "higher", "jain": "higher"},
+    columns=(
+        ("paths", "paths"),
+        ("flows", "flows"),
+        *PERFTEST,
+        ("capacity_share", "of capacity"),
+        ("jain", "Jain"),
+        ("retransmitted_segments", "resent"),
+    ),
+    x="flows",
+)
+
+
+@click.command("collision")
+@flow_options("64K", duration_s=3.0)
+@click.option(
+    *("-N", "--flows"),
+    type=click.IntRange(1, 64),
+    multiple=True,
+    default=(1, 8),
+    show_default=True,
+    help="Flows from one host to another; several numbers if repeated.",
+)
+@click.option(
+    "--paths", "paths", type=click.Choice(PATHS), multiple=True, help="Both if not given."
+)
+@PATH_RATE
+@study_options(duration_s=0.5, warmup_s=0.2, flows=(2,), only=("weft", "tcp-cubic"), paths=(EQUAL,))
+def command(
+    size: int,
+    duration_s: float,
+    warmup_s: float,
+    flows: tuple[int, ...],
+    paths: tuple[str, ...],
+    path_rate: int,
+    **options: Any,
+) -> None:
+    """Flows over several equal paths of a lab, and with one of the paths slow (root)."""
+    given = common(options, labs.equal_paths(path_rate))
+    lab = given.lab
+    assert lab is not None  # common() has built it
+    names = chosen(given, USUAL, list(SOCKETS))
+    hosts = placed(2, given.places)
+    slow = [labs.uplinks(lab)[0], labs.uplinks(lab)[0].replace("leaf0", "leaf1")]
+
+    def measure(name: str) -> Iterator[Config]:
+        peer = peer_of(name)
+        for which in paths or PATHS:
+            share = SLOW_PERCENT / 100 if which == SLOW else 1.0
+            for link in slow:
+                lab.set(link, rate_bytes_per_s=lab.degraded_rate(link, share))
+            capacity = labs.capacity_bytes_per_s(lab)
+            for count in flows:
+                load = Load(size, duration_s, warmup_s)
+                load = replace(load, in_flight_max=max(IN_FLIGHT // count, 4))
+                sent = [Flow(0, 1, peer.kind, peer.streams)] * count
+                found = traffic.run(sent, hosts, load)
+                found["capacity_share"] = found["rate_bytes_per_s"] / capacity
+                yield found | {"paths": which, "flows": count}
+
+    conduct(STUDY, given, names, measure, {"duration_s": duration_s, "warmup_s": warmup_s})

@@ -1,0 +1,181 @@
+"""Decides what a flow goes through when paths are cut: how long it stands, how it ends.
+
+Cuts are silent, as of a switch that forwards into nothing. Never cuts a path that carries nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench import labs, timeline, traffic
+from bench.common import Config
+from bench.options import PATH_RATE, Common, common, flow_options, study_options
+from bench.peers import SOCKETS, peer_of
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load, Times
+
+if TYPE_CHECKING:
+    from transport.lab import Counters, Lab
+
+USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
+INTERVAL_S = 0.01
+IN_FLIGHT = 16  # few and small: what arrives is counted message by message
+BACK = 0.9  # of the rate that the paths which are left can give
+SILENCE_NS = 2_000_000_000
+LOOK_S = 0.2  # before a cut: which link carries most
+ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
+ALL_S = 1.0
+STUDY = Study(
+    "failover",
+    keys=("contender", "cut", "size_bytes"),
+    measures={"moved_ns": "lower", "back_ns": "lower", "rate_bytes_per_s": "higher"},
+    columns=(
+        ("cut", "cut"),
+        ("moved_ns", "moved[usec]"),
+        ("back_ns", "back[usec]"),
+        ("silence_ns", "silent[usec]"),
+        ("error_ns", "error[usec]"),
+        ("usual_bytes_per_s", "before"),
+        ("cut_rate_bytes_per_s", "while cut"),
+        ("rate_bytes_per_s", "BW average"),
+        ("retransmitted_segments", "resent"),
+    ),
+)
+
+
+@dataclass
+class Hand:
+    """Cuts links while a run is on, and notes when it did."""
+
+    lab: Lab
+    cut_s: float  # after the window begins
+    heal_s: float | None
+    every: bool
+    window_ns: int = 0
+    moments_ns: list[int] = field(default_factory=list)  # of the clock, when each was done
+    links: list[str] = field(default_factory=list)
+
+    def act(self, times: Times) -> None:
+        self.window_ns = times.window_ns
+        self._until(self.cut_s - LOOK_S)
+        before = self.lab.counters()
+        self._until(self.cut_s)
+        after = self.lab.counters()
+        links = labs.uplinks(self.lab)
+        carried = {link: grown(before, after, link.replace("-", ">")) for link in links}
+        # The busiest: a flow that has one path loses that one.
+        busiest = sorted(links, key=lambda link: carried[link], reverse=True)
+        self.links = busiest if self.every else busiest[:1]
+        for link in self.links:
+            self.lab.cut(link)
+        self.moments_ns.append(time.perf_counter_ns())
+        if self.heal_s is not None:
+            self._until(self.heal_s)
+            self.heal()
+            self.moments_ns.append(time.perf_counter_ns())
+
+    def heal(self) -> None:
+        for link in self.links:
+            self.lab.heal(link)
+        self.links = []
+
+    def _until(self, seconds: float) -> None:
+        left_s = seconds - (time.perf_counter_ns() - self.window_ns) / 1e9
+        if left_s > 0:
+            time.sleep(left_s)
+
+
+def grown(before: dict[str, Counters], after: dict[str, Counters], direction: str) -> int:
+    return after[direction].bytes - before[direction].bytes
+
+
+def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
+    """What the timeline says about a cut and its healing."""
+    interval_ns = int(load.duration_s * 1e9) // load.intervals
+    (counts,) = found["timeline_messages"]
+    rates = [round(count * load.size_bytes * 1e9 / interval_ns) for count in counts]
+    cut_ns, heal_ns = (moment_ns - hand.window_ns for moment_ns in hand.moments_ns)
+    usual = timeline.usual(rates, interval_ns, cut_ns)
+    during = rates[cut_ns // interval_ns + 1 : heal_ns // interval_ns]
+    found |= {
+        "timeline_bytes_per_s": rates,
+        "interval_ns": interval_ns,
+        "events_ns": [cut_ns, heal_ns],
+        "usual_bytes_per_s": usual,
+        "cut_rate_bytes_per_s": sum(during) / max(len(during), 1),
+        "silence_ns": timeline.silence_ns(rates, interval_ns),
+        "back_ns": timeline.recovered_ns(rates, interval_ns, heal_ns, BACK * usual),
+    }
+    if not hand.every:
+        left = usual * (paths - 1) / paths
+        moved_ns = timeline.recovered_ns(rates, interval_ns, cut_ns, BACK * left)
+        # What came back only with the path did not move.
+        found["moved_ns"] = moved_ns if moved_ns and cut_ns + moved_ns < heal_ns else None
+    return found
+
+
+def run(name: str, cut: str, given: Common, load: Load) -> Config:
+    """One flow, one cut."""
+    lab = given.lab
+    assert lab is not None  # common() has built it
+    peer = peer_of(name)
+    length_s = load.duration_s
+    heal_s = None if cut == FOR_GOOD else length_s / 3 + (length_s / 3 if cut == ONE else ALL_S)
+    hand = Hand(lab, length_s / 3, heal_s, cut != ONE)
+    kind = peer.kind
+    if cut == FOR_GOOD:
+        kind += f"/peer_silence_ns={SILENCE_NS}"
+    row: Config = {"cut": cut, "size_bytes": load.size_bytes}
+    try:
+        flow = Flow(0, 1, kind, peer.streams)
+        found = traffic.run([flow], placed(2, given.places), load, hand.act)
+    except click.ClickException as error:
+        if cut != FOR_GOOD or not hand.moments_ns:
+            raise
+        error_ns = time.perf_counter_ns() - hand.moments_ns[0]
+        return row | {"error": error.message, "error_ns": error_ns, "wrong": 0}
+    finally:
+        hand.heal()
+    if cut == FOR_GOOD:
+        raise click.ClickException(f"{name}: every path was cut for good and no error came")
+    return of_cut(found, hand, load, len(labs.uplinks(lab))) | row
+
+
+@click.command("failover")
+@flow_options("64K", duration_s=6.0)
+@click.option(
+    "--cut", "cuts", type=click.Choice(CUTS), multiple=True, help="All three if not given."
+)
+@PATH_RATE
+@study_options(duration_s=1.5, warmup_s=0.2, only=("weft", "tcp-cubic"), cuts=(ONE,))
+def command(
+    size: int,
+    duration_s: float,
+    warmup_s: float,
+    cuts: tuple[str, ...],
+    path_rate: int,
+    **options: Any,
+) -> None:
+    """One flow while one path is cut and healed, all are for a second, all are for good.
+
+    In a lab (root). `moved`: until what was left of the paths carried 0.9 of what they can; `back`:
+    from healing until 0.9 of the rate before. The last cut is weft's alone, whose connection has to
+    end with an error within WEFT_PEER_SILENCE_NS, 2 s here.
+    """
+    given = common(options, labs.equal_paths(path_rate))
+    names = chosen(given, USUAL, list(SOCKETS))
+    load = Load(size, duration_s, warmup_s, int(duration_s / INTERVAL_S), IN_FLIGHT, 1)
+
+    def measure(name: str) -> Iterator[Config]:
+        for cut in cuts or CUTS:
+            if cut != FOR_GOOD or name.startswith("weft"):
+                yield run(name, cut, given, load)
+
+    settings = {"duration_s": duration_s, "warmup_s": warmup_s, "peer_silence_ns": SILENCE_NS}
+    conduct(STUDY, given, names, measure, settings)

@@ -1,0 +1,81 @@
+"""Decides what of a flow's goodput is left when datagrams are lost at random.
+
+Every uplink of the sender's leaf loses, both ways: data once, acknowledgments too. Never compares
+contenders on unequal losses: each is held against its own lossless run in the same round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from bench import labs, traffic
+from bench.common import Config
+from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.peers import SOCKETS, peer_of
+from bench.placement import placed
+from bench.study import Study, chosen, conduct
+from bench.traffic import Flow, Load
+
+USUAL = ("weft", "weft/loss_policy=go_back_n", "tcp-cubic", "tcp-bbr", "mptcp")
+EXPONENTS = (-14, -12, -10, -8)
+IN_FLIGHT = 16
+STUDY = Study(
+    "loss",
+    keys=("contender", "loss_rate", "size_bytes"),
+    measures={"kept_share": "higher", "rate_bytes_per_s": "higher"},
+    columns=(
+        ("loss_rate", "loss"),
+        *PERFTEST,
+        ("kept_share", "of lossless"),
+        ("lost_segments", "lost"),
+        ("retransmitted_segments", "resent"),
+    ),
+    x="loss_rate",
+)
+
+
+@click.command("loss")
+@flow_options("64K", duration_s=5.0)
+@click.option(
+    "--exponent",
+    "exponents",
+    type=click.IntRange(-30, -1),
+    multiple=True,
+    default=EXPONENTS,
+    show_default=True,
+    help="Loss of 2 to this power, per datagram; several if repeated. 0 loss is always run.",
+)
+@PATH_RATE
+@study_options(duration_s=0.5, warmup_s=0.2, exponents=(-8,), only=("weft", "tcp-cubic"))
+def command(
+    size: int,
+    duration_s: float,
+    warmup_s: float,
+    exponents: tuple[int, ...],
+    path_rate: int,
+    **options: Any,
+) -> None:
+    """One flow over a lab whose paths lose datagrams at random, against itself without (root)."""
+    given = common(options, labs.equal_paths(path_rate))
+    lab = given.lab
+    assert lab is not None  # common() has built it
+    names = chosen(given, USUAL, list(SOCKETS))
+    hosts = placed(2, given.places)
+    load = Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT)
+
+    def measure(name: str) -> Iterator[Config]:
+        peer = peer_of(name)
+        lossless = 0.0
+        for exponent in (None, *sorted(exponents)):
+            share = 0.0 if exponent is None else 2.0**exponent
+            for link in labs.uplinks(lab):
+                lab.set(link, loss=share)
+            found = traffic.run([Flow(0, 1, peer.kind, peer.streams)], hosts, load)
+            lossless = lossless or found["rate_bytes_per_s"]
+            kept = found["rate_bytes_per_s"] / lossless if lossless else None
+            yield found | {"loss_rate": share, "kept_share": kept}
+
+    conduct(STUDY, given, names, measure, {"duration_s": duration_s, "warmup_s": warmup_s})

@@ -1,0 +1,121 @@
+"""The benches that need paths, run tiny in labs of their own; and what those labs leave behind."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bench import labs, timeline
+from bench.__main__ import bench
+from tests.lab.support import reason_to_skip
+from transport.lab import Lab, LabModel, namespace, state
+
+MS = 1_000_000
+SLOW = ("--path-rate", "50 Mb/s")  # what a busy machine of two cores carries
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(bench, list(words))
+
+
+@pytest.fixture
+def lab_rights() -> None:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+
+
+def tiny(name: str, *words: str) -> list[dict[str, Any]]:
+    done = call(name, "--tiny", *words, "--json", "-")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert all(row["wrong"] == 0 for row in found["rows"])
+    assert found["settings"]["lab"]["spines"] == 4
+    mine = f"-{os.getpid()}"
+    assert not [one for one in state.names() if one.endswith(mine)]
+    assert not list(namespace.DIRECTORY.glob(f"weft-*{mine}-*"))
+    rows: list[dict[str, Any]] = found["rows"]
+    return rows
+
+
+@pytest.mark.namespaces
+def test_collision__one_tcp_flow_takes_one_path_and_weft_takes_more(lab_rights: None) -> None:
+    words = ("--flows", "1", "--path-rate", "20 Mb/s", "-D", "2")
+    weft, tcp = tiny("collision", *words)
+    assert (weft["contender"], tcp["contender"]) == ("weft", "tcp-cubic")
+    # Of four: a quarter, and what the buckets of a slow link let through at once.
+    assert tcp["capacity_share"] < 0.4
+    assert weft["capacity_share"] > tcp["capacity_share"]
+    assert weft["paths"] == "equal"
+
+
+@pytest.mark.namespaces
+def test_loss__counts_what_the_paths_lost(lab_rights: None) -> None:
+    weft = [row for row in tiny("loss", *SLOW) if row["contender"] == "weft"]
+    assert [row["loss_rate"] for row in weft] == [0, 2**-8]
+    assert weft[0]["kept_share"] == 1
+
+
+@pytest.mark.namespaces
+def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
+    lab_rights: None, tmp_path: Path
+) -> None:
+    cuts = ("--cut", "one path", "--cut", "all for good", "--only", "weft")
+    one, good = tiny("failover", *SLOW, *cuts)
+    assert (one["cut"], good["cut"]) == ("one path", "all for good")
+    assert one["rate_bytes_per_s"] > 0
+    assert "PeerSilentError" in good["error"]
+    # The engine looks now and then; a busy machine adds to it. What is promised is no hang.
+    assert 1e9 < good["error_ns"] < 20e9
+
+
+@pytest.mark.namespaces
+def test_benches__any_of_them_runs_in_a_lab(lab_rights: None) -> None:
+    file = Path(__file__).resolve().parents[2] / "examples" / "labs" / "four_paths.toml"
+    (row,) = tiny("bidirectional", "--lab", str(file), "--only", "tcp-cubic")[:1]
+    assert row["rate_bytes_per_s"] > 0
+
+
+def test_benches__a_lab_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text("hosts = 2\nhosts_per_leaf = 2\n")
+    done = call("collision", "--lab", str(file))
+    assert (done.exit_code, "behind one leaf" in done.output) == (2, True)
+    file.write_text("spine = 2\n")
+    done = call("incast", "--lab", str(file))
+    assert (done.exit_code, "did you mean spines?" in done.output) == (2, True)
+    done = call("loss", "--path-rate", "fast")
+    assert (done.exit_code, "expected a rate" in done.output) == (2, True)
+    place = tmp_path / "place.json"
+    place.write_text("[]")
+    done = call("failover", "--place", str(place))
+    assert (done.exit_code, "leave --place out" in done.output) == (2, True)
+
+
+def test_benches__knobs_of_a_contender_are_checked() -> None:
+    done = call("incast", "--only", "weft/window_polcy=nscc")
+    assert (done.exit_code, "did you mean window_policy?" in done.output) == (2, True)
+    assert call("incast", "--only", "weft/x").exit_code == 2
+
+
+def test_labs__capacity_is_of_what_is_left() -> None:
+    model = labs.equal_paths(1_000_000)
+    assert model.spines == 4
+    assert model.uplinks.ecn_bytes < model.uplinks.queue_bytes
+    lab = Lab(LabModel())
+    assert labs.uplinks(lab) == [f"leaf0-spine{i}" for i in range(4)]
+
+
+RATES = [100, 100, 100, 0, 0, 40, 75, 80, 75, 75, 75, 100, 100, 100, 100]
+
+
+def test_timeline__when_a_rate_was_back() -> None:
+    assert timeline.usual(RATES, 10 * MS, 30 * MS) == 100
+    # The first of three intervals whose mean is 70 or more begins at 60 ms.
+    assert timeline.recovered_ns(RATES, 10 * MS, 30 * MS, 70) == 40 * MS
+    assert timeline.recovered_ns(RATES, 10 * MS, 108 * MS, 95) == 12 * MS
+    assert timeline.recovered_ns(RATES, 10 * MS, 30 * MS, 101) is None
+    assert timeline.silence_ns(RATES, 10 * MS) == 20 * MS
+    assert timeline.silence_ns([], 10 * MS) == 0
