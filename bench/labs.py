@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +62,9 @@ def build(model: LabModel) -> Lab:
     """A lab of this model until the command that is running ends, however it ends."""
     from transport.lab import Lab
 
+    if threading.current_thread() is threading.main_thread():
+        # Ended by whoever started it, it has a lab to take away too: as with Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     lab = Lab(model, name=f"{model.name[:NAME_LETTERS]}-{os.getpid()}")
     with told():
         lab.up()

@@ -2,6 +2,11 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +15,20 @@ from click.testing import CliRunner, Result
 
 from bench import labs, timeline
 from bench.__main__ import bench
-from tests.lab.support import reason_to_skip
+from tests.lab.support import ROOT, left_behind, reason_to_skip
 from transport.lab import Lab, LabModel, namespace, state
 
 MS = 1_000_000
 SLOW = ("--path-rate", "50 Mb/s")  # what a busy machine of two cores carries
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 60) -> bool:
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def call(*words: str) -> Result:
@@ -73,9 +87,38 @@ def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
 
 @pytest.mark.namespaces
 def test_benches__any_of_them_runs_in_a_lab(lab_rights: None) -> None:
-    file = Path(__file__).resolve().parents[2] / "examples" / "labs" / "four_paths.toml"
+    file = ROOT / "examples" / "labs" / "four_paths.toml"
     (row,) = tiny("bidirectional", "--lab", str(file), "--only", "tcp-cubic")[:1]
     assert row["rate_bytes_per_s"] > 0
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_benches__interrupted_they_keep_what_they_have_and_leave_no_lab(
+    lab_rights: None, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "cut.json"
+    words = ["collision", "--tiny", "--repeats", "1000", "--only", "tcp-cubic", *SLOW]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench", *words, "--json", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as running:
+        try:
+            name = f"paths-{running.pid}"
+            assert eventually(lambda: name in state.names() and state.load(name).built)
+            time.sleep(2.0)  # a round or some
+            running.send_signal(number)
+            _, errors = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert left_behind(name) == []
+    assert json.loads(out.read_text())["partial"] is True
 
 
 def test_benches__a_lab_that_does_not_fit_is_refused(tmp_path: Path) -> None:
