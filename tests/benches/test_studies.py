@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import peers, ring, study, traffic
+from bench import connections, peers, ring, study, traffic
 from bench.__main__ import bench
 from bench.collective import Buffers, Rank
 from bench.options import CHECKED
@@ -109,6 +109,20 @@ def test_connections__memory_time_and_speed() -> None:
     found = tiny("connections")
     assert [row["connections"] for row in found["rows"]] == [1, 4, 16, 32] * 2
     assert all(row["open_ns"] > 0 and row["last_bytes_per_s"] > 0 for row in found["rows"])
+    alone, *more = [row for row in found["rows"] if row["contender"] == "weft"]
+    assert alone["open_first_ns"] == alone["open_last_ns"] <= alone["open_ns"]
+    assert all(row["open_first_ns"] > 0 and row["open_last_ns"] > 0 for row in more)
+
+
+def test_connections__first_and_last_take_turns() -> None:
+    def order(number: int) -> list[tuple[int, Any]]:
+        return list(connections.turns([str(index) for index in range(number)]))  # type: ignore[misc]
+
+    assert order(1) == [(0, "0"), (1, "0")]
+    assert order(5) == [(0, "0"), (1, "3"), (1, "4"), (0, "1")]
+    many = order(4_096)
+    assert sorted(int(name) for last, name in many if not last) == list(range(32))
+    assert sorted(int(name) for last, name in many if last) == list(range(4_064, 4_096))
 
 
 def test_beside__missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
