@@ -197,7 +197,7 @@ void Engine::call(const std::function<void()>& work) {
   urgent.thrown = &thrown;
   urgent.done = &done;
   if (!post_urgent(urgent)) throw std::bad_alloc();
-  while (done.load(std::memory_order_acquire) != 2) futex_wait(&done, 0, 1'000'000);
+  while (done.load(std::memory_order_acquire) == 0) futex_wait(&done, 0, 1'000'000);
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
@@ -217,10 +217,11 @@ bool Engine::take_urgent() noexcept {
     } catch (...) {
       *urgent.thrown = std::current_exception();
     }
-    // 1 wakes the caller; after 2 its frame, and with it the word, may be gone.
     urgent.done->store(1, std::memory_order_release);
+    // The caller's frame, and the word in it, may be gone by now. The kernel needs only the address to wake and reads
+    // nothing there; who sleeps there by then looks again. A caller that stayed until the wake is over would spin, and
+    // on a core that it shares with this thread so for a whole time slice.
     futex_wake_all(urgent.done);
-    urgent.done->store(2, std::memory_order_release);
   }
   const bool any = !urgent_taken_.empty();
   urgent_taken_.clear();

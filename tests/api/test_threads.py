@@ -1,8 +1,11 @@
 """Many threads at one endpoint, one connection, one handle; calls that block let others run."""
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +114,44 @@ def test_threads__a_blocked_call_holds_no_lock() -> None:
         here.send(b"x", timeout_s=PATIENCE_S)
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """What starts inside runs on one core for good."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def spent_ns(name: str) -> int:
+    """Processor time of this process's threads of a name."""
+    total = 0
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == name:
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
+
+
+def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
+    """A control thread that spun would keep the engine it waits for from the core they share."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("needs a kernel with CONFIG_SCHED_INFO")
+    count = 50
+    with (
+        one_core(),
+        Endpoint(**LOCAL) as left,
+        Endpoint(**LOCAL) as right,
+        right.listen() as listener,
+    ):
+        before_ns = spent_ns("weft-control")
+        for _ in range(count):
+            here = left.connect(listener.handle, timeout_s=PATIENCE_S)
+            there = listener.accept(timeout_s=PATIENCE_S)
+            here.isend(b"hello")
+            assert there.recv(5, timeout_s=PATIENCE_S) == b"hello"
+        each_ns = (spent_ns("weft-control") - before_ns) / count
+    assert 0 < each_ns < 1_000_000
