@@ -106,6 +106,18 @@ def _receive(channel: Channel, memory: Array, messages: int) -> int:
     return wrong
 
 
+class _Meter:
+    """What this process and the whole machine spent since it was made."""
+
+    def __init__(self) -> None:
+        self._begin = (cpu_ns(), machine_ns(), time.perf_counter_ns())
+
+    def read(self) -> Config:
+        now = (cpu_ns(), machine_ns(), time.perf_counter_ns())
+        spent = [end - begin for begin, end in zip(self._begin, now, strict=True)]
+        return dict(zip(("cpu_ns", "machine_ns", "elapsed_ns"), spent, strict=True))
+
+
 def _resident() -> int:
     gc.collect()
     return rss_bytes()
@@ -115,17 +127,19 @@ def _serve(where: Station, mailbox: Mailbox, memory: Array, config: Config) -> N
     held: list[Channel] = []
     name = bytearray(8)
     for number in config["checkpoints"]:
+        meter = _Meter()
         while len(held) < number:
             channel = where.accept()
             channel.irecv_into(name).wait(PATIENCE_S)
             held.append(channel)
+        cost = meter.read()
         mailbox.tell("held", _resident())
         mailbox.hear("go")
         wrong = 0
         for _, channel in turns(held):
             # Twice: a connection that was never used before learns its window the first time.
             wrong += sum(_receive(channel, memory, config["messages"]) for _ in range(2))
-        mailbox.tell("served", {"wrong": wrong})
+        mailbox.tell("served", {**cost, "wrong": wrong})
     mailbox.hear("close")
 
 
@@ -134,7 +148,7 @@ def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
     held: list[Channel] = []
     opens_ns: list[int] = []
     for number in config["checkpoints"]:
-        busy_begin_ns, cpu_begin_ns, begin_ns = machine_ns(), cpu_ns(), time.perf_counter_ns()
+        meter = _Meter()
         opened = number - len(held)
         while len(held) < number:
             open_begin_ns = time.perf_counter_ns()
@@ -142,9 +156,7 @@ def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
             channel.isend(len(held).to_bytes(8, "little")).wait(PATIENCE_S)
             opens_ns.append(time.perf_counter_ns() - open_begin_ns)
             held.append(channel)
-        elapsed_ns = time.perf_counter_ns() - begin_ns
-        spent_ns, busy_ns = cpu_ns() - cpu_begin_ns, machine_ns() - busy_begin_ns
-        cost = {"cpu_ns": spent_ns, "machine_ns": busy_ns}
+        cost = meter.read()
         mailbox.tell("held", _resident())
         mailbox.hear("go")
         times: tuple[list[int], list[int]] = ([], [])
@@ -155,10 +167,9 @@ def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
             times[last].append(time.perf_counter_ns() - begin_ns)
         count = edge(number)
         found = {
-            "open_ns": elapsed_ns // opened,
+            "open_ns": cost["elapsed_ns"] // opened,
             "open_first_ns": round(statistics.median(opens_ns[:count])),
             "open_last_ns": round(statistics.median(opens_ns[-count:])),
-            "elapsed_ns": elapsed_ns,
             "times_ns": [statistics.median(each) for each in times],
         }
         mailbox.tell("served", {**cost, **found})
@@ -197,8 +208,8 @@ def _row(number: int, config: Config, places: list[Placement], said: Config) -> 
         "first_bytes_per_s": first,
         "last_bytes_per_s": last,
         "last_over_first": last / first,
-        "cpu_share": busiest(places[1:], [client["cpu_ns"]], client["elapsed_ns"]),
-        "others_share": others_share([client]),
+        "cpu_share": busiest(places, [server["cpu_ns"], client["cpu_ns"]], client["elapsed_ns"]),
+        "others_share": others_share([server, client]),
         "wrong": server["wrong"],
     }
 
