@@ -3,6 +3,7 @@
 #include "native/engine/engine.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
@@ -88,16 +89,23 @@ void Engine::stop() noexcept {
 
 void Engine::run() noexcept {
   std::int64_t busy_ns = now_ns();
+  bool was_busy = false;
   while (!stopping_.load(std::memory_order_acquire)) {
     ++loops_;
-    if (round()) {
+    const bool busy = round();
+    if (busy) {
       busy_ns = now_ns_;
-    } else if (now_ns_ - busy_ns < spin_ns_) {
-      relax();
-    } else {
+    } else if (now_ns_ - busy_ns >= spin_ns_) {
       sleep();
       busy_ns = now_ns();
+    } else if (was_busy) {
+      // Whoever was just woken may wait for this very core, and not every kernel preempts for it: it would wait until
+      // the spinning ends. Once only, for each time may cost a whole slice where something else wants the core.
+      ::sched_yield();
+    } else {
+      relax();
     }
+    was_busy = busy;
   }
   take_urgent();
 }
