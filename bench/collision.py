@@ -20,7 +20,8 @@ from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
-IN_FLIGHT = 16  # of all flows together: on slow paths more would blur when a message arrived
+IN_FLIGHT = 64  # of all flows together
+BATCH = 4  # messages that are counted as one: on slow paths more would blur when they arrived
 EQUAL, SLOW = PATHS = ("equal", "one at 25%")
 SLOW_PERCENT = 25
 STUDY = Study(
@@ -80,7 +81,7 @@ def command(
             capacity = labs.capacity_bytes_per_s(lab)
             for count in flows:
                 load = Load(size, duration_s, warmup_s)
-                load = replace(load, in_flight_max=max(IN_FLIGHT // count, 4))
+                load = replace(load, in_flight_max=max(IN_FLIGHT // count, 4), batch_max=BATCH)
                 sent = [Flow(0, 1, peer.kind, peer.streams)] * count
                 found = traffic.run(sent, hosts, load)
                 found["capacity_share"] = found["rate_bytes_per_s"] / capacity

@@ -9,7 +9,7 @@ import os
 
 import click
 
-from bench.common import Config, document, emit, json_option, median, rounds
+from bench.common import Config, document, emit, interruptible, json_option, median, rounds
 from transport import native
 
 BUDGET_NS = 150
@@ -32,16 +32,18 @@ def command(
     """What the protocol core costs a segment acknowledged, both ends together."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows: list[Config] = []
-    for round_, name in rounds(repeats, tuple(POLICIES)):
-        found = native.bench_core(segments, segment_bytes, paths, POLICIES[name])
-        rows.append({"contender": name, "round": round_, **found})
+    with interruptible() as cut:
+        for round_, name in rounds(repeats, tuple(POLICIES)):
+            found = native.bench_core(segments, segment_bytes, paths, POLICIES[name])
+            rows.append({"contender": name, "round": round_, **found})
     medians = {
         name: median((r for r in rows if r["contender"] == name), "ns_per_segment")
-        for name in POLICIES
+        for name in dict.fromkeys(row["contender"] for row in rows)
     }
-    note = f"median {medians['shipped']:.0f} ns a segment (budget {BUDGET_NS})"
+    notes = [f"median {ns:.0f} ns a segment, {name}" for name, ns in medians.items()]
+    notes += [f"budget {BUDGET_NS} ns, shipped"]
     found = document("core", rows, median_ns_per_segment=medians, segment_bytes=segment_bytes)
-    emit(found, json_path, COLUMNS, [note])
+    emit(found, json_path, COLUMNS, notes, cut)
 
 
 if __name__ == "__main__":

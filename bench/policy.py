@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import document, emit, json_option
+from bench.common import Cut, document, emit, interruptible, json_option
 from congestion.api import FAMILIES, Policy
 from congestion.registry import find
 from transport.compiler import compile_policy
@@ -154,11 +154,14 @@ def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> dict[str, Any]:
-    """All policies asked for, one after the other, in the common frame."""
-    rows = [row for name in names for row in compare(name, calls, rounds)]
+def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> tuple[dict[str, Any], Cut]:
+    """All policies asked for, one after the other, in the common frame; Ctrl-C leaves the first."""
+    rows: list[dict[str, Any]] = []
+    with interruptible() as cut:
+        for name in names:
+            rows += compare(name, calls, rounds)
     ratios = {row["policy"]: row["ratio_to_best_c"] for row in rows if row["contender"] == "weft"}
-    return document(
+    found = document(
         "policy",
         rows,
         calls=calls,
@@ -167,6 +170,7 @@ def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> dict[st
         ratios=ratios,
         budget=BUDGET,
     )
+    return found, cut
 
 
 @click.command("policy")
@@ -182,13 +186,13 @@ def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> dict[st
 @json_option
 def command(calls: int, rounds: int, names: tuple[str, ...], json_path: str | None) -> None:
     """What a policy call costs against the same in C."""
-    found = measure(calls, rounds, names or POLICIES)
+    found, cut = measure(calls, rounds, names or POLICIES)
     notes = [
         f"{name}: ratio to the best C {ratio:.3f} (budget {BUDGET}), empty call subtracted, "
         f"results equal"
         for name, ratio in found["ratios"].items()
     ]
-    emit(found, json_path, ("policy", "contender", "ns_per_call", "ratio_to_best_c"), notes)
+    emit(found, json_path, ("policy", "contender", "ns_per_call", "ratio_to_best_c"), notes, cut)
 
 
 if __name__ == "__main__":

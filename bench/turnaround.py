@@ -17,7 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import ROOT, Config, document, emit, json_option, median
+from bench.common import ROOT, Config, document, emit, interruptible, json_option, median
 from transport import Connection, Endpoint
 
 BUDGET_S = 5.0
@@ -110,7 +110,10 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
 def command(repeats: int, strict: bool, json_path: str | None) -> None:
     """From a saved policy file to checked and running on a live flow."""
     knobs: dict[str, Any] = {"interfaces": "lo", "engines": 1}
+    rows: list[Config] = []
+    failed = 0
     with (
+        interruptible() as cut,
         tempfile.TemporaryDirectory() as folder,
         Endpoint(**knobs) as endpoint,
         endpoint.listen() as listener,
@@ -118,9 +121,10 @@ def command(repeats: int, strict: bool, json_path: str | None) -> None:
         listener.accept(PATIENCE_S) as there,
     ):
         file = Path(folder, "mine.py")
-        rows = [turn(file, number, here, there) for number in range(1, repeats + 1)]
-        failed = endpoint.counters().events_policy_failed
-    total_s = median(rows, "total_s")
+        for number in range(1, repeats + 1):
+            rows.append(turn(file, number, here, there))
+            failed = endpoint.counters().events_policy_failed
+    total_s = median(rows, "total_s") if rows else 0.0
     corrupt = sum(row["corrupt_messages"] for row in rows)
     missed = total_s > BUDGET_S
     verdict = "MISSED" if missed else "met"
@@ -136,7 +140,7 @@ def command(repeats: int, strict: bool, json_path: str | None) -> None:
         budget_met=not missed,
         policies_failed=failed,
     )
-    emit(found, json_path, COLUMNS, [note])
+    emit(found, json_path, COLUMNS, [note] if rows else [], cut)
     if corrupt or failed:
         raise click.ClickException(f"{corrupt} corrupt messages, {failed} policies failed")
     if strict and missed:

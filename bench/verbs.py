@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 import click
 
 from bench import callgrind
-from bench.common import Config, document, emit, json_option, median, print_table, rounds
+from bench.common import (
+    Config,
+    Cut,
+    document,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    print_table,
+    rounds,
+)
 from transport import native
 
 SEGMENT_BYTES = (4_096, 32_768)
@@ -79,19 +89,24 @@ def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
                     yield Case("stack", mode, segment_bytes, 0, payload)
 
 
-def measure(wanted: list[Case], segments: int, paths: int, repeats: int) -> dict[Case, Config]:
+def measure(
+    wanted: list[Case], segments: int, paths: int, repeats: int
+) -> tuple[dict[Case, Config], Cut]:
     """Medians of interleaved rounds; a datapath's row says what the fake takes of it."""
     known = {str(case): case for case in (*wanted, *{c.fake for c in wanted if c.burst})}
     runs: dict[Case, list[Config]] = {case: [] for case in known.values()}
-    for _, name in rounds(repeats, tuple(known)):
-        case = known[name]
-        share = 1 if case.payload == "none" else COPIED_SHARE
-        runs[case].append(case.run(max(segments // share, 1), paths))
+    with interruptible() as cut:
+        for _, name in rounds(repeats, tuple(known)):
+            case = known[name]
+            share = 1 if case.payload == "none" else COPIED_SHARE
+            runs[case].append(case.run(max(segments // share, 1), paths))
     columns = ("ns_per_segment", "send_ns_per_segment", "receive_ns_per_segment")
-    return {
+    times = {
         case: {column: median(found, column) for column in columns if column in found[0]}
         for case, found in runs.items()
+        if found
     }
+    return times, cut
 
 
 def row_of(case: Case, times: dict[Case, Config]) -> Config:
@@ -220,14 +235,15 @@ def command(
     modes, payloads = modes or MODES, payloads or PAYLOADS
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
-    times = measure(wanted, segments, paths, repeats)
-    rows = [row_of(case, times) for case in wanted]
-    if instructions:
+    times, cut = measure(wanted, segments, paths, repeats)
+    # Interrupted in the first round, some have no run, or none of the fake that they run over.
+    rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
+    if instructions and not cut.short:
         count_instructions(rows, wanted, paths)
     found = document("verbs", rows, provider="stub_provider, a fake", setup=setups)
     if json_path != "-" and setups:
         print_table(SETUP_COLUMNS, [[_text(one.get(c)) for c in SETUP_COLUMNS] for one in setups])
-    emit(found, json_path, COLUMNS, notes_of(rows, setups))
+    emit(found, json_path, COLUMNS, notes_of(rows, setups), cut)
 
 
 def _text(value: Any) -> str:

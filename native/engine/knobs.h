@@ -56,7 +56,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
     "Engine threads of the process; 0: a quarter of the usable cores, 1 to 8")                                        \
   INTEGER(paths, "count", 0, 1, 256, true, "1,2,3,64,256",                                                            \
-    "Paths to each peer, one UDP port pair or queue pair each; 0: 8 over UDP, 32 over queue pairs")                   \
+    "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \

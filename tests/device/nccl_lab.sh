@@ -14,8 +14,9 @@ python3 -c 'import transport._native' 2> /dev/null ||
   { tail -50 "$out/build.log"; exit 1; }
 only=()
 for name in "$@"; do only+=(--only "$name"); done
+status=0
 python3 -m bench nccl --lab "examples/labs/$lab.toml" --size $((128 << 20)) --repeats "$repeats" "${only[@]}" \
-  --json "$out/nccl-lab-$lab.json"
+  --json "$out/nccl-lab-$lab.json" || status=$?  # a contender that failed is named; the others count
 python3 - "$out/nccl-lab-$lab.json" << 'END'
 import json, sys
 
@@ -23,3 +24,4 @@ for row in json.load(open(sys.argv[1]))["rounds"]:
     cores = f"{row['rank_cores']:.1f} {row['machine_cores']:.1f}"
     print(row["contender"], row["round"], row["operation"], f"{row['busbw']:.2f}", row["wrong"], cores, row["path_shares"], row["queue_drops"])
 END
+exit "$status"

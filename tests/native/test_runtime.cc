@@ -381,7 +381,7 @@ TEST(runtime__counters_outlive_the_flows) {
   for (int i = 0; i < 100; ++i) {
     const ConnectionCounters counters = pair.here->counters();
     CHECK_EQUAL(counters.bytes_sent, 1'000'000);
-    CHECK_EQUAL(counters.paths.size(), 8u);
+    CHECK_EQUAL(counters.paths.size(), 32u);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
