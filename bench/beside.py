@@ -15,8 +15,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import ALL, PROGRAMS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 
 NCCL = "NCCL's own Socket transport is a peer of: python -m bench nccl"
 STUDY = Study(
@@ -47,7 +47,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
             return
         peer = peer_of(name)
         flow = Flow(1, 0, peer.kind, peer.streams)
-        yield traffic.run([flow], places, Load(size, duration_s, warmup_s))
+        yield traffic.run([flow], places, load_of(given, size, duration_s, warmup_s))
 
     times = {"duration_s": duration_s, "warmup_s": warmup_s}
     conduct(STUDY, given, names, measure, times, lambda _: [NCCL])

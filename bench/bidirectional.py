@@ -15,8 +15,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 PATTERNS = {"one way": ((0, 1),), "both ways": ((0, 1), (1, 0))}
@@ -36,7 +36,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(2, given.places)
-    load = Load(size, duration_s, warmup_s)
+    load = load_of(given, size, duration_s, warmup_s)
 
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)

@@ -15,7 +15,6 @@ from bench import labs, traffic
 from bench.common import Config
 from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
-from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load
 
@@ -69,7 +68,7 @@ def command(
     lab = given.lab
     assert lab is not None  # common() has built it
     names = chosen(given, USUAL, list(SOCKETS))
-    hosts = placed(2, given.places)
+    hosts = labs.across(lab)
     slow = [labs.uplinks(lab)[0], labs.uplinks(lab)[0].replace("leaf0", "leaf1")]
 
     def measure(name: str) -> Iterator[Config]:
@@ -77,7 +76,7 @@ def command(
         for which in paths or PATHS:
             share = SLOW_PERCENT / 100 if which == SLOW else 1.0
             for link in slow:
-                lab.set(link, rate_bytes_per_s=lab.degraded_rate(link, share))
+                labs.change(lab, link, rate_bytes_per_s=lab.degraded_rate(link, share))
             capacity = labs.capacity_bytes_per_s(lab)
             for count in flows:
                 load = Load(size, duration_s, warmup_s)

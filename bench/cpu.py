@@ -15,8 +15,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 STUDY = Study(
@@ -44,7 +44,7 @@ def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> No
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)
         flow = Flow(0, 1, peer.kind, peer.streams)
-        found = traffic.run([flow], places, Load(size, duration_s, warmup_s))
+        found = traffic.run([flow], places, load_of(given, size, duration_s, warmup_s))
         sides = (found["sender_cpu_s_per_gbyte"], found["receiver_cpu_s_per_gbyte"])
         yield found | {"cpu_s_per_gbyte": None if None in sides else sum(sides)}
 

@@ -16,7 +16,6 @@ from bench import labs, timeline, traffic
 from bench.common import Config
 from bench.options import PATH_RATE, Common, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
-from bench.placement import placed
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load, Times
 
@@ -31,6 +30,7 @@ SILENCE_NS = 2_000_000_000
 LOOK_S = 0.2  # before a cut: which link carries most
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
+SHORTEST_S = 3.0  # a third before the cut, and time to come back
 STUDY = Study(
     "failover",
     keys=("contender", "cut", "size_bytes"),
@@ -71,19 +71,23 @@ class Hand:
         carried = {link: grown(before, after, link.replace("-", ">")) for link in links}
         # The busiest: a flow that has one path loses that one.
         busiest = sorted(links, key=lambda link: carried[link], reverse=True)
-        self.links = busiest if self.every else busiest[:1]
-        for link in self.links:
-            self.lab.cut(link)
+        if not carried[busiest[0]]:
+            raise click.ClickException("nothing crosses the paths: there is nothing to cut")
+        # The moment is taken before: a cut takes some ms, and none of them should be lost to it.
         self.moments_ns.append(time.perf_counter_ns())
+        for link in busiest if self.every else busiest[:1]:
+            with labs.told():
+                self.lab.cut(link)
+            self.links.append(link)
         if self.heal_s is not None:
             self._until(self.heal_s)
-            self.heal()
             self.moments_ns.append(time.perf_counter_ns())
+            self.heal()
 
     def heal(self) -> None:
-        for link in self.links:
-            self.lab.heal(link)
-        self.links = []
+        while self.links:
+            with labs.told():
+                self.lab.heal(self.links.pop())
 
     def _until(self, seconds: float) -> None:
         left_s = seconds - (time.perf_counter_ns() - self.window_ns) / 1e9
@@ -102,6 +106,8 @@ def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
     rates = [round(count * load.size_bytes * 1e9 / interval_ns) for count in counts]
     cut_ns, heal_ns = (moment_ns - hand.window_ns for moment_ns in hand.moments_ns)
     usual = timeline.usual(rates, interval_ns, cut_ns)
+    if not usual:
+        raise click.ClickException("nothing arrived before the cut: give a longer -D")
     during = rates[cut_ns // interval_ns + 1 : heal_ns // interval_ns]
     found |= {
         "timeline_bytes_per_s": rates,
@@ -113,10 +119,9 @@ def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
         "back_ns": timeline.recovered_ns(rates, interval_ns, heal_ns, BACK * usual),
     }
     if not hand.every:
-        left = usual * (paths - 1) / paths
-        moved_ns = timeline.recovered_ns(rates, interval_ns, cut_ns, BACK * left)
-        # What came back only with the path did not move.
-        found["moved_ns"] = moved_ns if moved_ns and cut_ns + moved_ns < heal_ns else None
+        # A flow slower than what is left has nothing to lose; a faster one keeps what is left.
+        left = min(usual, labs.capacity_bytes_per_s(hand.lab) * (paths - 1) / paths)
+        found["moved_ns"] = timeline.dipped_ns(rates, interval_ns, cut_ns, heal_ns, BACK * left)
     return found
 
 
@@ -134,12 +139,12 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     row: Config = {"cut": cut, "size_bytes": load.size_bytes}
     try:
         flow = Flow(0, 1, kind, peer.streams)
-        found = traffic.run([flow], placed(2, given.places), load, hand.act)
+        found = traffic.run([flow], labs.across(lab), load, hand.act)
     except click.ClickException as error:
-        if cut != FOR_GOOD or not hand.moments_ns:
+        if cut != FOR_GOOD or not hand.moments_ns or "PeerSilentError" not in error.message:
             raise
         error_ns = time.perf_counter_ns() - hand.moments_ns[0]
-        return row | {"error": error.message, "error_ns": error_ns, "wrong": 0}
+        return row | {"error": error.message, "error_ns": error_ns, "wrong": None}
     finally:
         hand.heal()
     if cut == FOR_GOOD:
@@ -164,10 +169,13 @@ def command(
 ) -> None:
     """One flow while one path is cut and healed, all are for a second, all are for good.
 
-    In a lab (root). `moved`: until what was left of the paths carried 0.9 of what they can; `back`:
-    from healing until 0.9 of the rate before. The last cut is weft's alone, whose connection has to
-    end with an error within WEFT_PEER_SILENCE_NS, 2 s here.
+    In a lab (root). `moved`: until the dip was over, at 0.9 of the rate before or of what is left
+    of the paths, whichever is less; `back`: from healing until 0.9 of the rate before. The last
+    cut is weft's alone, whose connection has to end with an error within WEFT_PEER_SILENCE_NS,
+    2 s here.
     """
+    if duration_s < SHORTEST_S and ALL in (cuts or CUTS):
+        raise click.UsageError(f"-D {duration_s:g}: {ALL!r} needs {SHORTEST_S:g} s at least")
     given = common(options, labs.equal_paths(path_rate))
     names = chosen(given, USUAL, list(SOCKETS))
     load = Load(size, duration_s, warmup_s, int(duration_s / INTERVAL_S), IN_FLIGHT, 1)

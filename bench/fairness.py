@@ -15,8 +15,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load, jain
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow, jain
 
 RIVALS = ("tcp-cubic", "tcp-bbr")
 STUDY = Study(
@@ -63,7 +63,7 @@ def command(size: int, duration_s: float, warmup_s: float, flows: int, **options
     def measure(name: str) -> Iterator[Config]:
         kinds = known[name]
         sent = [Flow(0, 1, peer_of(one).kind) for one in kinds]
-        found = traffic.run(sent, places, Load(size, duration_s, warmup_s))
+        found = traffic.run(sent, places, load_of(given, size, duration_s, warmup_s))
         rates = found["flow_rates_bytes_per_s"]
         weft = [rate for rate, kind in zip(rates, kinds, strict=True) if kind == "weft"]
         rival = [rate for rate, kind in zip(rates, kinds, strict=True) if kind != "weft"]

@@ -15,7 +15,7 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
+from bench.study import Study, chosen, conduct, load_of
 from bench.traffic import Flow, Load, jain
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
@@ -36,6 +36,17 @@ STUDY = Study(
 )
 
 
+def without_victim(counts: list[list[int]], load: Load) -> Config:
+    """What perftest's columns say, of the incast's flows alone; counts by flow and interval."""
+    most = max(map(sum, zip(*counts, strict=True)))
+    whole = sum(map(sum, counts))
+    return {
+        "iterations": whole,
+        "messages_per_s": whole / load.duration_s,
+        "peak_bytes_per_s": most * load.size_bytes * load.intervals / load.duration_s,
+    }
+
+
 @click.command("incast")
 @flow_options("256K")
 @click.option(
@@ -54,7 +65,7 @@ def command(
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(senders + 1 + victim, given.places)
-    load = Load(size, duration_s, warmup_s)
+    load = load_of(given, size, duration_s, warmup_s)
 
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)
@@ -67,6 +78,7 @@ def command(
         rates = found["flow_rates_bytes_per_s"]
         incast = rates[:senders]
         found |= {"senders": senders, "rate_bytes_per_s": sum(incast), "jain": jain(incast)}
+        found |= without_victim(found["timeline_messages"][:senders], load)
         found |= {"slowest_bytes_per_s": min(incast)}
         held = rates[senders] if victim else None
         found |= {"victim_rate_bytes_per_s": held, "victim_alone_bytes_per_s": alone}

@@ -11,12 +11,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.placement import EnterNamespace, Placement
+from bench.placement import EnterNamespace, Placement, with_cores
 
 if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
@@ -62,14 +63,40 @@ def build(model: LabModel) -> Lab:
     """A lab of this model until the command that is running ends, however it ends."""
     from transport.lab import Lab
 
-    if threading.current_thread() is threading.main_thread():
-        # Ended by whoever started it, it has a lab to take away too: as with Ctrl-C.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    lab = Lab(model, name=f"{model.name[:NAME_LETTERS]}-{os.getpid()}")
+    end_as_with_ctrl_c()
     with told():
+        lab = Lab(model, name=name_of(model))
+        # Asked for first: an interrupt may come between the two.
+        click.get_current_context().call_on_close(partial(remove, lab))
         lab.up()
-    click.get_current_context().call_on_close(lab.down)
     return lab
+
+
+def name_of(model: LabModel) -> str:
+    """A name that no other run has."""
+    return f"{model.name[:NAME_LETTERS]}-{os.getpid()}"
+
+
+def end_as_with_ctrl_c() -> None:
+    """Ended by whoever started it, or with its terminal, a run has a lab to take away too."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+
+
+def remove(lab: Lab) -> None:
+    """Takes a lab away, unless somebody else has."""
+    from transport.lab import state
+
+    if lab.name in state.names():
+        with told():
+            lab.down()
+
+
+def change(lab: Lab, link: str, **fields: Any) -> None:
+    """Lab.set(); what cannot be is one line."""
+    with told():
+        lab.set(link, **fields)
 
 
 def places(lab: Lab) -> tuple[Placement, ...]:
@@ -88,19 +115,24 @@ def places(lab: Lab) -> tuple[Placement, ...]:
     )
 
 
+def across(lab: Lab) -> list[Placement]:
+    """Two hosts with all paths between them: the first of leaf 0 and the first of leaf 1."""
+    every = places(lab)
+    return with_cores([every[0], every[lab.model.hosts_per_leaf]])
+
+
 def uplinks(lab: Lab) -> list[str]:
     """The links between leaf 0 and the spines: every path of host0 has one."""
     return [link for link in lab.model.link_names() if link.startswith("leaf0-")]
 
 
 def capacity_bytes_per_s(lab: Lab) -> int:
-    """What host0 can send to a host of another leaf: its link, or all of its leaf's uplinks now."""
+    """What across() can carry now: a host's link, or the sum of the paths, headers included."""
     now = lab.current()
-    paths = [
-        min(
-            now.link(link).rate_bytes_per_s,
-            now.link(link.replace("leaf0", "leaf1")).rate_bytes_per_s,
-        )
-        for link in uplinks(lab)
-    ]
-    return min(sum(paths), now.link("host0-leaf0").rate_bytes_per_s)
+
+    def rate(link: str) -> int:
+        return now.link(link).rate_bytes_per_s
+
+    paths = [min(rate(link), rate(link.replace("leaf0", "leaf1"))) for link in uplinks(lab)]
+    far = f"host{lab.model.hosts_per_leaf}-leaf1"
+    return min(sum(paths), rate("host0-leaf0"), rate(far))

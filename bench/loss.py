@@ -1,6 +1,7 @@
 """Decides what of a flow's goodput is left when datagrams are lost at random.
 
-Every uplink of the sender's leaf loses, both ways: data once, acknowledgments too. Never compares
+Every uplink of the sender's leaf loses, both ways: data once, acknowledgments too; what else a lab
+file would lose is left out. Never compares
 contenders on unequal losses: each is held against its own lossless run in the same round.
 """
 
@@ -15,13 +16,12 @@ from bench import labs, traffic
 from bench.common import Config
 from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
-from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 
 USUAL = ("weft", "weft/loss_policy=go_back_n", "tcp-cubic", "tcp-bbr", "mptcp")
 EXPONENTS = (-14, -12, -10, -8)
-IN_FLIGHT = 16
+CLEAN: dict[str, Any] = {"loss_every": 0, "burst_enter": 0.0, "corruption": 0.0}
 STUDY = Study(
     "loss",
     keys=("contender", "loss_rate", "size_bytes"),
@@ -63,19 +63,23 @@ def command(
     lab = given.lab
     assert lab is not None  # common() has built it
     names = chosen(given, USUAL, list(SOCKETS))
-    hosts = placed(2, given.places)
-    load = Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT)
+    hosts = labs.across(lab)
+    load = load_of(given, size, duration_s, warmup_s)
 
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)
         lossless = 0.0
         for exponent in (None, *sorted(exponents)):
             share = 0.0 if exponent is None else 2.0**exponent
-            for link in labs.uplinks(lab):
-                lab.set(link, loss=share)
+            for link in lab.model.link_names():
+                here = share if link in labs.uplinks(lab) else 0.0
+                labs.change(lab, link, **CLEAN, loss=here)
             found = traffic.run([Flow(0, 1, peer.kind, peer.streams)], hosts, load)
-            lossless = lossless or found["rate_bytes_per_s"]
-            kept = found["rate_bytes_per_s"] / lossless if lossless else None
+            if exponent is None:
+                lossless = found["rate_bytes_per_s"]
+                if not lossless:
+                    raise click.ClickException(f"{name}: nothing arrived without loss; longer -D")
+            kept = found["rate_bytes_per_s"] / lossless
             yield found | {"loss_rate": share, "kept_share": kept}
 
     conduct(STUDY, given, names, measure, {"duration_s": duration_s, "warmup_s": warmup_s})

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench import labs
+
 if TYPE_CHECKING:
     from transport.lab import Lab
 
@@ -65,16 +67,14 @@ def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
     if file is None:
         yield Hosts()
         return
-    from transport.lab import Lab, LabError, load
+    from transport.lab import Lab
 
-    try:
-        model = load(file)
-        if model.hosts < ranks:
-            raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
-        with Lab(model, name=f"{model.name}-nccl") as lab:
-            yield LabHosts(lab)
-    except LabError as error:
-        raise click.ClickException(str(error)) from None
+    model = labs.read(file)
+    if model.hosts < ranks:
+        raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
+    labs.end_as_with_ctrl_c()
+    with labs.told(), Lab(model, name=labs.name_of(model)) as lab:
+        yield LabHosts(lab)
 
 
 def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:

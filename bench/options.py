@@ -283,8 +283,8 @@ def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
         raise click.UsageError("--place names places and a lab makes them: leave --place out")
     places = tuple(read_places(path)) if path is not None else ()
     model = labs.read(lab_file) if lab_file is not None else lab
-    if lab is not None and model is not None and model.leaves < 2:
-        raise click.UsageError("--lab: all hosts are behind one leaf, and this bench needs paths")
+    if lab is not None and model is not None and (model.leaves < 2 or model.spines < 2):
+        raise click.UsageError("--lab: this bench needs two leaves with hosts, and two spines")
     built = labs.build(model) if model is not None else None
     if built is not None:
         places = labs.places(built)
@@ -295,6 +295,8 @@ def show(key: str, value: Any, units: str = "GB/s") -> str:
     """A value of a row for people; its unit is the end of its key."""
     if value is None:
         return ""
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
         return " ".join(show(key, one, units) for one in value)
     if key.endswith("messages_per_s"):
@@ -316,8 +318,14 @@ def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
 
 
 def heading(key: str, title: str, units: str) -> str:
-    """With the unit of rates, which an option chooses."""
-    return f"{title}[{units}]" if key.endswith("bytes_per_s") else title
+    """With the unit that show() writes, where the title has none."""
+    if "[" in title:
+        return title
+    if key.endswith("messages_per_s"):
+        return f"{title}[Mpps]"
+    if key.endswith("bytes_per_s"):
+        return f"{title}[{units}]"
+    return f"{title.removesuffix('_ns')}[usec]" if key.endswith("_ns") else title
 
 
 __all__ = [

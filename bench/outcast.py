@@ -15,8 +15,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 STUDY = Study(
@@ -52,7 +52,7 @@ def command(size: int, duration_s: float, warmup_s: float, receivers: int, **opt
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)
         flows = [Flow(0, one + 1, peer.kind, peer.streams) for one in range(receivers)]
-        found = traffic.run(flows, places, Load(size, duration_s, warmup_s))
+        found = traffic.run(flows, places, load_of(given, size, duration_s, warmup_s))
         slowest = min(found["flow_rates_bytes_per_s"])
         yield found | {"receivers": receivers, "slowest_bytes_per_s": slowest}
 

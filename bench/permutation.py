@@ -16,8 +16,8 @@ from bench.common import Config
 from bench.options import PERFTEST, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.placement import placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
+from bench.study import Study, chosen, conduct, load_of
+from bench.traffic import Flow
 from transport.cli.options import SEED
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
@@ -68,7 +68,7 @@ def command(
     def measure(name: str) -> Iterator[Config]:
         peer = peer_of(name)
         flows = [Flow(one, targets[one], peer.kind, peer.streams) for one in range(hosts)]
-        found = traffic.run(flows, places, Load(size, duration_s, warmup_s))
+        found = traffic.run(flows, places, load_of(given, size, duration_s, warmup_s))
         yield found | {"hosts": hosts, "slowest_bytes_per_s": min(found["flow_rates_bytes_per_s"])}
 
     settings = {"duration_s": duration_s, "warmup_s": warmup_s, "targets": targets}

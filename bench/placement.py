@@ -79,7 +79,7 @@ def placed(count: int, supplied: Sequence[Placement]) -> list[Placement]:
     if not supplied:
         return loopback(count)
     if len(supplied) < count:
-        raise click.UsageError(f"there are {len(supplied)} places, this experiment needs {count}")
+        raise click.UsageError(f"{len(supplied)} places or hosts, this experiment needs {count}")
     return with_cores(list(supplied[:count]))
 
 

@@ -30,7 +30,9 @@ def completed(found: Config) -> Config:
 
 
 def columns(found: Config) -> Columns:
-    """Keys, measures, and what every table ends with."""
+    """As when it was recorded; of older results keys, measures, and what every table ends with."""
+    if "columns" in found:
+        return [(str(key), str(title)) for key, title in found["columns"]]
     names = [*found["keys"], *found["measures"]]
     return [*((name, name.removesuffix("_bytes_per_s")) for name in names), *CHECKED]
 

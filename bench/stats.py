@@ -62,7 +62,10 @@ def _middle(column: str, values: list[Any]) -> Any:
 def summarised(
     rows: Sequence[Config], keys: Sequence[str], measures: Mapping[str, str]
 ) -> list[Config]:
-    """One row a group: medians, and for each measure `_min` and `_max`; the first has a `worst`."""
+    """One row a group: medians, and for each measure `_min` and `_max`; the first has a `worst`.
+
+    A run without the measure, beside others that have it, counts as one that never got there.
+    """
     made = []
     first = next(iter(measures))
     for key, mine in grouped(rows, keys).items():
@@ -78,5 +81,10 @@ def summarised(
             row[f"{column}_min"], row[f"{column}_max"] = found.least, found.largest
             if column == first:
                 row["worst"], row["spread"] = found.worst(better), found.spread
+            if len(values) < len(mine):
+                # A run that never got there is worse than any that did.
+                row[f"{column}_never"] = len(mine) - len(values)
+                if column == first:
+                    row["worst"] = "never"
         made.append(row | {"runs": len(mine)})
     return made

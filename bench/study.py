@@ -23,11 +23,14 @@ from bench.common import (
 from bench.options import CHECKED, Columns, Common
 from bench.report import write
 from bench.stats import summarised
+from bench.traffic import Load
 from transport import knobs
 from transport.lab.model import as_dict
 
 CPU_BOUND_SHARE = 0.5
 BUSY_SHARE = 0.1
+IN_FLIGHT_LAB = 16
+FEW = 50  # messages: fewer are counted too coarsely
 
 Measure = Callable[[str], Iterable[Config]]
 
@@ -58,7 +61,15 @@ def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[s
             raise click.UsageError(f"no contender {name!r}; there is {', '.join(known)}")
     for name in variants:
         check_variant(name)
-    return [*(n for n in known if n in common.only), *variants] if common.only else list(usual)
+    named = [*(name for name in known if name in common.only), *dict.fromkeys(variants)]
+    return named if common.only else list(usual)
+
+
+def load_of(common: Common, size: int, duration_s: float, warmup_s: float) -> Load:
+    """How flows send: on a lab's slow paths fewer messages under way, each counted by itself."""
+    if common.lab is None:
+        return Load(size, duration_s, warmup_s)
+    return Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT_LAB, batch_max=1)
 
 
 def check_variant(name: str) -> None:
@@ -112,7 +123,8 @@ def conduct(
             except click.ClickException as error:
                 failed.append({"contender": name, "round": round_, "failed": error.message})
     if common.lab is not None:
-        settings |= {"lab": as_dict(common.lab.model)}
+        # Its name has the number of the process: not a setting.
+        settings |= {"lab": {**as_dict(common.lab.model), "name": ""}}
         rows = [_of_lab(row) for row in rows]
     found = _found(study, rows, missing, settings) | {"failed": failed}
     if cut.short:
@@ -132,8 +144,8 @@ def conduct(
 
 def _of_lab(row: Config) -> Config:
     """In a lab the kernel's routers work beside the processes: all that the machine did counts."""
-    shares = [row.get("cpu_share"), row.get("machine_share")]
-    return row | {"cpu_share": max(share or 0.0 for share in shares), "others_share": None}
+    shares = [row[key] for key in ("cpu_share", "machine_share") if row.get(key) is not None]
+    return row | {"cpu_share": max(shares, default=None), "others_share": None}
 
 
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
@@ -143,6 +155,10 @@ def _found(study: Study, rows: list[Config], missing: list[Config], settings: Co
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
         # What others take is not ours to measure: such a row is for another, quieter day.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
+        marks += ["few messages"] if 0 <= row.get("iterations", FEW) < FEW else []
+        for column in study.measures:
+            if never := row.get(f"{column}_never"):
+                marks.append(f"{column}: never in {never} of {row['runs']}")
         row["note"] = ", ".join(marks)
     return document(
         study.name,
@@ -150,6 +166,7 @@ def _found(study: Study, rows: list[Config], missing: list[Config], settings: Co
         keys=list(study.keys),
         measures=dict(study.measures),
         x=study.x,
+        columns=[list(column) for column in study.table],
         settings=settings,
         peers=peers.versions(sorted({row["contender"] for row in rows})),
         missing=missing,

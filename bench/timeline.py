@@ -21,19 +21,37 @@ def usual(rates: Sequence[float], interval_ns: int, until_ns: int) -> float:
     return float(np.mean(before))
 
 
+def _held(rates: Sequence[float], index: int) -> float:
+    return float(np.mean(rates[index : index + STEADY]))
+
+
 def recovered_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, least: float
 ) -> int | None:
-    """From a moment of the window to the end of the first interval of those that hold `least`.
+    """From a moment of the window until a rate was held, to the end of the first of its intervals.
 
-    None: never. An interval counts from its beginning, so the answer is at most one too long.
+    None: never.
     """
-    first = since_ns // interval_ns
-    for index in range(first, len(rates) - STEADY + 1):
-        held = rates[index : index + STEADY]
-        if float(np.mean(held)) >= least and held[0] > 0:
+    for index in range(since_ns // interval_ns, len(rates) - STEADY + 1):
+        if _held(rates, index) >= least and rates[index] > 0:
             return max((index + 1) * interval_ns - since_ns, 0)
     return None
+
+
+def dipped_ns(
+    rates: Sequence[float], interval_ns: int, since_ns: int, until_ns: int, least: float
+) -> int | None:
+    """From a moment until the dip after it was over; 0: there was none; None: it never was.
+
+    The rate may fall only some time after the moment: what waits in a queue behind a cut arrives.
+    """
+    first, end = since_ns // interval_ns, until_ns // interval_ns
+    for index in range(first, max(end - STEADY + 1, first)):
+        if _held(rates, index) < least:
+            over_ns = recovered_ns(rates, interval_ns, index * interval_ns, least)
+            whole_ns = index * interval_ns + (over_ns or 0)
+            return whole_ns - since_ns if over_ns is not None and whole_ns <= until_ns else None
+    return 0
 
 
 def silence_ns(rates: Sequence[float], interval_ns: int) -> int:

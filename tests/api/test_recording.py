@@ -67,7 +67,7 @@ def test_recording__holds_every_family_in_order(recorded: list[Recording]) -> No
     assert len(starts) == 1
     assert sender.of("window")[0] is starts[0]
     picks = [step for step in sender.of("path") if step.hook == 1]
-    assert all(step.heads.size == 8 for step in picks)
+    assert all(step.heads.size == 32 for step in picks)
 
 
 @pytest.mark.parametrize("family", ["window", "path", "loss", "credit"])

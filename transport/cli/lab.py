@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -100,6 +101,8 @@ def up(file: Path | None, name: str | None) -> None:
     from transport.lab import Lab, LabModel, load
     from transport.lab.model import rate_text
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # what is half built goes, as with Ctrl-C
     model = load(file) if file is not None else LabModel()
     lab = Lab(model, name=name)
     console = Console(stderr=True)
@@ -122,14 +125,24 @@ def up(file: Path | None, name: str | None) -> None:
 @telling
 def down(name: str | None, every: bool) -> None:
     """Remove a lab, a half-built one too, and end what still runs in it."""
-    from transport.lab import Lab, features, state
+    from transport.lab import Lab, LabError, features, state
 
     features.require_rights()
     if every and name is not None:
         raise click.UsageError("--all and --name together: give one")
+    failed = 0
     for one in names() if every else [chosen(name)]:
-        ended = Lab(state.load(one).model, name=one).down()
+        try:
+            ended = Lab(state.load(one).model, name=one).down()
+        except LabError as error:
+            if not every:
+                raise
+            failed += 1  # the others go nevertheless
+            click.echo(f"{one}: {error}", err=True)
+            continue
         click.echo(f"{one}: down" + (f", {ended} processes ended" if ended else ""))
+    if failed:
+        raise click.ClickException(f"{failed} labs are still there")
 
 
 @command.command(

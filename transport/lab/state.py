@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict, nearest
 
@@ -95,6 +96,21 @@ def load(name: str) -> State:
         known = names()
         there = nearest(name, known) if known else "; none is up: weft lab up makes one"
         raise LabModelError(f"there is no lab named {name}{there}") from None
+    except ValueError as error:
+        raise damaged(path, error) from None
+    try:
+        return _state(path, content)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: Exception) -> LabError:
+    return LabError(
+        f"{path} is damaged ({error!r}): remove it, and the namespaces weft-{path.stem}-*"
+    )
+
+
+def _state(path: Path, content: Any) -> State:
     if content["version"] != VERSION:
         raise LabError(f"{path} is of another version of weft: end that lab with that version")
     return State(
