@@ -74,7 +74,7 @@ def test_loss__counts_what_the_paths_lost(lab_rights: None) -> None:
     assert [row["loss_rate"] for row in (lossless, lossy)] == [0, 2**-4]
     assert lossless["kept_share"] == 1
     # One datagram in sixteen: what was lost was sent again, and it shows in the goodput.
-    assert lossy["lost_segments"] > 2 * lossless["lost_segments"]
+    assert lossy["retransmitted_segments"] >= 20
     assert lossy["kept_share"] < 1
 
 
