@@ -6,7 +6,6 @@ One TCP flow takes one path, and several may take the same. Never changes a rate
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -79,8 +78,8 @@ def command(
                 labs.change(lab, link, rate_bytes_per_s=lab.degraded_rate(link, share))
             capacity = labs.capacity_bytes_per_s(lab)
             for count in flows:
-                load = Load(size, duration_s, warmup_s)
-                load = replace(load, in_flight_max=max(IN_FLIGHT // count, 4), batch_max=BATCH)
+                in_flight = max(IN_FLIGHT // count, BATCH)
+                load = Load(size, duration_s, warmup_s, in_flight_max=in_flight, batch_max=BATCH)
                 sent = [Flow(0, 1, peer.kind, peer.streams)] * count
                 found = traffic.run(sent, hosts, load)
                 found["capacity_share"] = found["rate_bytes_per_s"] / capacity

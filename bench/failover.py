@@ -18,6 +18,7 @@ from bench.options import PATH_RATE, Common, common, flow_options, study_options
 from bench.peers import SOCKETS, peer_of
 from bench.study import Study, chosen, conduct
 from bench.traffic import Flow, Load, Times
+from transport.cli.lab import told
 
 if TYPE_CHECKING:
     from transport.lab import Counters, Lab
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
 IN_FLIGHT = 16  # few and small: what arrives is counted message by message
-BACK = 0.9  # of the rate that the paths which are left can give
+BACK = 0.9  # of the rate that counts as recovered
 SILENCE_NS = 2_000_000_000
 LOOK_S = 0.2  # before a cut: which link carries most
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
@@ -76,7 +77,7 @@ class Hand:
         # The moment is taken before: a cut takes some ms, and none of them should be lost to it.
         self.moments_ns.append(time.perf_counter_ns())
         for link in busiest if self.every else busiest[:1]:
-            with labs.told():
+            with told():
                 self.lab.cut(link)
             self.links.append(link)
         if self.heal_s is not None:
@@ -86,7 +87,7 @@ class Hand:
 
     def heal(self) -> None:
         while self.links:
-            with labs.told():
+            with told():
                 self.lab.heal(self.links.pop())
 
     def _until(self, seconds: float) -> None:

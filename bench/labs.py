@@ -1,15 +1,13 @@
 """Decides which lab a bench runs in, and that it is gone when the bench is.
 
-Never changes a link: the bench that wants it changed does.
+Never decides how a link is: the bench that wants it changed does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,25 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.placement import EnterNamespace, Placement, with_cores
+from transport.cli.lab import told
 
 if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
 
 NAME_LETTERS = 20
 QUEUE_BYTES_MIN = 512 << 10  # some bursts of 64 KB: a queue of less is full of chance
-
-
-@contextlib.contextmanager
-def told() -> Iterator[None]:
-    """What is wrong with a lab, as one line: 2 where it was asked for wrongly, else 1."""
-    from transport.lab import LabError, LabModelError
-
-    try:
-        yield
-    except LabModelError as error:
-        raise click.UsageError(str(error)) from None
-    except LabError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def read(path: Path) -> LabModel:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench import labs
+from transport.cli.lab import told
 
 if TYPE_CHECKING:
     from transport.lab import Lab
@@ -73,8 +74,14 @@ def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
     if model.hosts < ranks:
         raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
     labs.end_as_with_ctrl_c()
-    with labs.told(), Lab(model, name=labs.name_of(model)) as lab:
+    with told():
+        lab = Lab(model, name=labs.name_of(model))
+    try:
+        with told():
+            lab.up()
         yield LabHosts(lab)
+    finally:
+        labs.remove(lab)
 
 
 def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:

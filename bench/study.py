@@ -155,7 +155,8 @@ def _found(study: Study, rows: list[Config], missing: list[Config], settings: Co
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
         # What others take is not ours to measure: such a row is for another, quieter day.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
-        marks += ["few messages"] if 0 <= row.get("iterations", FEW) < FEW else []
+        # Of flows alone: how often a collective is repeated was asked for.
+        marks += ["few messages"] if row.get("counted_messages", FEW) < FEW else []
         for column in study.measures:
             if never := row.get(f"{column}_never"):
                 marks.append(f"{column}: never in {never} of {row['runs']}")

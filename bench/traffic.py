@@ -416,6 +416,7 @@ def _result(
     found: Config = {
         "size_bytes": load.size_bytes,
         "iterations": int(counts.sum()),
+        "counted_messages": int(counts.sum()),
         "peak_bytes_per_s": float(peak),
         "rate_bytes_per_s": total,
         "messages_per_s": float(counts.sum()) / load.duration_s,

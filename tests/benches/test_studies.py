@@ -105,6 +105,21 @@ def test_collectives__every_size_as_nccl_tests_count(name: str) -> None:
         assert row["iterations"] == 3
 
 
+@pytest.mark.parametrize(
+    ("row", "marked"),
+    [
+        ({"counted_messages": study.FEW - 1}, True),
+        ({"counted_messages": study.FEW}, False),
+        ({"iterations": 20}, False),  # of a collective: so many were asked for
+    ],
+)
+def test_study__too_few_messages_are_marked(row: dict[str, Any], marked: bool) -> None:
+    shape = study.Study("x", ("contender",), {"rate_bytes_per_s": "higher"}, ())
+    rows = [{"contender": "weft", "round": 0, "rate_bytes_per_s": 1.0, "wrong": 0, **row}]
+    (found,) = study._found(shape, rows, [], {})["rows"]
+    assert ("few messages" in found["note"]) == marked
+
+
 def test_connections__memory_time_and_speed() -> None:
     found = tiny("connections")
     assert [row["connections"] for row in found["rows"]] == [1, 4, 16, 32] * 2
