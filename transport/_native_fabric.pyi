@@ -1,0 +1,100 @@
+"""What the extension holds of the fabric, for type checkers: a part of _native.pyi.
+
+Decides nothing: the sentences are in the binary's docstrings.
+"""
+
+from typing import Any, final
+
+import numpy as np
+
+# native/bind/fabric.cc
+
+# Structured: the fields of PortPlan, PortChange, TransferPlan and DependencyPlan in
+# native/sim/fabric_plan.h, in their order.
+PORT_PLAN: np.dtype[Any]
+PORT_CHANGE: np.dtype[Any]
+TRANSFER_PLAN: np.dtype[Any]
+DEPENDENCY_PLAN: np.dtype[Any]
+
+@final
+class FabricPlan:
+    def __init__(self) -> None: ...
+    seed: int
+    threads: int
+    check: bool
+    limit_ns: int
+    even_paths: bool
+    trim: bool
+    priority: bool
+    header_queue_bytes_max: int
+    pause_bytes: int
+    resume_bytes: int
+    host_delay_ns: int
+    host_jitter_ns: int
+    paths: int
+    segment_bytes: int
+    wire_overhead_bytes: int
+    burst_bytes_max: int
+    ahead: int
+    receives_ready: bool
+    rtt_ns: int
+    ack_bytes: int
+    ack_delay_ns: int
+    window_bytes_max: int
+    rto_ns_min: int
+    rto_ns_max: int
+    peer_silence_ns: int
+    link_bytes_per_s: int
+    sample_ns: int
+    sample_ports: list[int]
+    sample_streams: list[int]
+    def set_network(
+        self,
+        *,
+        hosts: int,
+        switches: int,
+        ports: np.ndarray[Any, Any],
+        group_of: np.ndarray[Any, Any],
+        route: np.ndarray[Any, Any],
+        set_begin: np.ndarray[Any, Any],
+        set_ports: np.ndarray[Any, Any],
+    ) -> None: ...
+    def set_changes(self, changes: np.ndarray[Any, Any]) -> None: ...
+    def set_work(
+        self, transfers: np.ndarray[Any, Any], dependencies: np.ndarray[Any, Any]
+    ) -> None: ...
+    def choose_text(self, family: str, text: str, directories: list[str] = ...) -> str: ...
+    def choose(
+        self, family: str, name: str, directories: list[str] = ..., params: bytes = ...
+    ) -> None: ...
+    def complaint(self) -> str: ...
+    def estimated_bytes(self) -> int: ...
+
+@final
+class FabricTotals:
+    ended_ns: int
+    packet_hops: int
+    data_packets: int
+    segments: int
+    windows: int
+    transfers_done: int
+    violations: int
+    policies_failed: int
+    storage_bytes: int
+    fingerprint: int
+    finished: bool
+
+@final
+class Fabric:
+    def __init__(self, plan: FabricPlan) -> None: ...
+    def run(self, hops: int) -> bool: ...
+    @property
+    def totals(self) -> FabricTotals: ...
+    @property
+    def violation(self) -> str: ...
+    @property
+    def policy_failure(self) -> str: ...
+    def transfers(self) -> np.ndarray[Any, Any]: ...
+    def streams(self) -> np.ndarray[Any, Any]: ...
+    def ports(self) -> np.ndarray[Any, Any]: ...
+    def samples(self) -> dict[str, np.ndarray[Any, Any]]: ...
