@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transport.sim.network import Array
-from transport.sim.work import DEPENDENCIES_MAX, NO_WAITS, Job, WorkProblem, transfers, waits
+from transport.sim.work import DEPENDENCIES_MAX, NO_WAITS, BadWorkError, Job, transfers, waits
 
 Keys = Mapping[str, Any]
 
@@ -58,9 +58,7 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
         first += len(one.transfers)
         many.append(one.transfers)
         waiting.append(one.dependencies)
-    return Job(
-        *(np.concatenate(many), np.concatenate(waiting)), size, factor, keys["repeats"]
-    )
+    return Job(*(np.concatenate(many), np.concatenate(waiting)), size, factor, keys["repeats"])
 
 
 def all_reduce_ring(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -154,9 +152,9 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     experts = keys["experts"] or ranks
     if experts % ranks:
         text = f"{experts}: give a multiple of the {ranks} ranks"
-        raise WorkProblem("experts", text)
+        raise BadWorkError("experts", text)
     if keys["top_k"] > experts:
-        raise WorkProblem("top_k", f"{keys['top_k']}: there are {experts} experts")
+        raise BadWorkError("top_k", f"{keys['top_k']}: there are {experts} experts")
     back_bytes = keys["combine_token_bytes"] or 2 * keys["token_bytes"]
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
@@ -194,7 +192,7 @@ def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int)
     total = int(counts.sum())
     if total > DEPENDENCIES_MAX:
         text = f"{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts, or each"
-        raise WorkProblem("wait", text)
+        raise BadWorkError("wait", text)
     shift = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = order[np.repeat(start[begins], counts) + shift]
     return waits(before[chosen], np.repeat(after, counts), delay_ns)

@@ -12,7 +12,7 @@ class ScenarioError(InvalidArgumentError):
     """What is wrong with a scenario, in one line that says what to do."""
 
 
-class KeyProblem(Exception):
+class BadKeyError(Exception):
     """What is wrong with one key; who knows the file makes a ScenarioError of it.
 
     `path`: as in the file, from the outermost table inwards: ("workload", 0, "pattern").

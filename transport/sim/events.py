@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.sim.errors import KeyProblem
+from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, Network
 from transport.sim.work import generator
 
@@ -25,14 +25,14 @@ CHANGES_MAX = 1 << 20
 
 
 def ports_of(network: Network, given: str | Sequence[Any], path: tuple[str | int, ...]) -> Array:
-    """The ports that one name or several mean; KeyProblem for one that means none."""
+    """The ports that one name or several mean; BadKeyError for one that means none."""
     names = [given] if isinstance(given, str) else list(given)
     found = []
     for name in names:
         ports = network.find_ports(str(name))
         if ports.size == 0:
             there = ", ".join(network.link_examples()[:4])
-            raise KeyProblem(path, f"{name!r}: no such link; there are {there}, ...")
+            raise BadKeyError(path, f"{name!r}: no such link; there are {there}, ...")
         found.append(ports)
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
@@ -51,13 +51,13 @@ def changes(network: Network, events: Sequence[Mapping[str, Any]], seed: int) ->
     for number, event in enumerate(events):
         path: tuple[str | int, ...] = ("events", number)
         if event["link"] is None:
-            raise KeyProblem((*path, "link"), 'missing: name one, as link = "leaf0-spine0"')
+            raise BadKeyError((*path, "link"), 'missing: name one, as link = "leaf0-spine0"')
         ports = ports_of(network, event["link"], (*path, "link"))
         if event["pick"] is not None:
             ports = _picked(network, ports, event["pick"], generator(seed, 3, number))
         rows += _event(network, ports, event, path)
         if sum(len(one) for one in rows) > CHANGES_MAX:
-            raise KeyProblem(path, f"more than {CHANGES_MAX:,} changes: fewer links, or slower")
+            raise BadKeyError(path, f"more than {CHANGES_MAX:,} changes: fewer links, or slower")
     made = np.concatenate(rows) if rows else np.zeros(0, CHANGE)
     return made[np.argsort(made["at_ns"], kind="stable")]
 
@@ -67,20 +67,20 @@ def _event(
 ) -> list[Array]:
     at_ns, until_ns, flap_ns = event["at_ns"], event["until_ns"], event["flap_ns"]
     if until_ns is not None and until_ns <= at_ns:
-        raise KeyProblem((*path, "until_ns"), f"{until_ns}: not after at_ns = {at_ns}")
+        raise BadKeyError((*path, "until_ns"), f"{until_ns}: not after at_ns = {at_ns}")
     if flap_ns is not None:
         if until_ns is None:
-            raise KeyProblem((*path, "flap_ns"), "without until_ns it has no end: give one")
+            raise BadKeyError((*path, "flap_ns"), "without until_ns it has no end: give one")
         if any(event[one] is not None for one in ("up", "rate", "loss")):
-            raise KeyProblem((*path, "flap_ns"), "goes alone: take up, rate and loss out")
+            raise BadKeyError((*path, "flap_ns"), "goes alone: take up, rate and loss out")
         turns = -(-(until_ns - at_ns) // flap_ns)
         if turns * len(ports) > CHANGES_MAX:
-            raise KeyProblem((*path, "flap_ns"), f"flaps {turns:,} times: give a longer period")
+            raise BadKeyError((*path, "flap_ns"), f"flaps {turns:,} times: give a longer period")
         down = at_ns + flap_ns * np.arange(turns)
         up = np.minimum(down + flap_ns // 2, until_ns)
         return [_rows(ports, at, up=state) for when, state in ((down, 0), (up, 1)) for at in when]
     if all(event[one] is None for one in ("up", "rate", "loss")):
-        raise KeyProblem(path, "changes nothing: give up, rate, loss or flap_ns")
+        raise BadKeyError(path, "changes nothing: give up, rate, loss or flap_ns")
     made = [
         _rows(
             ports,

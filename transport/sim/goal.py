@@ -150,9 +150,7 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
             elif one.kind == "recv":
                 # Messages of one connection come in order: the last is enough.
                 kept = {
-                    k: v
-                    for k, v in wait[1].items()
-                    if v or sends[k] != sends[mine] or k > mine
+                    k: v for k, v in wait[1].items() if v or sends[k] != sends[mine] or k > mine
                 }
                 over[index] = (wait[0], {**kept, mine: 0})
             else:
@@ -162,8 +160,8 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
                     found[before, mine] = max(found.get((before, mine), 0), delay)
                     if len(found) > DEPENDENCIES_MAX:
                         raise GoalError(f"more than {DEPENDENCIES_MAX:,} dependencies")
-    for mine, (one, other, size, tag) in enumerate(_ends(schedule, numbers, len(sends))):
-        made[mine] = (one, other, size, made["start_ns"][mine], tag, 0)
+    for mine, (source, target, size, tag) in enumerate(_ends(schedule, numbers, len(sends))):
+        made[mine] = (source, target, size, made["start_ns"][mine], tag, 0)
     _, made["stream"] = np.unique(made["stream"], return_inverse=True)
     waiting = np.array([(b, a, delay) for (b, a), delay in found.items()], DEPENDENCY)
     return Job(made, waiting)
@@ -199,9 +197,7 @@ def _matched(
             numbers[rank, index] = len(sends)
             waiting[rank, one.peer, one.tag].append(len(sends))
             sends.append((rank, one.peer, one.tag))
-    sizes = {
-        mine: schedule.ranks[rank][index].size for (rank, index), mine in numbers.items()
-    }
+    sizes = {mine: schedule.ranks[rank][index].size for (rank, index), mine in numbers.items()}
     for rank, operations in enumerate(schedule.ranks):
         for index, one in enumerate(operations):
             if one.kind != "recv":
@@ -245,7 +241,8 @@ def _order(rank: int, operations: list[Operation]) -> list[int]:
 
 
 def _merged(waits: list[Wait]) -> Wait:
-    start, all_of = 0, {}
+    start = 0
+    all_of: dict[int, int] = {}
     for since, many in waits:
         start = max(start, since)
         for before, delay in many.items():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transport.lab.model import nearest
-from transport.sim.errors import KeyProblem
+from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 
 
@@ -86,50 +86,46 @@ def from_tables(nodes: Sequence[dict[str, Any]], links: Sequence[dict[str, Any]]
     named: dict[str, str] = {}
     for index, node in enumerate(nodes):
         if node["name"] is None:
-            raise KeyProblem(("nodes", index, "name"), 'missing: give one, as name = "a"')
+            raise BadKeyError(("nodes", index, "name"), 'missing: give one, as name = "a"')
         count = node["count"]
         for number in range(count):
             name = node["name"] if count == 1 else f"{node['name']}{number}"
             if re.fullmatch(r"[A-Za-z0-9_.:]+(-[A-Za-z0-9_.:]+)*", name) is None:
                 text = f"{name!r}: use letters, digits, _, . and -"
-                raise KeyProblem(("nodes", index, "name"), text)
+                raise BadKeyError(("nodes", index, "name"), text)
             if name in named:
-                raise KeyProblem(("nodes", index, "name"), f"{name}: there are two of that name")
+                raise BadKeyError(("nodes", index, "name"), f"{name}: there are two of that name")
             named[name] = node["kind"]
     if not named:
-        raise KeyProblem(("nodes",), 'topology "file" needs [[nodes]] and [[links]]: give some')
+        raise BadKeyError(("nodes",), 'topology "file" needs [[nodes]] and [[links]]: give some')
     # Hosts come first, each kind in the file's order.
     names = sorted(named, key=lambda name: named[name] != "host")
     numbers = {name: number for number, name in enumerate(names)}
     laid = [_link(index, link, numbers) for index, link in enumerate(links)]
     hosts = sum(kind == "host" for kind in named.values())
     if hosts < 2:
-        raise KeyProblem(("nodes",), f'{hosts} of kind "host": a network has at least 2')
+        raise BadKeyError(("nodes",), f'{hosts} of kind "host": a network has at least 2')
     try:
         return network(names, [named[name] for name in names], hosts, laid)
     except ValueError as error:
-        raise KeyProblem(("links",), str(error)) from None
+        raise BadKeyError(("links",), str(error)) from None
 
 
-def _link(
-    index: int, link: dict[str, Any], numbers: dict[str, int]
-) -> tuple[int, int, LinkKind]:
+def _link(index: int, link: dict[str, Any], numbers: dict[str, int]) -> tuple[int, int, LinkKind]:
     ends = []
     for end in ("from", "to"):
         name = link[end]
         if name not in numbers:
             said = "missing" if name is None else f"{name!r} is no node"
-            raise KeyProblem(
-                ("links", index, end), said + nearest(name or "", list(numbers))
-            )
+            raise BadKeyError(("links", index, end), said + nearest(name or "", list(numbers)))
         ends.append(numbers[name])
     if ends[0] == ends[1]:
-        raise KeyProblem(("links", index, "to"), f"{link['to']} is joined to itself")
+        raise BadKeyError(("links", index, "to"), f"{link['to']} is joined to itself")
     fields = ("delay_ns", "queue_bytes", "mark_from_bytes", "mark_full_bytes", "loss",
               "bit_error_rate")  # fmt: skip
     kind = LinkKind(bytes_per_s=link["rate"], **{name: link[name] for name in fields})
     try:
         kind.values()
     except ValueError as error:
-        raise KeyProblem(("links", index, "mark_from_bytes"), f"{error}: lower it") from None
+        raise BadKeyError(("links", index, "mark_from_bytes"), f"{error}: lower it") from None
     return ends[0], ends[1], kind

@@ -138,7 +138,7 @@ class Network:
 
     def _between(self, one: int, other: int) -> Array:
         first, end = self.first_port[one], self.first_port[one + 1]
-        return first + np.flatnonzero(self.ports["to"][first:end] == other)
+        return np.asarray(first + np.flatnonzero(self.ports["to"][first:end] == other))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

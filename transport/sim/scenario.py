@@ -22,7 +22,7 @@ import numpy as np
 from congestion.api import FAMILIES
 from transport.lab.model import nearest
 from transport.sim import collectives, events, goal, graph, schema, shapes, work
-from transport.sim.errors import KeyProblem, ScenarioError, dotted
+from transport.sim.errors import BadKeyError, ScenarioError, dotted
 from transport.sim.network import Array, Network
 from transport.sim.toml_lines import line_of, lines_of
 
@@ -47,7 +47,7 @@ class Scenario:
     def seed(self) -> int:
         return int(self.keys["seed"])
 
-    def problem(self, error: KeyProblem) -> ScenarioError:
+    def problem(self, error: BadKeyError) -> ScenarioError:
         """One line: file, line, key, what is wrong and what to do."""
         line = line_of(lines_of(self.text), error.path)
         where = f"{self.file}:{line}" if self.text else self.file
@@ -58,7 +58,7 @@ class Scenario:
         """Its hosts, switches and links."""
         try:
             return _network(self.keys, self.folder)
-        except KeyProblem as error:
+        except BadKeyError as error:
             raise self.problem(error) from None
 
     @cached_property
@@ -66,7 +66,7 @@ class Scenario:
         """Its transfers and what waits for what."""
         try:
             return _work(self.keys, self.network, self.folder)
-        except KeyProblem as error:
+        except BadKeyError as error:
             raise self.problem(error) from None
 
     @cached_property
@@ -74,7 +74,7 @@ class Scenario:
         """What happens to links, by time."""
         try:
             return events.changes(self.network, self.keys["events"], self.seed)
-        except KeyProblem as error:
+        except BadKeyError as error:
             raise self.problem(error) from None
 
     def sampled_ports(self) -> Array:
@@ -82,7 +82,7 @@ class Scenario:
         try:
             given = self.keys["samples"]["links"]
             return events.ports_of(self.network, given, ("samples", "links"))
-        except KeyProblem as error:
+        except BadKeyError as error:
             raise self.problem(error) from None
 
     def check(self) -> Scenario:
@@ -90,7 +90,7 @@ class Scenario:
         _ = self.network, self.work, self.changes, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
-        except KeyProblem as error:
+        except BadKeyError as error:
             raise self.problem(error) from None
         return self
 
@@ -103,11 +103,11 @@ class Scenario:
         for key, value in changes.items():
             try:
                 _put(tables, key.split("."), value, ())
-            except KeyProblem as error:
+            except BadKeyError as error:
                 raise ScenarioError(f"{self.file}: {key}: {error.text}") from None
         try:
             return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
-        except KeyProblem as error:
+        except BadKeyError as error:
             # The line in the file is not where this value came from.
             raise ScenarioError(f"{self.file}: {dotted(error.path)}: {error.text}") from None
 
@@ -131,13 +131,13 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
     if isinstance(tables, list):
         if name.isdigit():
             if int(name) >= len(tables):
-                raise KeyProblem(done, f"there are {len(tables)} of {'.'.join(done)}")
+                raise BadKeyError(done, f"there are {len(tables)} of {'.'.join(done)}")
             chosen = [tables[int(name)]]
         else:
             chosen, rest = tables, parts
         for one in chosen:
             if not rest:
-                raise KeyProblem(done, "name a key of it")
+                raise BadKeyError(done, "name a key of it")
             _put(one, rest, value, (*done, name))
         return
     if not rest:
@@ -145,12 +145,12 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
         return
     inner = tables.setdefault(name, [{}] if name == "workload" else {})
     if not isinstance(inner, dict | list):
-        raise KeyProblem((*done, name), "is no table: leave the last part out")
+        raise BadKeyError((*done, name), "is no table: leave the last part out")
     _put(inner, rest, value, (*done, name))
 
 
 def _keys(tables: Tables) -> Tables:
-    """Every table checked, with its defaults; KeyProblem says what is wrong."""
+    """Every table checked, with its defaults; BadKeyError says what is wrong."""
     keys = schema.checked(tables, schema.TOP, (), "a scenario")
     keys["network"] = schema.checked(keys["network"], schema.NETWORK, ("network",), "[network]")
     keys["network"]["given"] = sorted(tables.get("network", {}))
@@ -159,9 +159,9 @@ def _keys(tables: Tables) -> Tables:
     for family, text in keys["policies"].items():
         if family not in FAMILIES:
             text = f"no family of policies{nearest(family, list(FAMILIES))}"
-            raise KeyProblem(("policies", family), text)
+            raise BadKeyError(("policies", family), text)
         if not isinstance(text, str):
-            raise KeyProblem(("policies", family), f'{text!r}: expected text, as "swift"')
+            raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
     for name, columns in (("events", schema.EVENTS), ("nodes", schema.NODES),
                           ("links", schema.LINKS)):  # fmt: skip
         keys[name] = [
@@ -171,15 +171,15 @@ def _keys(tables: Tables) -> Tables:
     keys["workload"] = [_workload(one, number) for number, one in
                         enumerate(_array(keys, "workload"))]  # fmt: skip
     if not keys["workload"]:
-        raise KeyProblem(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
+        raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
     hosts, own = keys["hosts"], keys["network"]
     if hosts["rto_ns_min"] > hosts["rto_ns_max"]:
-        raise KeyProblem(("hosts", "rto_ns_min"), "is above rto_ns_max: lower it")
+        raise BadKeyError(("hosts", "rto_ns_min"), "is above rto_ns_max: lower it")
     if own["resume_bytes"] > own["pause_bytes"]:
-        raise KeyProblem(("network", "resume_bytes"), "is above pause_bytes: lower it")
+        raise BadKeyError(("network", "resume_bytes"), "is above pause_bytes: lower it")
     if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
         name = "nodes" if keys["nodes"] else "links"
-        raise KeyProblem((name, 0), f'[[{name}]] goes with topology = "file": set it')
+        raise BadKeyError((name, 0), f'[[{name}]] goes with topology = "file": set it')
     return keys
 
 
@@ -210,10 +210,15 @@ def _network(keys: Tables, folder: Path) -> Network:
 
 
 PLAIN = {
-    **{"permutation": work.permutation, "incast": work.incast, "outcast": work.outcast},
-    **{"all_to_all": collectives.all_to_all, "all_reduce_ring": collectives.all_reduce_ring},
-    **{"all_reduce_tree": collectives.all_reduce_tree, "moe": collectives.moe},
-    **{"reduce_scatter": collectives.reduce_scatter, "all_gather": collectives.all_gather},
+    "permutation": work.permutation,
+    "incast": work.incast,
+    "outcast": work.outcast,
+    "all_to_all": collectives.all_to_all,
+    "all_reduce_ring": collectives.all_reduce_ring,
+    "all_reduce_tree": collectives.all_reduce_tree,
+    "moe": collectives.moe,
+    "reduce_scatter": collectives.reduce_scatter,
+    "all_gather": collectives.all_gather,
 }
 
 
@@ -226,8 +231,8 @@ def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
             if own["shuffle"]:
                 hosts = chance.permutation(hosts)
             job = _job(own, hosts, network, folder, chance)
-        except work.WorkProblem as error:
-            raise KeyProblem(("workload", number, error.key), error.text) from None
+        except work.BadWorkError as error:
+            raise BadKeyError(("workload", number, error.key), error.text) from None
         jobs.append((str(own["name"] or own["pattern"]), job, hosts, own))
     return work.place(jobs, keys["seed"])
 
@@ -238,14 +243,14 @@ def _job(
     pattern = own["pattern"]
     if pattern == "goal":
         if own["file"] is None:
-            raise work.WorkProblem("file", 'missing: name a schedule, as file = "trace.goal"')
+            raise work.BadWorkError("file", 'missing: name a schedule, as file = "trace.goal"')
         try:
             schedule, job = goal.load(folder / own["file"], own["ns_per_calc"])
         except goal.GoalError as error:
-            raise work.WorkProblem("file", str(error)) from None
+            raise work.BadWorkError("file", str(error)) from None
         if len(schedule.ranks) > len(hosts):
             text = f"it has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
-            raise work.WorkProblem("file", text)
+            raise work.BadWorkError("file", text)
         return job
     if pattern == "poisson":
         first = network.first_port[:-1][hosts]
@@ -254,7 +259,7 @@ def _job(
 
 
 def _reachable(network: Network, made: work.Work) -> None:
-    """KeyProblem names a pair that has traffic and no way."""
+    """BadKeyError names a pair that has traffic and no way."""
     one, other = network.group_of[made.transfers["from"]], network.group_of[made.transfers["to"]]
     apart = one != other
     pairs = np.unique(np.stack([one[apart], other[apart]], axis=1), axis=0)
@@ -263,14 +268,16 @@ def _reachable(network: Network, made: work.Work) -> None:
         host = int(np.flatnonzero(network.group_of == group)[0])
         switches = to[network.first_port[host] : network.first_port[host + 1]]
         there = np.flatnonzero(network.group_of == target)
-        direct = {int(x) for x in to[network.first_port[there[0]] : network.first_port[there[0] + 1]]}
+        direct = {
+            int(x) for x in to[network.first_port[there[0]] : network.first_port[there[0] + 1]]
+        }
         if any(network.route[s, target] >= 0 or int(s) in direct for s in switches):
             continue
         which = int(np.flatnonzero((one == group) & (other == target))[0])
         ends = made.transfers[which]
         names = network.node_names
         text = f"{names[ends['from']]} cannot reach {names[ends['to']]}: join them by a link"
-        raise KeyProblem(("workload", int(ends["job"]), "hosts"), text)
+        raise BadKeyError(("workload", int(ends["job"]), "hosts"), text)
 
 
 def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
@@ -283,7 +290,7 @@ def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> S
     bare = Scenario(tables, {}, file, folder, text)
     try:
         return Scenario(tables, _keys(tables), file, folder, text)
-    except KeyProblem as error:
+    except BadKeyError as error:
         raise bare.problem(error) from None
 
 

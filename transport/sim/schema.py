@@ -12,7 +12,7 @@ from typing import Any
 
 from transport.lab.model import nearest
 from transport.sim import units
-from transport.sim.errors import KeyProblem
+from transport.sim.errors import BadKeyError
 
 HOSTS_MAX = 65_536
 BYTES_MAX = 1 << 40
@@ -39,11 +39,11 @@ class Key:
     choices: tuple[str, ...] = ()
 
     def read(self, path: Path, value: Any) -> Any:
-        """The value in its unit, or KeyProblem."""
+        """The value in its unit, or BadKeyError."""
         try:
             return self._checked(value)
         except ValueError as error:
-            raise KeyProblem(path, str(error)) from None
+            raise BadKeyError(path, str(error)) from None
 
     def _checked(self, value: Any) -> Any:
         if self.kind in _UNITS:
@@ -67,8 +67,13 @@ class Key:
 
 _UNITS = {"bytes": units.bytes_of, "ns": units.ns_of, "rate": units.rate}
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    **{"bool": bool, "text": str, "words": (str, list), "table": Mapping, "sizes": (str, list)},
-    **{"ranks": (str, list), "tables": (list, tuple)},
+    "bool": bool,
+    "text": str,
+    "words": (str, list),
+    "table": Mapping,
+    "sizes": (str, list),
+    "ranks": (str, list),
+    "tables": (list, tuple),
 }
 _EXPECTED = {
     "bool": "true or false",
@@ -128,12 +133,22 @@ TOP: Table = {
 LINK: Table = {
     "rate": _rate(12_500_000_000, "of a link to a host"),
     "delay_ns": _ns(1_000, "of a link and of the switch that it leads to", 1),
-    "queue_bytes": _bytes(None, "data that waits at most, what is being sent included; 10 us at "
-                          "the link's rate when it is not given", 256),
-    "mark_from_bytes": _bytes(None, "no ECN mark while no more than that waits; a fifth of "
-                              "queue_bytes when it is not given, 0 with mark_full_bytes = 0"),
-    "mark_full_bytes": _bytes(None, "every packet is marked from there on; four fifths of "
-                              "queue_bytes when it is not given; 0: no marks"),
+    "queue_bytes": _bytes(
+        None,
+        "data that waits at most, what is being sent included; 10 us at "
+        "the link's rate when it is not given",
+        256,
+    ),
+    "mark_from_bytes": _bytes(
+        None,
+        "no ECN mark while no more than that waits; a fifth of "
+        "queue_bytes when it is not given, 0 with mark_full_bytes = 0",
+    ),
+    "mark_full_bytes": _bytes(
+        None,
+        "every packet is marked from there on; four fifths of "
+        "queue_bytes when it is not given; 0: no marks",
+    ),
     "loss": _share(0.0, "share of packets lost on the wire"),
     "bit_error_rate": _share(0.0, "a packet with a wrong bit is lost"),
 }
@@ -289,13 +304,13 @@ LINKS: Table = {
 
 
 def checked(table: Any, keys: Table, path: Path, what: str) -> dict[str, Any]:
-    """A table's values in their units; KeyProblem for a key that is not one of `what`."""
+    """A table's values in their units; BadKeyError for a key that is not one of `what`."""
     if not isinstance(table, Mapping):
-        raise KeyProblem(path, f"{table!r}: expected a table")
+        raise BadKeyError(path, f"{table!r}: expected a table")
     for name in table:
         if name not in keys:
             text = f"no key of {what}{nearest(str(name), list(keys))}"
-            raise KeyProblem((*path, name), text)
+            raise BadKeyError((*path, name), text)
     given = {name: keys[name].read((*path, name), value) for name, value in table.items()}
     return {name: key.default for name, key in keys.items()} | given
 
@@ -305,7 +320,10 @@ def all_tables() -> dict[str, Table]:
     tables = {"At the top": TOP, "[network]": NETWORK, "[hosts]": HOSTS}
     tables |= {f"[[workload]], {name}": keys for name, keys in WORKLOAD.items()}
     return tables | {
-        **{"[[events]]": EVENTS, "[samples]": SAMPLES, "[[nodes]]": NODES, "[[links]]": LINKS}
+        "[[events]]": EVENTS,
+        "[samples]": SAMPLES,
+        "[[nodes]]": NODES,
+        "[[links]]": LINKS,
     }
 
 

@@ -14,15 +14,15 @@ import numpy as np
 
 from transport.lab.model import LabError, load
 from transport.sim import graph
-from transport.sim.errors import KeyProblem
+from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 
 PORTS_MAX = 1 << 24
 
 
-def problem(key: str, text: str) -> KeyProblem:
+def problem(key: str, text: str) -> BadKeyError:
     """Of a key of [network]."""
-    return KeyProblem(("network", key), text)
+    return BadKeyError(("network", key), text)
 
 
 def link_kind(keys: Mapping[str, Any], *, up: bool = False, rate: int | None = None) -> LinkKind:
@@ -70,7 +70,7 @@ class Sizes:
 
 
 def sizes(keys: Mapping[str, Any], hosts: int, *, tiers: int = 2) -> Sizes:
-    """Of [network], or KeyProblem where its figures do not fit each other."""
+    """Of [network], or BadKeyError where its figures do not fit each other."""
     share = keys["oversubscription"]
     radix = keys["radix"]
     per_leaf = keys["hosts_per_leaf"]

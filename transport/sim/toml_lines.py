@@ -35,9 +35,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
     # Strings and comments are blanked, so that brackets can be counted; lines stay where they are.
     bare = _HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     depth, begin = 0, 0
-    for number, (plain, line) in enumerate(
-        zip(bare.split("\n"), text.split("\n"), strict=True), 1
-    ):
+    for number, (plain, line) in enumerate(zip(bare.split("\n"), text.split("\n"), strict=True), 1):
         if depth == 0 and plain.strip():
             begin = number
             yield begin, line

@@ -13,8 +13,15 @@ from transport.lab.model import LabModelError, rate_of
 
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 BYTES = {
-    **{"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
-    **{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
 }
 TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 

@@ -28,7 +28,7 @@ TRANSFERS_MAX = 1 << 24
 DEPENDENCIES_MAX = 1 << 26
 
 
-class WorkProblem(Exception):
+class BadWorkError(Exception):
     """What is wrong with a key of a workload; the caller knows which one it is."""
 
     def __init__(self, key: str, text: str) -> None:
@@ -62,7 +62,7 @@ class Work:
 
 def transfers(count: int) -> Array:
     if count > TRANSFERS_MAX:
-        raise WorkProblem("pattern", f"{count:,} transfers: at most {TRANSFERS_MAX:,}")
+        raise BadWorkError("pattern", f"{count:,} transfers: at most {TRANSFERS_MAX:,}")
     return np.zeros(count, TRANSFER)
 
 
@@ -70,7 +70,7 @@ def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
     """`after` for `before`, one by one."""
     if len(before) > DEPENDENCIES_MAX:
         text = f"{len(before):,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts"
-        raise WorkProblem("pattern", text)
+        raise BadWorkError("pattern", text)
     made = np.zeros(len(before), DEPENDENCY)
     made["before"], made["after"], made["delay_ns"] = before, after, delay_ns
     return made
@@ -89,16 +89,16 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
         text = str(part).strip()
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?", text)
         if match is None or isinstance(part, bool) or match[3] == "0":
-            raise WorkProblem("hosts", f'{part!r}: write "0-31", "0-62/2,70" or a list of numbers')
+            raise BadWorkError("hosts", f'{part!r}: write "0-31", "0-62/2,70" or a list of numbers')
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or last >= hosts:
             text = f"{text}: hosts are 0 to {hosts - 1}"
-            raise WorkProblem("hosts", text)
+            raise BadWorkError("hosts", text)
         found += range(first, last + 1, step)
     if len(set(found)) < len(found):
-        raise WorkProblem("hosts", f"{given!r} names a host twice")
+        raise BadWorkError("hosts", f"{given!r} names a host twice")
     if len(found) < 2:
-        raise WorkProblem("hosts", f"{given!r}: a workload has at least 2 hosts")
+        raise BadWorkError("hosts", f"{given!r}: a workload has at least 2 hosts")
     return np.array(found)
 
 
@@ -137,12 +137,12 @@ def _others(
     """The one rank that `key` names, and so many drawn from the others."""
     one, count = keys[key], keys[many]
     if one >= ranks:
-        raise WorkProblem(key, f"{one}: ranks are 0 to {ranks - 1}")
+        raise BadWorkError(key, f"{one}: ranks are 0 to {ranks - 1}")
     others = np.delete(np.arange(ranks), one)
     if count is None:
         return one, others
     if count > len(others):
-        raise WorkProblem(many, f"{count}: there are {len(others)} others")
+        raise BadWorkError(many, f"{count}: there are {len(others)} others")
     return one, np.sort(chance.permutation(others)[:count])
 
 
@@ -168,12 +168,12 @@ def poisson(
     try:
         points = sizes.points_of(keys["sizes"])
     except ValueError as error:
-        raise WorkProblem("sizes", str(error)) from None
+        raise BadWorkError("sizes", str(error)) from None
     duration_ns = keys["duration_ns"]
     expected = keys["load"] * bytes_per_s * duration_ns / 1e9 / sizes.mean_bytes(points)
     if expected.sum() > TRANSFERS_MAX:
         text = f"about {int(expected.sum()):,} messages: at most {TRANSFERS_MAX:,}; shorten it"
-        raise WorkProblem("duration_ns", text)
+        raise BadWorkError("duration_ns", text)
     counts = chance.poisson(expected)
     made = transfers(int(counts.sum()))
     made["from"] = np.repeat(np.arange(ranks), counts)
@@ -187,9 +187,7 @@ def poisson(
     return Job(made, NO_WAITS)
 
 
-def place(
-    jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int
-) -> Work:
+def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) -> Work:
     """All jobs in one: ranks become hosts, and no two jobs share a connection."""
     many, waiting = [], []
     first, stream = 0, 0
