@@ -38,6 +38,27 @@ from transport._native_arena import (
 from transport._native_arena import (
     run_arena as run_arena,
 )
+from transport._native_fabric import (
+    DEPENDENCY_PLAN as DEPENDENCY_PLAN,
+)
+from transport._native_fabric import (
+    PORT_CHANGE as PORT_CHANGE,
+)
+from transport._native_fabric import (
+    PORT_PLAN as PORT_PLAN,
+)
+from transport._native_fabric import (
+    TRANSFER_PLAN as TRANSFER_PLAN,
+)
+from transport._native_fabric import (
+    Fabric as Fabric,
+)
+from transport._native_fabric import (
+    FabricPlan as FabricPlan,
+)
+from transport._native_fabric import (
+    FabricTotals as FabricTotals,
+)
 
 # native/bind/knobs.cc
 

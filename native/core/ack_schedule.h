@@ -13,11 +13,6 @@ namespace weft::core {
 
 class AckSchedule {
  public:
-  // An acknowledgment waits for this many bytes or this long, whichever is first: each costs both ends a system call. A
-  // duplicate, a mark, a finished message or a grant does not wait.
-  static constexpr u64 kBytes = 256 * 1024;
-  static constexpr i64 kDelayNs = 30'000;
-
   struct PathReport {
     i64 echo_sent_ns = -1;
     i64 arrived_ns = 0;  // of the segment that is echoed
@@ -25,7 +20,8 @@ class AckSchedule {
     u32 ecn_segments = 0;
   };
 
-  explicit AckSchedule(u16 path_count) noexcept : path_count_(path_count) {}
+  AckSchedule(u16 path_count, u64 wait_bytes, i64 wait_ns) noexcept
+      : wait_bytes_(wait_bytes), wait_ns_(wait_ns), path_count_(path_count) {}
 
   // False when out of memory: the segment is not to be counted as received.
   bool activate() noexcept {
@@ -47,7 +43,7 @@ class AckSchedule {
     due_[path / 64] |= u64{1} << (path % 64);
     if (bytes_ == 0 && !urgent_) since_ns_ = now_ns;
     bytes_ += bytes;
-    urgent_ = urgent_ || congestion_experienced || bytes_ >= kBytes;
+    urgent_ = urgent_ || congestion_experienced || bytes_ >= wait_bytes_;
   }
   void on_message_whole() noexcept { urgent_ = true; }
   // A repeated segment, or a grant that grew: say again where we are, on this path.
@@ -57,8 +53,8 @@ class AckSchedule {
   }
 
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
-  bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= kDelayNs); }
-  i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + kDelayNs : kNever; }
+  bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= wait_ns_); }
+  i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + wait_ns_ : kNever; }
   // Reports of up to kAckReportsMax paths that were owed one; they are then no longer owed.
   u8 take_reports(i64 now_ns, wire::PathReport* out) noexcept {
     u8 count = 0;
@@ -89,6 +85,8 @@ class AckSchedule {
  private:
   std::unique_ptr<PathReport[]> reports_;
   std::array<u64, kMaxPaths / 64> due_{};
+  u64 wait_bytes_;
+  i64 wait_ns_;
   u64 bytes_ = 0;     // since the last acknowledgment
   i64 since_ns_ = 0;  // when the first of them came
   bool urgent_ = false;

@@ -14,7 +14,7 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
     : shared_(shared),
       window_(&shared->bitmaps),
       queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
-      acks_(peer_config.path_count),
+      acks_(peer_config.path_count, shared->config.ack_bytes, shared->config.ack_delay_ns),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
       flow_(flow),
@@ -33,8 +33,7 @@ bool FlowReceiver::set_credit(PolicyChoice choice, CreditPort* port) noexcept {
   if (choice) {
     made.reset(new (std::nothrow) CreditControl(shared_, port, choice, flow_, segment_bytes_));
     if (made == nullptr || !made->open()) return false;
-    const auto received = static_cast<u64>(counters_.bytes_received);
-    made->resume(std::max(credit_ == nullptr ? 0 : credit_->granted_bytes(), received),
+    made->resume(std::max(credit_ == nullptr ? 0 : credit_->granted_bytes(), credited_bytes()),
                  credit_ == nullptr ? 0 : credit_->demand_bytes());
     ++port->active_flows;
   }
@@ -63,6 +62,26 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   return Outcome::duplicate;
 }
 
+// What does not fit into one report is left to the sender's own verdict.
+FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
+  if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
+  if (trims_ == nullptr) trims_.reset(new (std::nothrow) Trims);
+  if (trims_ == nullptr || trims_->count == wire::kNackEntriesMax) return Outcome::missing;
+  trims_->entries[trims_->count] = {data.seq, data.sent_ns};
+  trims_->last_hop |= u64{last_hop} << trims_->count;
+  trims_->path = last_path_ = path;
+  ++trims_->count;
+  return Outcome::trimmed;
+}
+
+void FlowReceiver::write_nack(TxBurst* out) noexcept {
+  out->path = trims_->path;
+  out->header_bytes = static_cast<u16>(
+      wire::encode_nack(out->headers, common(trims_->path), trims_->last_hop, trims_->entries, trims_->count));
+  out->datagram_bytes = out->header_bytes;
+  trims_.reset();
+}
+
 FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet,
                                             const RxDatagram& datagram) noexcept {
   const wire::Data& data = packet.data;
@@ -73,6 +92,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (datagram.body != RxDatagram::Body::here) {
     if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(path);
     if (datagram.body == RxDatagram::Body::missing) return Outcome::missing;
+    if (datagram.body == RxDatagram::Body::trimmed) return on_trimmed(path, data, datagram.last_hop);
     payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
     if (payload == nullptr) return Outcome::refused;
   }
@@ -111,7 +131,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
     if (datagram.congestion_experienced) credit_->on_mark();
-    static_cast<void>(credit_->on_demand(now_ns, 0, static_cast<u64>(counters_.bytes_received)));
+    static_cast<void>(credit_->on_demand(now_ns, 0, credited_bytes()));
   }
   return Outcome::taken;
 }
@@ -126,11 +146,12 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
   return status;
 }
 
-void FlowReceiver::on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept {
-  if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_) return;
+void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept {
+  if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_ || demand.lost_bytes > demand.demand_bytes) return;
+  lost_bytes_ = std::max(lost_bytes_, demand.lost_bytes);
   // Who still asks after the limit was lifted has not heard of it.
   if (credit_ != nullptr) {
-    static_cast<void>(credit_->on_demand(now_ns, demand_bytes, static_cast<u64>(counters_.bytes_received)));
+    static_cast<void>(credit_->on_demand(now_ns, demand.demand_bytes, credited_bytes()));
   }
   last_path_ = path;
   acks_.on_due(path);
@@ -138,8 +159,7 @@ void FlowReceiver::on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept {
 
 void FlowReceiver::on_timer(i64 now_ns) noexcept {
   advertiser_.on_timer(now_ns);
-  if (credit_ != nullptr && credit_->on_timer(now_ns, static_cast<u64>(counters_.bytes_received)))
-    acks_.on_due(last_path_);
+  if (credit_ != nullptr && credit_->on_timer(now_ns, credited_bytes())) acks_.on_due(last_path_);
 }
 
 i64 FlowReceiver::poll_timeout() const noexcept {
@@ -151,6 +171,10 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
   out->peer = peer_;
   out->count = 1;
   out->payload[0] = {};
+  if (trims_ != nullptr) {
+    write_nack(out);
+    return true;
+  }
   if (more_pieces_) {
     write_ack(now_ns, piece_path_, out);
     return true;

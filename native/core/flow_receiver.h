@@ -13,10 +13,18 @@
 
 namespace weft::core {
 
+// Segments that came without their payload and that the sender is to be told of.
+struct Trims {
+  wire::NackEntry entries[wire::kNackEntriesMax];
+  u64 last_hop = 0;
+  u16 count = 0;
+  u8 path = 0;
+};
+
 class FlowReceiver {
  public:
-  // missing: the header came without its payload.
-  enum class Outcome : u8 { taken, duplicate, refused, missing, bad_crc, too_long };
+  // missing: the header came without its payload, and nobody knows why; trimmed: a full queue cut it off.
+  enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long };
 
   // `port`: null when no credit policy is in force.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
@@ -31,14 +39,16 @@ class FlowReceiver {
   void on_advert_ack(const wire::AdvertAck& ack) noexcept {
     advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
   }
-  void on_demand(i64 now_ns, u8 path, u64 demand_bytes) noexcept;
+  void on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept;
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept;
   i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // when a waiting acknowledgment has waited enough
 
   // One acknowledgment or advertisement into `out`; false when nothing is owed. `path`: for adverts, where to.
   bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
-  bool due(i64 now_ns) const noexcept { return acks_.due(now_ns) || more_pieces_ || advertiser_.due(); }
+  bool due(i64 now_ns) const noexcept {
+    return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr;
+  }
 
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
@@ -52,6 +62,9 @@ class FlowReceiver {
 
  private:
   Outcome on_again(u8 path) noexcept;
+  Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;
+  u64 credited_bytes() const noexcept { return static_cast<u64>(counters_.bytes_received) + lost_bytes_; }
+  void write_nack(TxBurst* out) noexcept;
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
@@ -62,6 +75,8 @@ class FlowReceiver {
   AckSchedule acks_;
   Advertiser advertiser_;
   std::unique_ptr<CreditControl> credit_;  // only when a credit policy is in force
+  std::unique_ptr<Trims> trims_;           // only while there is one to report
+  u64 lost_bytes_ = 0;                     // as the sender says: they take credit, and never arrive
   FlowCounters counters_;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several

@@ -72,10 +72,17 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
     case AdvertLedger::Permission::go:
       break;
   }
-  if (credit_in_force_ && handed_out_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
+  if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
   const Blocked gate = gate_window(now_ns);
   if (gate != Blocked::sent) return gate;
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
+}
+
+// A copy takes credit as the first one did: the receiver paces what comes, and counts what it is told was lost as come.
+FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
+  if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && ledger_.at(ledger_.first_lost()).payload_bytes != 0)
+    return Blocked::credit;
+  return gate_window(now_ns);
 }
 
 // Copies are under the same window and rate as what is new: a network that just lost them is not to be filled again.
@@ -98,8 +105,8 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   if (pick.path < 0) return Blocked::paths;
   i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max()});
   limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
-  if (!resend && credit_in_force_)
-    limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - handed_out_bytes_, u64{1} << 40)));
+  if (credit_in_force_ && granted_bytes_ > spent_bytes_)
+    limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - spent_bytes_, u64{1} << 40)));
   *limit_bytes = std::max<i64>(limit, segment_payload_bytes_);
   out->peer = peer_;
   out->path = static_cast<u8>(pick.path);
@@ -112,7 +119,7 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
 FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept {
   paced_ = false;
   const bool resend = ledger_.has_lost();
-  const Blocked gate = resend ? gate_window(now_ns) : gate_new(now_ns);
+  const Blocked gate = resend ? gate_resend(now_ns) : gate_new(now_ns);
   paced_ = gate == Blocked::pacing;
   if (gate != Blocked::sent) return gate;
   if (!activate()) return Blocked::memory;
@@ -175,6 +182,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++counters_.segments_resent;
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
+    spent_bytes_ += segment.payload_bytes;
     // Without the window: a copy that proves needless must not be a late write, and one whose window is gone must
     // arrive.
     const SendMessage& message = queue_.at(segment.message_slot);
@@ -196,7 +204,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     const u64 seq = ledger_.append(&path.order, sent_ns, out->path, queue_.next_slot(), offset, payload_bytes);
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
-    handed_out_bytes_ += payload_bytes;
+    spent_bytes_ += payload_bytes;
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
@@ -221,11 +229,13 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
   next_check_ns_ = std::min(next_check_ns_, path.next_check_ns);
 }
 
-bool FlowSender::poll_demand(i64 now_ns, u64* demand_bytes) noexcept {
+bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {
   if (!credit_in_force_ || queue_.posted_bytes() == 0) return false;
-  const bool news = queue_.posted_bytes() != demanded_bytes_;
+  const u64 wanted_bytes = queue_.posted_bytes() + lost_bytes_;
+  const bool news = wanted_bytes != demanded_bytes_;
   if (!news && !(starved() && now_ns >= demand_ns_)) return false;
-  demanded_bytes_ = *demand_bytes = queue_.posted_bytes();
+  demanded_bytes_ = wanted_bytes;
+  *demand = {wanted_bytes, lost_bytes_};
   demand_ns_ = now_ns + 2 * shared_->config.rto_ns_min;
   return true;
 }

@@ -28,6 +28,8 @@ class FlowSender {
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // False: the packet is malformed or claims what was never sent; nothing changed.
   bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
+  // Segments came without their payload. Same checks; what is no longer in flight as it says is not touched.
+  bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
   // The peer's last word: everything below arrived. Same checks, no path to learn from.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept { return adverts_.on_advert(advert, queue_.next_number()); }
@@ -44,7 +46,7 @@ class FlowSender {
   i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
 
   // Credit: what to ask for now, if anything is to be asked.
-  bool poll_demand(i64 now_ns, u64* demand_bytes) noexcept;
+  bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
   bool has_outstanding() const noexcept { return !queue_.empty(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
@@ -70,12 +72,13 @@ class FlowSender {
     u64 highest_seq = 0;
   };
   bool starved() const noexcept {
-    return credit_in_force_ && queue_.has_unsent() && handed_out_bytes_ >= granted_bytes_;
+    return credit_in_force_ && (queue_.has_unsent() || ledger_.has_lost()) && spent_bytes_ >= granted_bytes_;
   }
   bool activate() noexcept;
   FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
   Blocked gate_new(i64 now_ns) noexcept;
+  Blocked gate_resend(i64 now_ns) noexcept;
   Blocked gate_window(i64 now_ns) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
@@ -90,6 +93,8 @@ class FlowSender {
   struct Lost {
     i64 segments = 0, bytes = 0, oldest_sent_ns = 0;
   };
+  void lose(u8 path, u64 seq, Lost* lost) noexcept;
+  void on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept;
   Lost apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
   void on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
@@ -110,7 +115,8 @@ class FlowSender {
   i64 next_check_ns_ = kNever;                      // at or before the earliest of the paths'
   i64 demand_ns_ = kNever;                          // when the demand is to be repeated
   u64 demanded_bytes_ = 0;
-  u64 handed_out_bytes_ = 0;
+  u64 lost_bytes_ = 0;   // judged so, copies included
+  u64 spent_bytes_ = 0;  // of credit: sent, copies included
   u64 granted_bytes_ = 0;
   u64 highest_acked_seq_ = 0;
   i64 acked_segments_ = 0;       // each once

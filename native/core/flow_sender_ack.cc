@@ -138,22 +138,60 @@ FlowSender::Lost FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizo
     const u64 seq = ledger_.seq_of(state.order.head);
     const SentSegment& segment = ledger_.at(seq);
     if (!horizon.names(segment, seq) || seq >= covered_end) break;
-    if (lost.segments == 0) lost.oldest_sent_ns = segment.sent_ns;
-    lost.bytes += segment.payload_bytes;
-    ++lost.segments;
-    paths_->on_gone(path, segment.payload_bytes);
-    --state.inflight_segments;
-    ledger_.on_lost(&state.order, seq);
+    lose(path, seq, &lost);
   }
-  if (lost.segments == 0) return lost;
-  if (state.order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
+  if (lost.segments != 0) on_lost(now_ns, path, lost);
+  return lost;
+}
+
+void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
+  FlowPath& state = flow_path(path);
+  const SentSegment& segment = ledger_.at(seq);
+  if (lost->segments == 0) lost->oldest_sent_ns = segment.sent_ns;
+  lost->bytes += segment.payload_bytes;
+  ++lost->segments;
+  lost_bytes_ += segment.payload_bytes;
+  paths_->on_gone(path, segment.payload_bytes);
+  --state.inflight_segments;
+  ledger_.on_lost(&state.order, seq);
+}
+
+void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
+  if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
   counters_.segments_lost += lost.segments;
   paths_->on_lost(path, lost.segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
   facts.lost_segments = lost.segments;
   window_.on_loss(facts);
-  return lost;
+}
+
+// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
+// says nothing of the path it came by.
+bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
+  for (std::size_t i = 0; i < nack.count; ++i) {
+    if (nack.entry(i).seq >= ledger_.next_seq()) return false;
+  }
+  if (per_path_ == nullptr) return true;
+  for (std::size_t i = 0; i < nack.count; ++i) {
+    const wire::NackEntry entry = nack.entry(i);
+    if (!ledger_.holds(entry.seq)) continue;
+    const SentSegment& segment = ledger_.at(entry.seq);
+    if (segment.state != SentSegment::in_flight || segment.sent_ns != entry.sent_ns) continue;
+    const u8 path = segment.path;
+    Lost lost;
+    lose(path, entry.seq, &lost);
+    ++counters_.segments_trimmed;
+    on_lost(now_ns, path, lost);
+    const bool last_hop = (nack.last_hop >> i & 1u) != 0;
+    if (last_hop) {
+      paths_->on_heard(now_ns, path);
+    } else {
+      paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+    }
+    note_check(path);
+  }
+  return true;
 }
 
 // Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.

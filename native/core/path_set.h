@@ -67,6 +67,10 @@ class PathSet {
   // Any packet from the peer on this path.
   void on_heard(i64 now_ns, u8 path) noexcept;
 
+  // Every path's round trip, known from before.
+  void know(i64 rtt_ns) noexcept {
+    for (PathState& state : paths_) state.rtt.on_sample(rtt_ns);
+  }
   // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
   void measure(i64 now_ns) noexcept;
   // The next path whose probe is due, or -1; moves its timer on.

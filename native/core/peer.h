@@ -20,7 +20,10 @@ class Peer {
                wire::segment_payload_bytes(config.segment_bytes)),
         index_(index) {}
 
-  bool open() noexcept { return paths_.open(); }
+  bool open() noexcept {
+    if (config_.rtt_ns > 0) paths_.know(config_.rtt_ns);
+    return paths_.open();
+  }
   PathSet& paths() noexcept { return paths_; }
   const PathSet& paths() const noexcept { return paths_; }
   const PeerConfig& config() const noexcept { return config_; }

@@ -40,8 +40,12 @@ class Stack {
 
   void on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept;
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
+  // Control alone: for ports that are busy with data, and send control first.
+  bool poll_control(i64 now_ns, TxBurst* out) noexcept { return transmit_control(now_ns, out); }
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
+  // Whether poll_transmit may have a resend or new data; it may still find that none can go.
+  bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
   // Live changes, on the engine's thread (stack_policies.cc). Nothing in flight is touched. With `params_only` the same

@@ -72,7 +72,11 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
       flow.rx.on_advert_ack(packet.advert_ack);
       return true;
     case wire::Type::demand:
-      flow.rx.on_demand(now_ns, packet.common.path, packet.demand.demand_bytes);
+      flow.rx.on_demand(now_ns, packet.common.path, packet.demand);
+      return true;
+    case wire::Type::nack:
+      if (!flow.tx.on_nack(now_ns, packet.nack)) return refuse(&shared_.counters.malformed);
+      wake_path_waiters(*flow.peer);
       return true;
     default:
       return refuse(&shared_.counters.malformed);
@@ -94,6 +98,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       return true;
     case FlowReceiver::Outcome::duplicate:
       return true;  // may be a replay: it says nothing about the path
+    case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
   }

@@ -10,7 +10,7 @@ namespace {
 // Bytes a flow may send per round beyond what it saved: a full train, so that every turn can use one.
 constexpr i64 kQuantumBytes = 64 * 1024;
 
-void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) noexcept {
+wire::Common begin(const Flow& flow, wire::Type type, u8 path, TxBurst* out) noexcept {
   wire::Common common;
   common.token = flow.config.remote_token;
   common.flow = flow.config.remote_flow;
@@ -20,20 +20,26 @@ void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) 
   out->path = path;
   out->count = 1;
   out->payload[0] = {};
+  return common;
+}
+
+void seal(std::size_t bytes, TxBurst* out) noexcept {
+  out->header_bytes = static_cast<u16>(bytes);
+  out->datagram_bytes = out->header_bytes;
+}
+
+void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) noexcept {
+  const wire::Common common = begin(flow, type, path, out);
   std::size_t bytes = 0;
   switch (type) {
     case wire::Type::advert_ack:
       bytes = wire::encode_advert_ack(out->headers, common, {static_cast<u32>(value)});
       break;
-    case wire::Type::demand:
-      bytes = wire::encode_demand(out->headers, common, {value});
-      break;
     default:
       bytes = wire::encode_close(out->headers, common, {static_cast<u32>(value), flow.rx.cumulative_seq()});
       break;
   }
-  out->header_bytes = static_cast<u16>(bytes);
-  out->datagram_bytes = out->header_bytes;
+  seal(bytes, out);
 }
 
 // Control that no path policy decides about goes over any path that answers, another one each time.
@@ -131,9 +137,9 @@ bool Stack::transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept
     write_small(flow, wire::Type::advert_ack, path, flow.tx.known_adverts(), out);
     return true;
   }
-  u64 demand_bytes = 0;
-  if (flow.tx.poll_demand(now_ns, &demand_bytes)) {
-    write_small(flow, wire::Type::demand, path, demand_bytes, out);
+  wire::Demand demand;
+  if (flow.tx.poll_demand(now_ns, &demand)) {
+    seal(wire::encode_demand(out->headers, begin(flow, wire::Type::demand, path, out), demand), out);
     return true;
   }
   return flow.rx.poll_transmit(now_ns, path, paths.rto_ns(path), out);

@@ -49,6 +49,10 @@ struct StackConfig {
   i64 rto_ns_max = 1'000'000'000;
   i64 peer_silence_ns = 20'000'000'000;
   i64 link_bytes_per_s = 0;  // of the receiving ports, when the OS says; for credit policies
+  // An acknowledgment waits for this many bytes or this long, whichever is first: each costs both ends a system call. A
+  // duplicate, a mark, a finished message or a grant does not wait.
+  u64 ack_bytes = 256 * 1024;
+  i64 ack_delay_ns = 30'000;
   bool payload_crc = false;
   bool place_payload = true;  // false: the datapath put the bytes in place (one-sided), or nobody needs them
   PolicyChoice window, path, loss, credit;  // credit may be empty; the others fall back to `fixed`
@@ -62,6 +66,7 @@ struct PeerConfig {
   u16 segment_bytes = 1472;         // largest datagram on every path, our header included
   u32 train_bytes_max = 1472;       // largest burst the datapath takes in one go
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
+  i64 rtt_ns = 0;                   // known of every path from before; 0: probes find out
   bool payload_crc = false;         // one of the two ends wants it
   PolicyChoice path;                // empty: the stack's
 };
@@ -100,6 +105,7 @@ struct FlowCounters {
   i64 segments_lost = 0;  // loss verdicts
   i64 segments_duplicate = 0;
   i64 segments_refused = 0;  // well-formed, but not for a message that may arrive
+  i64 segments_trimmed = 0;  // that the receiver says came without their payload
   i64 acks_sent = 0;
   i64 acks_received = 0;
   i64 spurious_resends = 0;

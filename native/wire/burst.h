@@ -42,14 +42,15 @@ static_assert(sizeof(TxBurst::headers) >= kControlBytesMax);
 // One datagram as a datapath received it. Data: `header` is kDataBytes long and the payload lies anywhere.
 struct RxDatagram {
   // Where the payload of a data packet is: at `payload`; written into the window of its receive before this header
-  // came; or nowhere, because that write was refused or lost.
-  enum class Body : std::uint8_t { here, written, missing };
+  // came; or nowhere, because that write was refused or lost, or because a full queue cut it off.
+  enum class Body : std::uint8_t { here, written, missing, trimmed };
   const std::uint8_t* header = nullptr;
   std::uint32_t header_bytes = 0;
   const std::uint8_t* payload = nullptr;
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
+  bool last_hop = false;  // trimmed: in the queue of the link to us
 };
 
 // Cuts a contiguous datagram where its header ends.

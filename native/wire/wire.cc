@@ -71,6 +71,8 @@ std::size_t fixed_bytes(std::uint8_t type) noexcept {
       return kCloseBytes;
     case Type::demand:
       return kDemandBytes;
+    case Type::nack:
+      return kNackFixedBytes;
   }
   return 0;
 }
@@ -116,6 +118,11 @@ PathReport Ack::report(std::size_t index) const noexcept {
 AdvertEntry Advert::entry(std::size_t index) const noexcept {
   const std::uint8_t* at = entries + index * kAdvertEntryBytes;
   return {get<std::uint64_t>(at, 0), get<std::uint64_t>(at, 8), get<std::uint32_t>(at, 16)};
+}
+
+NackEntry Nack::entry(std::size_t index) const noexcept {
+  const std::uint8_t* at = entries + index * kNackEntryBytes;
+  return {get<std::uint64_t>(at, 0), get<std::int64_t>(at, 8)};
 }
 
 std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& data) noexcept {
@@ -195,7 +202,23 @@ std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& c
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept {
   put_common(out, common, Type::demand, kDemandBytes - kCommonBytes);
   put(out, 24, demand.demand_bytes);
+  put(out, 32, demand.lost_bytes);
   return seal(out, kDemandBytes);
+}
+
+std::size_t encode_nack(std::uint8_t* out, const Common& common, std::uint64_t last_hop, const NackEntry* entries,
+                        std::size_t count) noexcept {
+  const std::size_t bytes = kNackFixedBytes + kNackEntryBytes * count;
+  put_common(out, common, Type::nack, bytes - kCommonBytes);
+  put(out, 24, last_hop);
+  put(out, 32, static_cast<std::uint16_t>(count));
+  put<std::uint16_t>(out, 34, 0);
+  put<std::uint32_t>(out, 36, 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    put(out + kNackFixedBytes + i * kNackEntryBytes, 0, entries[i].seq);
+    put(out + kNackFixedBytes + i * kNackEntryBytes, 8, entries[i].sent_ns);
+  }
+  return seal(out, bytes);
 }
 
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept {
@@ -252,7 +275,15 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
       break;
     case Type::demand:
       out->demand.demand_bytes = get<std::uint64_t>(header, 24);
+      out->demand.lost_bytes = get<std::uint64_t>(header, 32);
       break;
+    case Type::nack:
+      out->nack.last_hop = get<std::uint64_t>(header, 24);
+      out->nack.count = get<std::uint16_t>(header, 32);
+      out->nack.entries = header + kNackFixedBytes;
+      return out->nack.count <= kNackEntriesMax && header_bytes == kNackFixedBytes + kNackEntryBytes * out->nack.count
+                 ? Verdict::ok
+                 : Verdict::bad_length;
   }
   return header_bytes == least ? Verdict::ok : Verdict::bad_length;
 }

@@ -26,14 +26,18 @@ inline constexpr std::size_t kAdvertEntryBytes = 24;
 inline constexpr std::size_t kAdvertAckBytes = 32;
 inline constexpr std::size_t kProbeBytes = 40;
 inline constexpr std::size_t kCloseBytes = 40;
-inline constexpr std::size_t kDemandBytes = 32;
+inline constexpr std::size_t kDemandBytes = 40;
+inline constexpr std::size_t kNackFixedBytes = 40;
+inline constexpr std::size_t kNackEntryBytes = 16;
 // No control packet is larger: it fits IPv6's smallest path MTU with room to spare.
 inline constexpr std::size_t kControlBytesMax = 1280 - 48;
 inline constexpr std::size_t kAckWordsMax = 120;  // 7,680 segments; a wider window takes several acknowledgments
 inline constexpr std::size_t kAckReportsMax = 8;  // paths; more of them take several acknowledgments too
 inline constexpr std::size_t kAdvertEntriesMax = 48;
+inline constexpr std::size_t kNackEntriesMax = 64;
 static_assert(kAckFixedBytes + kAckReportBytes * kAckReportsMax + 8 * kAckWordsMax <= kControlBytesMax);
 static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kControlBytesMax);
+static_assert(kNackFixedBytes + kNackEntryBytes * kNackEntriesMax <= kControlBytesMax);
 
 enum class Type : std::uint8_t {
   data = 1,
@@ -45,6 +49,7 @@ enum class Type : std::uint8_t {
   close = 7,
   close_ack = 8,
   demand = 9,
+  nack = 10,
 };
 
 // What every packet begins with. `token` and `flow` are the receiver's own words for the flow (or, in probes, the
@@ -119,7 +124,21 @@ struct Close {
 };
 
 struct Demand {
-  std::uint64_t demand_bytes = 0;  // cumulative bytes the sender would send
+  std::uint64_t demand_bytes = 0;  // cumulative bytes the sender would send, copies of what it takes for lost included
+  std::uint64_t lost_bytes = 0;    // cumulative bytes that it takes for lost
+};
+
+// A segment whose payload the network cut off, so that its header could go on.
+struct NackEntry {
+  std::uint64_t seq = 0;
+  std::int64_t sent_ns = 0;  // as it was in the header: which copy it was
+};
+
+struct Nack {
+  std::uint64_t last_hop = 0;  // bit i: entry i was cut on its last link, whatever path it took
+  std::uint16_t count = 0;
+  const std::uint8_t* entries = nullptr;  // decode: into the packet
+  NackEntry entry(std::size_t index) const noexcept;
 };
 
 // Encoders write the whole packet (data: its header) and its CRC; they return the bytes written.
@@ -132,6 +151,8 @@ std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const Adv
 std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept;  // and replies
 std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // and close_ack
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
+std::size_t encode_nack(std::uint8_t* out, const Common& common, std::uint64_t last_hop, const NackEntry* entries,
+                        std::size_t count) noexcept;
 
 enum class Verdict : std::uint8_t { ok, too_short, bad_magic, bad_version, bad_type, bad_length, bad_crc };
 
@@ -145,6 +166,7 @@ struct Packet {
     Probe probe;
     Close close;
     Demand demand;
+    Nack nack;
   };
   Packet() noexcept : data() {}
 };

@@ -45,6 +45,9 @@ TEST(fuzz_wire__decode) {
     ++accepted;
     // What is accepted can be read to its last entry.
     u64 sum = 0;
+    if (decoded.common.type == wire::Type::nack) {
+      for (std::size_t k = 0; k < decoded.nack.count; ++k) sum += decoded.nack.entry(k).seq;
+    }
     if (decoded.common.type == wire::Type::advert) {
       for (std::size_t k = 0; k < decoded.advert.count; ++k) sum += decoded.advert.entry(k).capacity_bytes;
     } else if (decoded.common.type == wire::Type::ack) {

@@ -77,6 +77,16 @@ Bytes advert_packet(std::size_t count) {
   });
 }
 
+Bytes nack_packet(std::size_t count) {
+  std::vector<NackEntry> entries(count + 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    entries[i] = {0x1122334455667788u + i, 0x0102030405060708 + static_cast<std::int64_t>(i)};
+  }
+  return packet_of([&](std::uint8_t* out) {
+    return encode_nack(out, common_of(Type::nack), 0xF00000000000000Du, entries.data(), count);
+  });
+}
+
 Bytes small_packet(Type type) {
   const Common common = common_of(type);
   return packet_of([&](std::uint8_t* out) -> std::size_t {
@@ -90,7 +100,7 @@ Bytes small_packet(Type type) {
       case Type::close_ack:
         return encode_close(out, common, {14, 0x7766554433221100u});
       default:
-        return encode_demand(out, common, {0x8899AABBCCDDEEFFu});
+        return encode_demand(out, common, {0x8899AABBCCDDEEFFu, 0x0123456789ABCDEFu});
     }
   });
 }
@@ -107,7 +117,9 @@ std::vector<Sample> samples() {
                              {ack_packet(kAckWordsMax, kAckReportsMax), 0},
                              {advert_packet(0), 0},
                              {advert_packet(3), 0},
-                             {advert_packet(kAdvertEntriesMax), 0}};
+                             {advert_packet(kAdvertEntriesMax), 0},
+                             {nack_packet(0), 0},
+                             {nack_packet(kNackEntriesMax), 0}};
   for (const Type type : {Type::advert_ack, Type::probe, Type::probe_reply, Type::close, Type::close_ack, Type::demand})
     all.push_back({small_packet(type), 0});
   return all;
@@ -248,6 +260,14 @@ TEST(wire__small_packets_round_trip) {
   CHECK_EQUAL(decode_control(small_packet(Type::demand), &packet), Verdict::ok);
   check_common(packet, Type::demand);
   CHECK_EQUAL(packet.demand.demand_bytes, 0x8899AABBCCDDEEFFu);
+  CHECK_EQUAL(packet.demand.lost_bytes, 0x0123456789ABCDEFu);
+
+  CHECK_EQUAL(decode_control(nack_packet(3), &packet), Verdict::ok);
+  check_common(packet, Type::nack);
+  CHECK_EQUAL(packet.nack.count, 3u);
+  CHECK_EQUAL(packet.nack.last_hop, 0xF00000000000000Du);
+  CHECK_EQUAL(packet.nack.entry(2).seq, 0x1122334455667788u + 2);
+  CHECK_EQUAL(packet.nack.entry(2).sent_ns, 0x0102030405060708 + 2);
 }
 
 TEST(wire__no_control_packet_exceeds_its_bound) {
@@ -292,10 +312,10 @@ TEST(wire__each_verdict) {
   CHECK_EQUAL(verdict(probe, 1, 'X'), Verdict::bad_magic);
   CHECK_EQUAL(verdict(probe, 2, kVersion + 1), Verdict::bad_version);
   CHECK_EQUAL(verdict(probe, 3, 0), Verdict::bad_type);
-  CHECK_EQUAL(verdict(probe, 3, 10), Verdict::bad_type);
+  CHECK_EQUAL(verdict(probe, 3, 11), Verdict::bad_type);
   CHECK_EQUAL(verdict(probe, 3, 255), Verdict::bad_type);
   CHECK_EQUAL(verdict(probe, 22, 0), Verdict::bad_length);
-  CHECK_EQUAL(verdict(probe, 3, static_cast<std::uint8_t>(Type::demand)), Verdict::bad_length);
+  CHECK_EQUAL(verdict(probe, 3, static_cast<std::uint8_t>(Type::advert_ack)), Verdict::bad_length);
   CHECK_EQUAL(verdict(probe, 3, static_cast<std::uint8_t>(Type::ack)), Verdict::too_short);
   Bytes crc = probe;
   crc[4] = static_cast<std::uint8_t>(crc[4] ^ 1u);

@@ -1,0 +1,239 @@
+// Binds the fabric: a plan whose tables are numpy arrays, a run that goes on for so many packet-hops a call, and its
+// report as arrays. Converts and calls; runs and judges nothing itself.
+#include "native/sim/fabric.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/bind/libraries.h"
+#include "native/engine/policy_choice.h"
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+using sim::i32;
+using sim::i64;
+using sim::u32;
+
+struct BoundFabricPlan : sim::FabricPlan {
+  Libraries libraries;
+  std::vector<std::shared_ptr<std::vector<i64>>> params;
+  std::vector<engine::PolicyRef> chosen;
+};
+
+// Any array of the record's layout, or that numpy can turn into it.
+template <class T>
+std::vector<T> rows(const char* name, const py::array& given) {
+  const auto array = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given);
+  if (!array) {
+    PyErr_Clear();
+    throw py::type_error(std::string(name) + " takes other records");
+  }
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+template <class T>
+py::array_t<T> array_of(const std::vector<T>& values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+py::array table_of(const std::vector<i64>& values, std::size_t columns) {
+  py::array_t<i64> array = array_of(values);
+  const auto width = static_cast<py::ssize_t>(columns);
+  if (width == 0) return array;
+  return array.reshape({static_cast<py::ssize_t>(values.size()) / width, width});
+}
+
+std::string choose_text(BoundFabricPlan& plan, const std::string& family, const std::string& text,
+                        const std::vector<std::string>& directories) {
+  using P = sim::FabricPlan;
+  const policy::Family which = family_of(family);
+  engine::PolicyRef made;
+  std::string error;
+  if (!engine::choose_policy(which, text, directories, &made, &error)) throw py::value_error(error);
+  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) =
+      made == nullptr ? core::PolicyChoice{} : made->choice();
+  if (made == nullptr) return "none";
+  plan.chosen.push_back(made);
+  return made->library->descriptor().name;
+}
+
+void choose(BoundFabricPlan& plan, const std::string& family, const std::string& name,
+            const std::vector<std::string>& directories, const std::string& params) {
+  using P = sim::FabricPlan;
+  const policy::Family which = family_of(family);
+  core::PolicyChoice choice = find_policy(which, name, directories, &plan.libraries);
+  if (!params.empty()) {
+    if (params.size() != choice.descriptor->params_bytes) {
+      throw py::value_error("the parameters of " + name + " take " + std::to_string(choice.descriptor->params_bytes) +
+                            " bytes, not " + std::to_string(params.size()));
+    }
+    auto words = std::make_shared<std::vector<i64>>((params.size() + 7) / 8);
+    std::memcpy(words->data(), params.data(), params.size());
+    choice.params = words->data();
+    plan.params.push_back(std::move(words));
+  }
+  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) = choice;
+}
+
+void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array& ports, const py::array& group_of,
+                 const py::array& route, const py::array& set_begin, const py::array& set_ports) {
+  plan.hosts = hosts;
+  plan.switches = switches;
+  plan.ports = rows<sim::PortPlan>("ports", ports);
+  plan.group_of = rows<u32>("group_of", group_of);
+  plan.groups = 0;
+  for (const u32 group : plan.group_of) plan.groups = std::max(plan.groups, group + 1);
+  plan.route = rows<i32>("route", route);
+  plan.set_begin = rows<u32>("set_begin", set_begin);
+  plan.set_ports = rows<u32>("set_ports", set_ports);
+}
+
+// The plan is Python's: the fabric keeps it, and refers to it.
+struct BoundFabric {
+  explicit BoundFabric(std::shared_ptr<BoundFabricPlan> given) : plan(std::move(given)) {
+    const std::string complaint = sim::complaint(*plan);
+    if (!complaint.empty()) throw py::value_error("the plan needs " + complaint);
+    fabric = std::make_unique<sim::Fabric>(*plan);
+  }
+  std::shared_ptr<BoundFabricPlan> plan;
+  std::unique_ptr<sim::Fabric> fabric;
+};
+
+void bind_fabric_plan(py::module_& module) {
+  using P = BoundFabricPlan;
+  py::class_<P, std::shared_ptr<P>>(module, "FabricPlan", "A network, what is to be sent over it, and the policies.")
+      .def(py::init<>())
+      .def_readwrite("seed", &P::seed)
+      .def_readwrite("threads", &P::threads)
+      .def_readwrite("check", &P::check)
+      .def_readwrite("limit_ns", &P::limit_ns)
+      .def_property(
+          "even_paths", [](const P& self) { return self.ecmp == sim::Ecmp::even; },
+          [](P& self, bool even) { self.ecmp = even ? sim::Ecmp::even : sim::Ecmp::hashed; })
+      .def_readwrite("trim", &P::trim)
+      .def_readwrite("priority", &P::priority)
+      .def_readwrite("header_queue_bytes_max", &P::header_queue_bytes_max)
+      .def_readwrite("pause_bytes", &P::pause_bytes)
+      .def_readwrite("resume_bytes", &P::resume_bytes)
+      .def_readwrite("host_delay_ns", &P::host_delay_ns)
+      .def_readwrite("host_jitter_ns", &P::host_jitter_ns)
+      .def_readwrite("paths", &P::paths)
+      .def_readwrite("segment_bytes", &P::segment_bytes)
+      .def_readwrite("wire_overhead_bytes", &P::wire_overhead_bytes)
+      .def_readwrite("burst_bytes_max", &P::burst_bytes_max)
+      .def_readwrite("ahead", &P::ahead)
+      .def_readwrite("receives_ready", &P::receives_ready)
+      .def_readwrite("rtt_ns", &P::rtt_ns)
+      .def_readwrite("ack_bytes", &P::ack_bytes)
+      .def_readwrite("ack_delay_ns", &P::ack_delay_ns)
+      .def_readwrite("window_bytes_max", &P::window_bytes_max)
+      .def_readwrite("rto_ns_min", &P::rto_ns_min)
+      .def_readwrite("rto_ns_max", &P::rto_ns_max)
+      .def_readwrite("peer_silence_ns", &P::peer_silence_ns)
+      .def_readwrite("link_bytes_per_s", &P::link_bytes_per_s)
+      .def_readwrite("sample_ns", &P::sample_ns)
+      .def_readwrite("sample_ports", &P::sample_ports)
+      .def_readwrite("sample_streams", &P::sample_streams)
+      .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric_plan.h says.", py::kw_only(),
+           py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"), py::arg("route"),
+           py::arg("set_begin"), py::arg("set_ports"))
+      .def(
+          "set_changes",
+          [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
+          "What becomes of ports, by time.", py::arg("changes"))
+      .def(
+          "set_work",
+          [](P& self, const py::array& transfers, const py::array& dependencies) {
+            self.transfers = rows<sim::TransferPlan>("transfers", transfers);
+            self.dependencies = rows<sim::DependencyPlan>("dependencies", dependencies);
+          },
+          "What is sent, and what waits for what.", py::arg("transfers"), py::arg("dependencies"))
+      .def("choose", &choose, "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"),
+           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
+      .def("choose_text", &choose_text, "The same by text with parameters, as in a knob; returns the policy's name.",
+           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
+      .def(
+          "complaint", [](const P& self) { return sim::complaint(self); },
+          "What is wrong with it, in words; empty when it can be run.")
+      .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Memory that a run takes.");
+}
+
+void bind_totals(py::module_& module) {
+  using T = sim::FabricTotals;
+  py::class_<T>(module, "FabricTotals", "What a run has come to so far.")
+      .def_readonly("ended_ns", &T::ended_ns)
+      .def_readonly("packet_hops", &T::packet_hops)
+      .def_readonly("data_packets", &T::data_packets)
+      .def_readonly("segments", &T::segments)
+      .def_readonly("windows", &T::windows)
+      .def_readonly("transfers_done", &T::transfers_done)
+      .def_readonly("violations", &T::violations)
+      .def_readonly("policies_failed", &T::policies_failed)
+      .def_readonly("storage_bytes", &T::storage_bytes)
+      .def_readonly("fingerprint", &T::fingerprint)
+      .def_readonly("finished", &T::finished);
+}
+
+py::dict samples_of(BoundFabric& self) {
+  const sim::FabricSamples& samples = self.fabric->samples();
+  py::dict made;
+  made["at_ns"] = array_of(samples.at_ns);
+  made["queue_bytes"] = table_of(samples.queue_bytes, self.plan->sample_ports.size());
+  made["window_bytes"] = table_of(samples.window_bytes, self.plan->sample_streams.size());
+  made["inflight_bytes"] = table_of(samples.inflight_bytes, self.plan->sample_streams.size());
+  made["sent_bytes"] = table_of(samples.sent_bytes, self.plan->sample_streams.size());
+  made["queue_bytes_max"] = array_of(samples.queue_bytes_max);
+  made["queue_bytes_sum"] = array_of(samples.queue_bytes_sum);
+  return made;
+}
+
+}  // namespace
+
+void bind_fabric(py::module_& module) {
+  PYBIND11_NUMPY_DTYPE(sim::PortPlan, from, to, bytes_per_s, delay_ns, queue_bytes_max, mark_from_bytes,
+                       mark_full_bytes, loss, bit_error_rate);
+  PYBIND11_NUMPY_DTYPE(sim::PortChange, at_ns, port, up, bytes_per_s, loss);
+  PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
+  PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
+  PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, received_ns, sent_ns);
+  PYBIND11_NUMPY_DTYPE(sim::StreamReport, from, to, bytes_sent, segments_sent, segments_resent, segments_lost,
+                       segments_trimmed, spurious_resends, segments_duplicate, acks_sent);
+  PYBIND11_NUMPY_DTYPE(sim::PortReport, from, to, packets, bytes, data_packets, marked, trimmed, dropped, lost, pauses,
+                       busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
+  module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
+  module.attr("PORT_CHANGE") = py::dtype::of<sim::PortChange>();
+  module.attr("TRANSFER_PLAN") = py::dtype::of<sim::TransferPlan>();
+  module.attr("DEPENDENCY_PLAN") = py::dtype::of<sim::DependencyPlan>();
+  bind_fabric_plan(module);
+  bind_totals(module);
+  py::class_<BoundFabric>(module, "Fabric", "A run of a plan.")
+      .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError when the plan makes no sense.", py::arg("plan"))
+      .def(
+          "run", [](BoundFabric& self, i64 hops) { return self.fabric->run(hops); },
+          "Goes on for about so many packet-hops; False when it is over.", py::arg("hops"),
+          py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("totals", [](BoundFabric& self) { return self.fabric->totals(); })
+      .def_property_readonly("violation", [](BoundFabric& self) { return self.fabric->violation(); })
+      .def_property_readonly("policy_failure", [](BoundFabric& self) { return self.fabric->policy_failure(); })
+      .def(
+          "transfers", [](BoundFabric& self) { return array_of(self.fabric->transfers()); },
+          "When each was ready, received, and known to be; -1: not yet. A row a transfer.")
+      .def(
+          "streams", [](BoundFabric& self) { return array_of(self.fabric->streams()); },
+          "Sums over each connection, by from, to and stream.")
+      .def(
+          "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
+          "What each port has sent, lost and held, in the plan's order.")
+      .def("samples", &samples_of, "Over time: a row a sample.");
+}
+
+}  // namespace weft::bind

@@ -1,0 +1,100 @@
+// Counts brought together when all threads stand still. Nothing here changes what happens next.
+#include <algorithm>
+
+#include "native/sim/fabric.h"
+
+namespace weft::sim {
+
+// In the order of nodes, so that it does not depend on who stepped them.
+FabricTotals Fabric::totals() {
+  FabricTotals totals;
+  totals.ended_ns = std::min(now_ps_ / 1000, plan_.limit_ns);
+  totals.windows = windows_;
+  totals.finished = finished_;
+  for (const auto& shard : shards_) {
+    totals.packet_hops += shard->packet_hops();
+    totals.data_packets += shard->shared().data_packets;
+    totals.policies_failed += shard->shared().policies_failed;
+    totals.transfers_done += shard->shared().received;
+    if (shard->checks() != nullptr) totals.violations += shard->checks()->violations();
+  }
+  if (totals.violations == 0 && !violation_.empty()) totals.violations = 1;
+  u64 print = 0xCBF29CE484222325u;
+  const auto mix = [&print](u64 value) {
+    print = (print ^ value) * 0x100000001B3u;
+    print ^= print >> 29;
+  };
+  for (const auto& host : nodes_.hosts) {
+    mix(host->fingerprint());
+    totals.storage_bytes += static_cast<i64>(host->stack().storage_bytes());
+  }
+  for (const FabricPort& port : net_.ports) {
+    mix(static_cast<u64>(port.counts().packets) << 32 ^ static_cast<u64>(port.counts().bytes));
+    mix(static_cast<u64>(port.counts().marked) << 32 ^ static_cast<u64>(port.counts().trimmed + port.counts().dropped));
+  }
+  for (const TransferReport& transfer : work_.transfers) {
+    mix(static_cast<u64>(transfer.received_ns));
+    mix(static_cast<u64>(transfer.sent_ns));
+  }
+  totals.fingerprint = print;
+  for (const StreamReport& stream : streams()) totals.segments += stream.segments_sent - stream.segments_resent;
+  return totals;
+}
+
+std::vector<StreamReport> Fabric::streams() {
+  std::vector<StreamReport> made;
+  made.reserve(work_.connections.size());
+  for (const FabricConnection& connection : work_.connections) {
+    core::Flow& sender = *nodes_.hosts[connection.from]->stack().flow(connection.at_sender);
+    core::Flow& receiver = *nodes_.hosts[connection.to]->stack().flow(connection.at_receiver);
+    const core::FlowCounters& sent = sender.tx.counters();
+    const core::FlowCounters& received = receiver.rx.counters();
+    made.push_back({connection.from, connection.to, sent.bytes_sent, sent.segments_sent, sent.segments_resent,
+                    sent.segments_lost, sent.segments_trimmed, sent.spurious_resends, received.segments_duplicate,
+                    received.acks_sent});
+  }
+  return made;
+}
+
+std::vector<PortReport> Fabric::ports() const {
+  std::vector<PortReport> made;
+  made.reserve(net_.ports.size());
+  for (const FabricPort& port : net_.ports) made.push_back(port.report());
+  return made;
+}
+
+void Fabric::sample(i64 at_ps) {
+  samples_.at_ns.push_back(at_ps / 1000);
+  for (const u32 port : plan_.sample_ports) samples_.queue_bytes.push_back(net_.ports[port].queue_bytes(at_ps));
+  for (const u32 transfer : plan_.sample_streams) {
+    const FabricConnection& connection = work_.connections[work_.connection_of[transfer]];
+    core::FlowSender& sender = nodes_.hosts[connection.from]->stack().flow(connection.at_sender)->tx;
+    samples_.window_bytes.push_back(sender.window().window_bytes());
+    samples_.inflight_bytes.push_back(sender.inflight_bytes());
+    samples_.sent_bytes.push_back(sender.counters().bytes_sent);
+  }
+  i64 most = 0, sum = 0;
+  for (const FabricPort& port : net_.ports) {
+    if (port.from() < plan_.hosts) continue;
+    const i64 bytes = port.queue_bytes(at_ps);
+    most = std::max(most, bytes);
+    sum += bytes;
+  }
+  samples_.queue_bytes_max.push_back(most);
+  samples_.queue_bytes_sum.push_back(sum);
+}
+
+// What is wrong, from whoever saw it first in the order of shards and hosts.
+void Fabric::settle_accounts() {
+  for (const auto& shard : shards_) {
+    FabricChecks* checks = shard->checks();
+    for (u32 host = 0; checks != nullptr && host < plan_.hosts; ++host) {
+      if (shards_[nodes_.shard_of[host]] == shard) checks->on_rest(nodes_.hosts[host]->stack(), host);
+    }
+    if (violation_.empty() && checks != nullptr) violation_ = checks->violation();
+    if (violation_.empty()) violation_ = shard->shared().failure;
+    if (policy_failure_.empty()) policy_failure_ = shard->shared().policy_failure;
+  }
+}
+
+}  // namespace weft::sim

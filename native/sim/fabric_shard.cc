@@ -1,0 +1,107 @@
+// A window's events are dealt out to their nodes by lists, and each node's are put into order: no queue of all events
+// is ever sorted.
+#include "native/sim/fabric_shard.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNet* net, FabricWork* work,
+                         FabricNodes* nodes, i64 window_ps)
+    : index_(index),
+      hosts_(plan.hosts),
+      window_ps_(window_ps),
+      nodes_(nodes),
+      calendar_(window_ps),
+      burst_(std::make_unique<core::TxBurst>()),
+      pfc_(plan.pause_bytes > 0),
+      heads_(plan.hosts + plan.switches, core::kNone),
+      outbox_(shards) {
+  if (plan.check) checks_ = std::make_unique<FabricChecks>(plan, *work);
+  shared_.plan = &plan;
+  shared_.net = net;
+  shared_.work = work;
+  shared_.sink = this;
+  shared_.packets = &packets_;
+  shared_.burst = burst_.get();
+  shared_.checks = checks_.get();
+}
+
+// Packets belong to slabs that go as a whole; what is under way needs no hand.
+FabricShard::~FabricShard() = default;
+
+void FabricShard::enlist(u32 host) {
+  FabricHost& at = *nodes_->hosts[host];
+  if (at.next_ps() >= at.pending_ps) return;
+  at.pending_ps = at.next_ps();
+  calendar_.push({at.pending_ps, host, FabricDue::kSelf, nullptr});
+}
+
+void FabricShard::arrive(FabricPacket* packet, u32 port, u32 node) {
+  const FabricDue due{packet->due_ps, node, port, packet};
+  const u8 shard = nodes_->shard_of[node];
+  if (shard == index_) {
+    calendar_.push(due);
+  } else {
+    outbox_[shard].push_back(due);
+  }
+}
+
+void FabricShard::leave(const FabricPacket& packet, u32 port, i64 at_ps) {
+  if (!pfc_) return;
+  const u32 from = shared_.net->ports[port].from();
+  if (from >= hosts_) nodes_->switches[from - hosts_].on_left(&shared_, packet, at_ps);
+}
+
+void FabricShard::import_from(FabricShard& other) {
+  for (const FabricDue& due : other.outbox_[index_]) {
+    calendar_.push({due.at_ps, due.node, due.port, packets_.copy_of(*due.packet)});
+  }
+}
+
+void FabricShard::clear_outboxes() noexcept {
+  for (std::vector<FabricDue>& box : outbox_) {
+    for (const FabricDue& due : box) packets_.give(due.packet);
+    box.clear();
+  }
+}
+
+void FabricShard::step(i64 window) {
+  calendar_.take(window, &due_);
+  chain_.resize(due_.size());
+  active_.clear();
+  // From the last to the first, so that each list is in the order of pushing.
+  for (std::size_t i = due_.size(); i-- != 0;) {
+    u32& head = heads_[due_[i].node];
+    if (head == core::kNone) active_.push_back(due_[i].node);
+    chain_[i] = head;
+    head = static_cast<u32>(i);
+  }
+  std::sort(active_.begin(), active_.end());
+  const i64 end_ps = (window + 1) * window_ps_;
+  for (const u32 node : active_) {
+    sorted_.clear();
+    for (u32 i = heads_[node]; i != core::kNone; i = chain_[i]) {
+      sorted_.push_back(due_[i]);
+      if (due_[i].packet != nullptr) ++packet_hops_;
+    }
+    heads_[node] = core::kNone;
+    // Few, and nearly in order; equal ones keep theirs, which is one node's own.
+    for (std::size_t i = 1; i < sorted_.size(); ++i) {
+      const FabricDue due = sorted_[i];
+      std::size_t at = i;
+      for (; at != 0 && due.before(sorted_[at - 1]); --at) sorted_[at] = sorted_[at - 1];
+      sorted_[at] = due;
+    }
+    if (node >= hosts_) {
+      nodes_->switches[node - hosts_].handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
+      continue;
+    }
+    FabricHost& host = *nodes_->hosts[node];
+    if (host.pending_ps < end_ps) host.pending_ps = core::kNever;
+    host.handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
+    enlist(node);
+  }
+}
+
+}  // namespace weft::sim
