@@ -27,7 +27,7 @@ def network(
     laid = PortList()
     for one, other, kind in links:
         laid.add(np.array([one]), np.array([other]), kind)
-    ports, _, _ = laid.build()
+    ports, _, _ = laid.build(hosts)
     group_of, attached = _groups(names, hosts, ports)
     begin = np.searchsorted(ports["from"], np.arange(len(names) + 1))
     sets = SetList()

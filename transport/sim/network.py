@@ -166,7 +166,7 @@ class PortList:
         self.count += len(one)
         return first
 
-    def build(self) -> tuple[Array, Array, Array]:
+    def build(self, hosts: int) -> tuple[Array, Array, Array]:
         """The ports sorted by `from`, and of each link its port from one and from the other."""
         ends = np.concatenate(self._ends) if self._ends else np.zeros((0, 2), np.int64)
         ports = np.zeros(2 * self.count, PORT)
@@ -179,6 +179,9 @@ class PortList:
                 ports[name][at : at + count] = value
                 ports[name][self.count + at : self.count + at + count] = value
             at += count
+        # Switches mark; a host's own port does not.
+        for name in ("mark_from_bytes", "mark_full_bytes"):
+            ports[name][ports["from"] < hosts] = 0
         order = np.argsort(ports["from"], kind="stable")
         place = np.empty(2 * self.count, np.int64)
         place[order] = np.arange(2 * self.count)

@@ -201,7 +201,7 @@ def planes(
     for plane in range(count):
         one, other = hosts + plane * leaves + leaf, above + plane * spines + spine
         laid.add(one, other, link_kind(keys, up=True, rate=up_rate))
-    ports, from_one, from_other = laid.build()
+    ports, from_one, from_other = laid.build(hosts)
     sets = SetList()
     route = np.full(((leaves + spines) * count, leaves), -1, np.int32)
     for plane in range(count):
@@ -246,7 +246,7 @@ def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
     above = np.repeat(np.arange(pods * made.spines), each)
     core = above % made.spines * each + np.tile(np.arange(each), pods * made.spines)
     first_spine = laid.add(spine0 + above, core0 + core, up)
-    ports, from_one, from_other = laid.build()
+    ports, from_one, from_other = laid.build(hosts)
     tree = _Tree(
         *(leaves, per_pod, pods, made.spines, each),
         leaf_up=from_one[first_leaf:first_spine].reshape(leaves, made.spines),
