@@ -27,7 +27,7 @@ def figure(result: Result) -> Any:
         drawn += [queues]
         drawn += [windows, rates] if result.sampled_transfers else []
     rows = -(-len(drawn) // 2)
-    made = Figure(figsize=(11, 3.4 * rows), layout="constrained")
+    made = Figure(figsize=(11, 3.4 * rows))
     axes = made.subplots(rows, 2, squeeze=False).ravel()
     for axis, draw in zip(axes, drawn, strict=False):
         draw(axis, result)
@@ -163,6 +163,7 @@ def svg(made: Any) -> str:
 
     import matplotlib as mpl
 
+    made.tight_layout()
     out = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "weft", "svg.fonttype": "path"}):
         made.savefig(out, format="svg", metadata={"Date": None})

@@ -47,6 +47,16 @@ TIERS = {
     "pauses": "pauses",
 }
 
+SWEEP = {
+    "fct_ns_p50": "FCT p50",
+    "fct_ns_p99": "FCT p99",
+    "slowdown_p99": "slowdown p99",
+    "completion_ns": "completion",
+    "busbw_bytes_per_s": "busbw",
+    "retransmits_per_packet": "resent",
+    "queue_bytes_p99": "queue p99",
+}
+
 
 def cell(key: str, value: Any) -> str:
     """A value by its key's unit."""
@@ -106,11 +116,12 @@ def remarks(result: Result) -> list[str]:
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """A line for each setting, median and worst over the seeds."""
-    shown = [name for name in MEASURES if name not in ("done", "fct_ns_max", "slowdown_max")]
-    settings = [key for row in rows[:1] for key in row
-                if key not in MEASURES and not key.endswith("_worst")]  # fmt: skip
-    columns = {key: key for key in settings}
-    for name in shown:
-        plain = name.replace("_bytes_per_s", "").replace("_ns", "").replace("_bytes", "")
-        columns |= {name: plain.replace("_", " "), f"{name}_worst": "worst"}
+    settings = [
+        key for row in rows[:1] for key in row if key not in MEASURES and not key.endswith("_worst")
+    ]
+    # The last part of a key says enough where no two end alike.
+    last = [key.rpartition(".")[2] for key in settings]
+    columns = dict(zip(settings, last if len(set(last)) == len(last) else settings, strict=True))
+    for name, title in SWEEP.items():
+        columns |= {name: title, f"{name}_worst": "worst"}
     return _table(columns, rows)
