@@ -11,9 +11,17 @@ from transport.sim.result import fingerprint, jain, spread
 from transport.sim.sweep import Case, cases_of, summarised
 
 TOTALS: dict[str, int | bool] = {
-    "ended_ns": 1_000_000, "packet_hops": 1_000, "data_packets": 250, "segments": 240,
-    "windows": 1, "transfers_done": 0, "violations": 0, "policies_failed": 0,
-    "storage_bytes": 0, "fingerprint": 1, "finished": True,
+    "ended_ns": 1_000_000,
+    "packet_hops": 1_000,
+    "data_packets": 250,
+    "segments": 240,
+    "windows": 1,
+    "transfers_done": 0,
+    "violations": 0,
+    "policies_failed": 0,
+    "storage_bytes": 0,
+    "fingerprint": 1,
+    "finished": True,
 }
 STREAM = ("bytes_sent", "segments_sent", "segments_resent", "spurious_resends")
 PORT = (

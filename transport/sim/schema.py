@@ -332,7 +332,9 @@ def _default(key: Key) -> str:
         return ""
     if key.kind == "bool":
         return str(key.default).lower()
-    return f"{key.default:,}" if isinstance(key.default, int) else str(key.default or "")
+    if isinstance(key.default, int | float):
+        return f"{key.default:,}" if isinstance(key.default, int) else f"{key.default:g}"
+    return str(key.default or "")
 
 
 def markdown() -> str:
@@ -342,6 +344,7 @@ def markdown() -> str:
         lines += [f"### {heading}", "", "| key | takes | default | meaning |", "|---|---|---|---|"]
         for name, key in keys.items():
             meaning = key.meaning.replace("|", "\\|")
-            lines.append(f"| `{name}` | {key.kind} | {_default(key)} | {meaning} |")
+            takes = " or ".join(f"`{one}`" for one in key.choices) or key.kind
+            lines.append(f"| `{name}` | {takes} | {_default(key)} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
