@@ -39,7 +39,9 @@ def ways(net: Network, one: int, other: int) -> Counter[tuple[int, ...]]:
     """Every way from a host to another as its ports; fails where one leads nowhere."""
     done: Counter[tuple[int, ...]] = Counter()
     group = int(net.group_of[other])
-    waiting = [(int(port),) for port in range(net.first_port[one], net.first_port[one + 1])]
+    waiting: list[tuple[int, ...]] = [
+        (int(port),) for port in range(net.first_port[one], net.first_port[one + 1])
+    ]
     while waiting:
         way = waiting.pop()
         assert len(way) < 10, "a route that does not end"
