@@ -22,7 +22,7 @@ from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 
-STEP_HOPS = 500_000  # a fraction of a second
+STEP_HOPS = 200_000  # a fraction of a second
 DEFAULT_POLICIES = {"window": "swift", "path": "power_of_two", "loss": "rack"}
 # Of [network] and [hosts], where the plan calls them otherwise.
 PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
