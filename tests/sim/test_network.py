@@ -96,7 +96,7 @@ def test_network__the_radix_decides_where_nothing_else_does(
 def test_network__oversubscription_is_rate_in_over_rate_out(share: float) -> None:
     for more in ("", "spines = 3\n", 'uplink_rate = "200 Gb/s"\n'):
         net = network(f"hosts = 64\nhosts_per_leaf = 16\noversubscription = {share}\n{more}")
-        tiers = net.tier_ports()
+        tiers = net.tier_ports
         into = net.ports["bytes_per_s"][tiers["host>leaf"]].sum()
         out = net.ports["bytes_per_s"][tiers["leaf>spine"]].sum()
         assert into / out == pytest.approx(share)
@@ -217,6 +217,6 @@ def test_network__traffic_that_has_no_way_is_named() -> None:
 
 def test_network__tiers_come_on_the_way_from_host_to_host() -> None:
     net = network("hosts = 16\ntiers = 3")
-    assert list(net.tier_ports()) == [
+    assert list(net.tier_ports) == [
         *("host>leaf", "leaf>spine", "spine>core", "core>spine", "spine>leaf", "leaf>host"),
     ]

@@ -112,7 +112,7 @@ def test_result__ports_by_tier() -> None:
     net = own.network
     busy = np.zeros(len(net.ports), np.int64)
     carried = np.zeros(len(net.ports), np.int64)
-    ups = net.tier_ports()["leaf>spine"]
+    ups = net.tier_ports["leaf>spine"]
     busy[ups] = [500_000, 0, 250_000, 250_000]
     carried[ups] = [300, 100, 50, 50]
     depth = np.where(net.ports["from"] < 8, 999, 7)

@@ -74,7 +74,7 @@ def test_run__every_pattern_ends(text: str) -> None:
 
 def test_run__bytes_that_left_the_hosts_are_those_that_were_sent() -> None:
     found = run(scenario(SMALL))
-    ups = found.scenario.network.tier_ports()["host>leaf"]
+    ups = found.scenario.network.tier_ports["host>leaf"]
     least = found.scenario.work.transfers["bytes"].sum()
     assert found.ports["bytes"][ups].sum() > least
     assert found.totals["packet_hops"] == found.ports["packets"].sum()

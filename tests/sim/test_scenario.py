@@ -1,5 +1,7 @@
 """Whether a scenario's file becomes what it says, and a wrong one a line that helps."""
 
+import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +182,21 @@ def test_scenario__the_docs_have_every_key() -> None:
         "docs/SIMULATOR.md: put there what `python -c 'from transport.sim import schema; "
         "print(schema.markdown())'` prints"
     )
+
+
+def test_scenario__the_example_of_the_docs_is_one() -> None:
+    page = (ROOT / "docs" / "SIMULATOR.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = parse(text).check()
+    assert found.network.hosts == 1_024
+    assert len(found.changes) == 4
+
+
+def test_scenario__travels_without_its_arrays() -> None:
+    found = parse(GOOD, file="test.toml").check()
+    text = pickle.dumps(found)
+    assert len(text) < 20_000
+    assert pickle.loads(text).check().work.transfers.tolist() == found.work.transfers.tolist()
 
 
 def test_lines__of_every_kind_of_key() -> None:

@@ -33,60 +33,68 @@ def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
     return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
 
 
+Hop = tuple[float, float, int]  # rate in all, of the fastest link, least delay
+
+
 class Ways:
     """The equal-cost links between two groups of hosts, hop by hop."""
 
     def __init__(self, network: Network, paths: int) -> None:
         self._network = network
         self._paths = paths
-        self._known: dict[tuple[int, int], Array] = {}
+        # What is found once: the hop behind some switches towards a group, and those it leads to.
+        self._behind: dict[tuple[bytes, int], tuple[Hop, Array] | None] = {}
+        self._up: dict[int, tuple[Hop, Array]] = {}
+        self._down: dict[int, tuple[Hop, set[int]]] = {}
 
-    def _hop(self, ports: Array) -> tuple[float, float, int]:
-        """Rate of a hop in all and of its fastest link, and its least delay."""
+    def hops(self, one: int, other: int) -> list[Hop]:
+        """From a host to another."""
+        net = self._network
+        if one not in self._up:
+            first = np.arange(net.first_port[one], net.first_port[one + 1])
+            self._up[one] = self._hop(first), np.unique(net.ports["to"][first]).astype(np.int64)
+        if other not in self._down:
+            self._down[other] = self._last(other)
+        hop, now = self._up[one]
+        last, ends = self._down[other]
+        target = int(net.group_of[other])
+        rows = [hop]
+        for _ in range(net.switches):
+            now = np.array([switch for switch in now.tolist() if switch not in ends], np.int64)
+            key = (now.tobytes(), target)
+            if key not in self._behind:
+                self._behind[key] = self._next(now, target)
+            found = self._behind[key]
+            if found is None:
+                break
+            hop, now = found
+            rows.append(hop)
+        return [*rows, last]
+
+    def _hop(self, ports: Array) -> Hop:
         rates = np.sort(self._network.ports["bytes_per_s"][ports])[::-1]
         delay = int(self._network.ports["delay_ns"][ports].min())
         return float(rates[: self._paths].sum()), float(rates[0]), delay
 
-    def hops(self, one: int, other: int) -> Array:
-        """Rows of (rate in all, fastest link, delay), from a host to another."""
+    def _next(self, now: Array, target: int) -> tuple[Hop, Array] | None:
         net = self._network
-        key = (int(net.group_of[one]), int(net.group_of[other]))
-        if key not in self._known:
-            self._known[key] = np.array(self._between(one, other), np.float64).reshape(-1, 3)
-        first = np.arange(net.first_port[one], net.first_port[one + 1])
-        last = self._last(other)
-        rows = [self._hop(first), *self._known[key], self._hop(last)]
-        return np.array(rows, np.float64)
+        sets = np.unique(net.route[now - net.hosts, target])
+        ports = [net.set_of(int(one)) for one in sets if one >= 0]
+        if not ports:
+            return None
+        chosen = np.concatenate(ports)
+        return self._hop(chosen), np.unique(net.ports["to"][chosen]).astype(np.int64)
 
-    def _last(self, host: int) -> Array:
-        """The ports of switches that lead to a host."""
+    def _last(self, host: int) -> tuple[Hop, set[int]]:
+        """The hop to a host, and the switches that it is from."""
         net = self._network
-        mine = net.ports["to"][net.first_port[host] : net.first_port[host + 1]].astype(np.int64)
-        found = [
-            np.arange(net.first_port[s], net.first_port[s + 1])[
-                net.ports["to"][net.first_port[s] : net.first_port[s + 1]] == host
-            ]
-            for s in np.unique(mine)
-        ]
-        return np.concatenate(found)
-
-    def _between(self, one: int, other: int) -> list[tuple[float, float, int]]:
-        """The hops between switches."""
-        net = self._network
-        target = int(net.group_of[other])
-        ends = set(net.ports["to"][net.first_port[other] : net.first_port[other + 1]].tolist())
-        now = np.unique(net.ports["to"][net.first_port[one] : net.first_port[one + 1]])
-        rows = []
-        for _ in range(len(net.node_names)):
-            now = np.array([n for n in now.tolist() if n not in ends], np.int64)
-            sets = np.unique(net.route[now - net.hosts, target]) if now.size else now
-            ports = [net.set_of(int(one)) for one in sets if one >= 0]
-            if not ports:
-                break
-            chosen = np.concatenate(ports)
-            rows.append(self._hop(chosen))
-            now = np.unique(net.ports["to"][chosen])
-        return rows
+        own = net.ports["to"][net.first_port[host] : net.first_port[host + 1]]
+        found = []
+        for switch in np.unique(own).tolist():
+            first = net.first_port[switch]
+            to = net.ports["to"][first : net.first_port[switch + 1]]
+            found.append(first + np.flatnonzero(to == host))
+        return self._hop(np.concatenate(found)), set(own.tolist())
 
 
 def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Array:
@@ -102,7 +110,7 @@ def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Ar
     )
     least = np.zeros((len(pairs), 3))  # 1 / bottleneck rate, sum of the others' 1 / rate, delays
     for number, (one, other) in enumerate(pairs.tolist()):
-        hops = ways.hops(one, other)
+        hops = np.array(ways.hops(one, other), np.float64)
         narrow = int(np.argmin(hops[:, 0]))
         others = np.delete(hops[:, 1], narrow)
         least[number] = (1e9 / hops[narrow, 0], (1e9 / others).sum(), hops[:, 2].sum())

@@ -97,6 +97,7 @@ class Network:
         pairs = zip(self.ports["from"].tolist(), self.ports["to"].tolist(), strict=True)
         return [f"{kinds[a]}>{kinds[b]}" for a, b in pairs]
 
+    @cached_property
     def tier_ports(self) -> dict[str, Array]:
         """The ports of each tier, on the way from host to host."""
         names = np.array(self.tiers)
@@ -147,7 +148,7 @@ class Network:
     def link_examples(self) -> list[str]:
         """A link of each tier by its name, for error texts."""
         return [self.port_name(int(ports[0])).replace(">", "-") for ports in
-                self.tier_ports().values()]  # fmt: skip
+                self.tier_ports.values()]  # fmt: skip
 
 
 class PortList:

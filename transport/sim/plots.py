@@ -81,7 +81,7 @@ def slowdown_by_size(axis: Any, result: Result) -> None:
 
 def link_use(axis: Any, result: Result) -> None:
     """A heat map: a line for each tier, a cell for each of its links, in order."""
-    tiers = result.scenario.network.tier_ports()
+    tiers = result.scenario.network.tier_ports
     busy = result.ports["busy_ns"] / max(int(result.totals["ended_ns"]), 1)
     width = min(max(len(ports) for ports in tiers.values()), PORTS_SHOWN)
     cells = np.stack([_stretched(busy[ports], width) for ports in tiers.values()])

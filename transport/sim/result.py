@@ -134,7 +134,7 @@ class Result:
         network = self.scenario.network
         span = max(int(self.totals["ended_ns"]), 1)
         rows = []
-        for name, chosen in network.tier_ports().items():
+        for name, chosen in network.tier_ports.items():
             ports = self.ports[chosen]
             # A packet that is on its way when time is over counts whole.
             busy = np.minimum(ports["busy_ns"] / span, 1.0)

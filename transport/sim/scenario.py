@@ -11,7 +11,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -38,6 +38,10 @@ class Scenario:
     file: str
     folder: Path
     text: str = ""
+
+    def __getstate__(self) -> Tables:
+        """Without the arrays, which are made again where it goes."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
@@ -37,16 +37,6 @@ class Case:
     settings: Mapping[str, Any]
     policies: Mapping[str, str]
     seed: int
-
-
-@dataclass
-class Sweep:
-    """All runs of a scenario, and the rows of those that are done."""
-
-    scenario: Scenario
-    cases: list[Case]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    partial: bool = False
 
 
 def cases_of(
