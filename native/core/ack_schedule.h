@@ -13,7 +13,7 @@ namespace weft::core {
 
 class AckSchedule {
  public:
-  struct PathReport {
+  struct alignas(32) PathReport {
     i64 echo_sent_ns = -1;
     i64 arrived_ns = 0;  // of the segment that is echoed
     u32 segments = 0;
@@ -52,6 +52,9 @@ class AckSchedule {
     urgent_ = true;
   }
 
+  void prefetch(u8 path) const noexcept {
+    if (reports_ != nullptr) __builtin_prefetch(&reports_[path]);
+  }
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
   bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= wait_ns_); }
   i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + wait_ns_ : kNever; }

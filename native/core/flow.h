@@ -38,6 +38,11 @@ struct Flow {
   bool closed_reported = false;
   bool peer_closed = false;  // the peer has closed in order: nothing comes any more, what is held may be received
 
+  void prefetch(u8 path) const noexcept {
+    if (path < peer->paths().count()) __builtin_prefetch(&peer->paths().path(path));
+    tx.prefetch(path);
+    rx.prefetch(path);
+  }
   bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }
 };
 

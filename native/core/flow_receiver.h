@@ -50,6 +50,7 @@ class FlowReceiver {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr;
   }
 
+  void prefetch(u8 path) const noexcept { acks_.prefetch(path); }
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
   bool waits() const noexcept { return queue_.pending(); }

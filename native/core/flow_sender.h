@@ -48,6 +48,9 @@ class FlowSender {
   // Credit: what to ask for now, if anything is to be asked.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
+  void prefetch(u8 path) const noexcept {
+    if (per_path_ != nullptr) __builtin_prefetch(&per_path_[path]);
+  }
   bool has_outstanding() const noexcept { return !queue_.empty(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
   bool has_lost() const noexcept { return ledger_.has_lost(); }

@@ -10,7 +10,7 @@
 namespace weft::core {
 
 // What a flow remembers of one path.
-struct FlowPath {
+struct alignas(64) FlowPath {
   SegmentList order;  // in flight, oldest first
   i64 next_check_ns = kNever;
   i64 newest_acked_sent_ns = -1;

@@ -11,22 +11,24 @@
 
 namespace weft::core {
 
-struct PathState {
+// What every packet touches is the first cache line.
+struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
-  i64 heard_ns = -1;      // when anything last came back over it
+  i64 heard_ns = -1;  // when anything last came back over it
+  i64 bytes_sent = 0;
+  i64 segments_sent = 0;
+  u32 timeouts = 0;  // in a row, with nothing heard between
+  bool usable = true;
+  bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
+
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
   i64 probe_sent_ns = 0;     // of that probe
-  bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
   i64 probe_order_ns = -1;   // that probe's place among the segments' send times
   i64 probed_sent_ns = -1;   // and of the newest such probe that came back
-  i64 bytes_sent = 0;
-  i64 segments_sent = 0;
   i64 segments_lost = 0;
-  u32 timeouts = 0;  // in a row, with nothing heard between
-  bool usable = true;
 };
 
 struct PickRequest {

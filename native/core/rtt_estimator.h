@@ -23,11 +23,9 @@ class RttEstimator {
       srtt_ns_ += error / 8;
       min_ns_ = std::min(min_ns_, rtt_ns);
     }
-    latest_ns_ = rtt_ns;
   }
 
   bool measured() const noexcept { return srtt_ns_ != 0; }
-  i64 latest_ns() const noexcept { return latest_ns_; }
   i64 smoothed_ns() const noexcept { return srtt_ns_; }
   i64 variation_ns() const noexcept { return rttvar_ns_; }
   i64 min_ns() const noexcept { return min_ns_; }
@@ -43,7 +41,6 @@ class RttEstimator {
   i64 srtt_ns_ = 0;
   i64 rttvar_ns_ = 0;
   i64 min_ns_ = 0;
-  i64 latest_ns_ = 0;
 };
 
 }  // namespace weft::core

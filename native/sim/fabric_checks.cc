@@ -5,7 +5,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kStorageBytesMax = 64 << 20;  // P-7: the budget of an engine
+constexpr i64 kHostBytesMax = 64 << 20;  // P-7: the budget of an engine
 
 }  // namespace
 
@@ -113,7 +113,7 @@ void FabricChecks::on_rest(core::Stack& stack, u32 host) {
   if (counters.malformed + counters.bad_crc + counters.bad_magic + counters.bad_version != 0) {
     violate("P-6", "host" + std::to_string(host) + " refused a packet that a stack had made", core::kNone);
   }
-  if (static_cast<i64>(stack.storage_bytes()) > kStorageBytesMax) {
+  if (static_cast<i64>(stack.storage_bytes()) > kHostBytesMax) {
     violate("P-7", "host" + std::to_string(host) + " holds " + std::to_string(stack.storage_bytes()) + " bytes",
             core::kNone);
   }

@@ -2,6 +2,7 @@
 #include "native/sim/fabric_host.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "native/policy/loader.h"
 #include "native/sim/fabric_checks.h"
@@ -59,6 +60,13 @@ void FabricHost::schedule(u32 transfer, i64 at_ps) {
 }
 
 void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (dues[i].packet == nullptr || dues[i].port >= FabricDue::kPause) continue;
+    const u8* header = dues[i].packet->header();
+    u32 flow = 0;
+    std::memcpy(&flow, header + 16, sizeof flow);
+    stack_.prefetch(flow, dues[i].packet->path);
+  }
   std::size_t next = 0;
   // Bounded: a host that is never done at one time is a defect, not a reason to hang.
   for (i64 turns = 0;; ++turns) {

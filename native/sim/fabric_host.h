@@ -53,6 +53,8 @@ class FabricHost {
 
   // Everything of this host before `end_ps`: `dues` are its packets, in order. Its ports are settled by then.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
+  // What handling it touches first.
+  void prefetch() const noexcept { stack_.prefetch(); }
   // When it has to be called again without a packet; kNever: not.
   i64 next_ps() const noexcept { return self_ps_; }
   i64 pending_ps = core::kNever;  // of the calendar's entry for it

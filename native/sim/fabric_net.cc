@@ -30,7 +30,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
     ports[i].open(plan.ports[i], i, mixed(plan.seed, (u64{2} << 40) + i), rules);
     ++first_port[plan.ports[i].from + 1u];
     if (plan.ports[i].to < hosts_) {
-      ports[i].leads_to_host = true;
+      ports[i].set_leads_to_host();
       ports[i].add_host(plan.host_delay_ns * 1000, plan.host_jitter_ns * 1000);
       ++attached_begin_[plan.ports[i].to + 1u];
     }
@@ -40,7 +40,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   attached_.resize(attached_begin_.back());
   std::vector<u32> place(attached_begin_.begin(), attached_begin_.end() - 1);
   for (u32 i = 0; i < count; ++i) {
-    if (plan.ports[i].to < hosts_) attached_[place[plan.ports[i].to]++] = i;
+    if (plan.ports[i].to < hosts_) attached_[place[plan.ports[i].to]++] = {plan.ports[i].from, i};
   }
   if (plan.pause_bytes == 0) return;
   std::map<std::pair<u32, u32>, u32> by_ends;  // of several between the same nodes, the last stands for all
@@ -59,7 +59,7 @@ u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
 
 u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
   for (u32 i = attached_begin_[packet->to]; i < attached_begin_[packet->to + 1u]; ++i) {
-    if (ports[attached_[i]].from() == node) return attached_[i];
+    if (attached_[i].node == node) return attached_[i].port;
   }
   const i32 set = route_[std::size_t{node - hosts_} * groups_ + group_of_[packet->to]];
   if (set < 0) return core::kNone;

@@ -31,8 +31,11 @@ class FabricNet {
   std::vector<u32> group_of_;
   std::vector<i32> route_;
   std::vector<u32> set_begin_, set_ports_;
+  struct Attached {
+    u32 node, port;  // a switch, and its port that leads to the host
+  };
   std::vector<u32> attached_begin_;  // by host, into attached_
-  std::vector<u32> attached_;        // ports that lead to it
+  std::vector<Attached> attached_;
 };
 
 }  // namespace weft::sim

@@ -11,6 +11,10 @@
 
 namespace weft::sim {
 
+// The fabric counts picoseconds: a rate in bytes a second is no whole number of nanoseconds a byte.
+inline constexpr i64 kFabricPsPerNs = 1000;
+inline constexpr i64 kFabricPsPerS = 1'000'000'000'000;
+
 // Two cache lines. A data header lies within; a longer header has a block of its own.
 struct alignas(64) FabricPacket {
   static constexpr std::size_t kInlineBytes = wire::kDataBytes;

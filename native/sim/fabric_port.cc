@@ -7,12 +7,6 @@
 #include <utility>
 
 namespace weft::sim {
-namespace {
-
-constexpr i64 kPsPerNs = 1000;
-constexpr i64 kPsPerS = 1'000'000'000'000;
-
-}  // namespace
 
 void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRules* rules) {
   rules_ = rules;
@@ -20,21 +14,19 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   from_ = plan.from;
   to_ = plan.to;
   bytes_per_s_ = plan.bytes_per_s;
-  delay_ps_ = plan.delay_ns * kPsPerNs;
+  delay_ps_ = plan.delay_ns * kFabricPsPerNs;
   queue_bytes_max_ = plan.queue_bytes_max;
   mark_from_bytes_ = plan.mark_from_bytes;
   mark_full_bytes_ = plan.mark_full_bytes;
   loss_ = plan.loss;
   bit_error_rate_ = plan.bit_error_rate;
   random_ = core::Random(seed);
-  counts_.from = from_;
-  counts_.to = to_;
 }
 
 i64 FabricPort::takes_ps(i64 bytes) noexcept {
   if (bytes != timed_bytes_) {
     timed_bytes_ = bytes;
-    timed_ps_ = bytes * kPsPerS / bytes_per_s_;
+    timed_ps_ = bytes * kFabricPsPerS / bytes_per_s_;
   }
   return timed_ps_;
 }
@@ -52,7 +44,7 @@ void FabricPort::mark(FabricPacket* packet, i64 queue_bytes) {
     if (random_.uniform() >= above / static_cast<double>(mark_full_bytes_ - mark_from_bytes_)) return;
   }
   packet->marked = true;
-  ++counts_.marked;
+  ++marked_;
 }
 
 void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
@@ -63,12 +55,12 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   const i64 takes = takes_ps(bytes);
   free_ps_ = at_ps + takes;
   busy_ps_ += takes;
-  ++counts_.packets;
-  counts_.bytes += bytes;
-  if (packet->data) ++counts_.data_packets;
+  ++packets_;
+  bytes_ += bytes;
+  if (packet->data) ++data_packets_;
   sink->leave(*packet, index_, at_ps);
   if ((loss_ > 0 || bit_error_rate_ > 0) && lost_on_wire(bytes)) {
-    ++counts_.lost;
+    ++lost_;
     sink->lose(packet);
     return;
   }
@@ -98,7 +90,7 @@ void FabricPort::settle(i64 until_ps, FabricSink* sink) {
 void FabricPort::join_high(FabricPacket* packet, FabricSink* sink) {
   const i64 bytes = wire_bytes(*packet);
   if (high_bytes_ + bytes > rules_->header_queue_bytes_max) {
-    ++counts_.dropped;
+    ++dropped_;
     sink->leave(*packet, index_, 0);
     sink->lose(packet);
     return;
@@ -111,7 +103,7 @@ void FabricPort::join_high(FabricPacket* packet, FabricSink* sink) {
 // step with each other would always lose the same one's payload. False: `packet` waits after all.
 bool FabricPort::overflow(FabricPacket* packet, FabricSink* sink) {
   if (!rules_->trim) {
-    ++counts_.dropped;
+    ++dropped_;
     sink->leave(*packet, index_, 0);
     sink->lose(packet);
     return true;
@@ -123,16 +115,16 @@ bool FabricPort::overflow(FabricPacket* packet, FabricSink* sink) {
     std::swap(packet->next, low_.tail->next);
   }
   packet->trimmed = true;
-  packet->last_hop = leads_to_host;
+  packet->last_hop = leads_to_host_;
   packet->first = true;
-  ++counts_.trimmed;
+  ++trimmed_;
   return false;
 }
 
 void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
   settle(now_ps, sink);
   if (!up_) {
-    ++counts_.lost;
+    ++lost_;
     sink->leave(*packet, index_, 0);
     sink->lose(packet);
     return;
@@ -141,7 +133,7 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
     const i64 held = queue_bytes(now_ps);
     const i64 share = held * static_cast<i64>(kSeen) / (queue_bytes_max_ + 1);
     ++seen_[static_cast<std::size_t>(std::min<i64>(share, kSeen - 1))];
-    counts_.queue_bytes_max = std::max(counts_.queue_bytes_max, held);
+    queue_seen_max_ = std::max(queue_seen_max_, held);
     if (held != 0 && held + wire_bytes(*packet) > queue_bytes_max_ && overflow(packet, sink)) return;
   }
   if (!waits() && free_ps_ <= now_ps && !paused_) {
@@ -166,7 +158,7 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
   for (Queue* queue : {&high_, &low_}) {
     while (!up_ && queue->head != nullptr) {
       FabricPacket* packet = queue->pop();
-      ++counts_.lost;
+      ++lost_;
       sink->leave(*packet, index_, 0);
       sink->lose(packet);
     }
@@ -176,14 +168,25 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
 
 void FabricPort::pause(i64 now_ps, bool paused, FabricSink* sink) {
   settle(now_ps, sink);
-  if (paused && !paused_) ++counts_.pauses;
+  if (paused && !paused_) ++pauses_;
   if (!paused && paused_) free_ps_ = std::max(free_ps_, now_ps);
   paused_ = paused;
 }
 
 PortReport FabricPort::report() const {
-  PortReport made = counts_;
-  made.busy_ns = busy_ps_ / kPsPerNs;
+  PortReport made;
+  made.from = from_;
+  made.to = to_;
+  made.packets = packets_;
+  made.bytes = bytes_;
+  made.data_packets = data_packets_;
+  made.marked = marked_;
+  made.trimmed = trimmed_;
+  made.dropped = dropped_;
+  made.lost = lost_;
+  made.pauses = pauses_;
+  made.queue_bytes_max = queue_seen_max_;
+  made.busy_ns = busy_ps_ / kFabricPsPerNs;
   u64 total = 0;
   for (const u32 count : seen_) total += count;
   const auto percentile = [&](double share) -> i64 {
@@ -192,7 +195,7 @@ PortReport FabricPort::report() const {
       seen += seen_[i];
       if (static_cast<double>(seen) < share * static_cast<double>(total)) continue;
       const i64 end = static_cast<i64>(i + 1) * (queue_bytes_max_ + 1) / static_cast<i64>(kSeen);
-      return i == 0 && seen_[0] == total && counts_.queue_bytes_max == 0 ? 0 : std::min(end, counts_.queue_bytes_max);
+      return i == 0 && seen_[0] == total && queue_seen_max_ == 0 ? 0 : std::min(end, queue_seen_max_);
     }
     return 0;
   };

@@ -28,9 +28,9 @@ FabricTotals Fabric::totals() {
     mix(host->fingerprint());
     totals.storage_bytes += static_cast<i64>(host->stack().storage_bytes());
   }
-  for (const FabricPort& port : net_.ports) {
-    mix(static_cast<u64>(port.counts().packets) << 32 ^ static_cast<u64>(port.counts().bytes));
-    mix(static_cast<u64>(port.counts().marked) << 32 ^ static_cast<u64>(port.counts().trimmed + port.counts().dropped));
+  for (const PortReport& port : ports()) {
+    mix(static_cast<u64>(port.packets) << 32 ^ static_cast<u64>(port.bytes));
+    mix(static_cast<u64>(port.marked) << 32 ^ static_cast<u64>(port.trimmed + port.dropped));
   }
   for (const TransferReport& transfer : work_.transfers) {
     mix(static_cast<u64>(transfer.received_ns));

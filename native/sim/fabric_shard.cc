@@ -79,29 +79,56 @@ void FabricShard::step(i64 window) {
   }
   std::sort(active_.begin(), active_.end());
   const i64 end_ps = (window + 1) * window_ps_;
-  for (const u32 node : active_) {
-    sorted_.clear();
-    for (u32 i = heads_[node]; i != core::kNone; i = chain_[i]) {
-      sorted_.push_back(due_[i]);
-      if (due_[i].packet != nullptr) ++packet_hops_;
-    }
-    heads_[node] = core::kNone;
-    // Few, and nearly in order; equal ones keep theirs, which is one node's own.
-    for (std::size_t i = 1; i < sorted_.size(); ++i) {
-      const FabricDue due = sorted_[i];
-      std::size_t at = i;
-      for (; at != 0 && due.before(sorted_[at - 1]); --at) sorted_[at] = sorted_[at - 1];
-      sorted_[at] = due;
-    }
-    if (node >= hosts_) {
-      nodes_->switches[node - hosts_].handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
-      continue;
-    }
-    FabricHost& host = *nodes_->hosts[node];
-    if (host.pending_ps < end_ps) host.pending_ps = core::kNever;
-    host.handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
-    enlist(node);
+  gather(0, &next_);
+  for (std::size_t k = 0; k < active_.size(); ++k) {
+    sorted_.swap(next_);
+    // What the next node will touch is fetched while this one works: nearly every first touch would miss.
+    if (k + 1 < active_.size()) gather(k + 1, &next_);
+    handle(active_[k], end_ps);
   }
+}
+
+void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {
+  out->clear();
+  if (place == active_.size()) return;
+  const u32 node = active_[place];
+  if (node < hosts_) nodes_->hosts[node]->prefetch();
+  for (u32 i = heads_[node]; i != core::kNone; i = chain_[i]) {
+    out->push_back(due_[i]);
+    if (due_[i].packet == nullptr) continue;
+    ++packet_hops_;
+    __builtin_prefetch(due_[i].packet);
+    if (node < hosts_) __builtin_prefetch(due_[i].packet->inline_header + 32);
+  }
+  heads_[node] = core::kNone;
+}
+
+// Equal ones keep their order, which is one node's own.
+void FabricShard::sort() {
+  constexpr std::size_t kFew = 12;
+  if (sorted_.size() > kFew) {
+    std::stable_sort(sorted_.begin(), sorted_.end(),
+                     [](const FabricDue& a, const FabricDue& b) { return a.before(b); });
+    return;
+  }
+  for (std::size_t i = 1; i < sorted_.size(); ++i) {
+    const FabricDue due = sorted_[i];
+    std::size_t at = i;
+    for (; at != 0 && due.before(sorted_[at - 1]); --at) sorted_[at] = sorted_[at - 1];
+    sorted_[at] = due;
+  }
+}
+
+void FabricShard::handle(u32 node, i64 end_ps) {
+  sort();
+  if (node >= hosts_) {
+    nodes_->switches[node - hosts_].handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
+    return;
+  }
+  FabricHost& host = *nodes_->hosts[node];
+  if (host.pending_ps < end_ps) host.pending_ps = core::kNever;
+  host.handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
+  enlist(node);
 }
 
 }  // namespace weft::sim

@@ -44,7 +44,9 @@ class FabricShard final : public FabricSink {
   void leave(const FabricPacket& packet, u32 port, i64 at_ps) override;
 
  private:
-  void handle(u32 node, std::size_t begin, std::size_t end, i64 end_ps);
+  void gather(std::size_t place, std::vector<FabricDue>* out);
+  void sort();
+  void handle(u32 node, i64 end_ps);
 
   u32 index_, hosts_;
   i64 window_ps_;
@@ -56,7 +58,7 @@ class FabricShard final : public FabricSink {
   std::unique_ptr<FabricChecks> checks_;
   i64 packet_hops_ = 0;
   bool pfc_;
-  std::vector<FabricDue> due_, sorted_;
+  std::vector<FabricDue> due_, sorted_, next_;
   std::vector<u32> heads_, chain_, active_;  // by node: its first due, and the next of each
   std::vector<std::vector<FabricDue>> outbox_;
 };

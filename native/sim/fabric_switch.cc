@@ -6,7 +6,7 @@ namespace weft::sim {
 
 bool handle_special(FabricShared* shared, const FabricDue& due) {
   FabricNet& net = *shared->net;
-  if (due.packet != nullptr && !due.packet->pause && !due.packet->resume) return false;
+  if (due.packet != nullptr && due.port < FabricDue::kPause) return false;
   if (due.packet != nullptr) {
     net.ports[due.port - FabricDue::kPause].pause(due.at_ps, due.packet->pause, shared->sink);
     shared->packets->give(due.packet);
@@ -32,8 +32,8 @@ FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
 }
 
 void FabricSwitch::touch(FabricNet& net, u32 port) {
-  if (net.ports[port].touched) return;
-  net.ports[port].touched = true;
+  if (net.ports[port].touched()) return;
+  net.ports[port].touched() = true;
   touched_.push_back(port);
 }
 
@@ -43,8 +43,14 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   // A look at a port stands for what waits there: known from the window's beginning on.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
-    net.ports[dues[i].port].wake_pending = false;
+    net.ports[dues[i].port].wake_pending() = false;
     touch(net, dues[i].port);
+  }
+  ways_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (dues[i].packet == nullptr || dues[i].port >= FabricDue::kPause) continue;
+    ways_[i] = net.route(node_, dues[i].packet);
+    if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch();
   }
   for (std::size_t i = 0; i < count; ++i) {
     const FabricDue& due = dues[i];
@@ -60,7 +66,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
       continue;
     }
     FabricPacket* packet = due.packet;
-    const u32 port = net.route(node_, packet);
+    const u32 port = ways_[i];
     if (port == core::kNone) {
       ++unroutable_;
       shared->sink->lose(packet);
@@ -73,12 +79,12 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   }
   for (const u32 port : touched_) {
     net.ports[port].settle(end_ps - 1, shared->sink);
-    net.ports[port].touched = false;
+    net.ports[port].touched() = false;
   }
   for (const u32 index : touched_) {
     FabricPort& port = net.ports[index];
-    if (port.wake_pending || port.next_ps() == core::kNever) continue;
-    port.wake_pending = true;
+    if (port.wake_pending() || port.next_ps() == core::kNever) continue;
+    port.wake_pending() = true;
     shared->sink->look(node_, index, std::max(port.next_ps(), end_ps));
   }
   touched_.clear();

@@ -30,6 +30,7 @@ class FabricSwitch {
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
+  std::vector<u32> ways_;         // by due: the port that it leaves by
   std::vector<u32> touched_;      // ports to be settled at the window's end
   std::vector<Ingress> ingress_;  // PFC on: by port
   i64 now_ps_ = 0;
