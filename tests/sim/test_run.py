@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim.support import needs_fabric, scenario
 from transport import native
+from transport.cli import sim
 from transport.errors import InvalidArgumentError
 from transport.sim import Simulation, load, parse, run, schema, sweep
 from transport.sim.run import PLAN_NAMES
@@ -201,8 +202,7 @@ def test_cli__a_run_with_every_file(small: str, tmp_path: Path) -> None:
 
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["summary"]["done"] == 8
-    assert found["fingerprint" if "fingerprint" in found else "summary"]
-    assert found["summary"]["fingerprint"] in done.stdout
+    assert found["fingerprint"] in done.stdout
 
 
 def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
@@ -243,6 +243,25 @@ def test_cli__what_is_wrong_is_one_line(
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert (done.stdout == "") == (status == 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("network.hosts=64,128", "network.hosts", [64, 128]),
+        ("network.rate=100 Gb/s,1_000", "network.rate", ["100 Gb/s", 1000]),
+        ("network.trim=true,false", "network.trim", [True, False]),
+        ("workload.0.hosts=0-3,8", "workload.0.hosts", ["0-3,8"]),
+        ("workload.sizes=[[1, 0.5], [9, 1.0]]", "workload.sizes", [[[1, 0.5], [9, 1.0]]]),
+        (
+            "policies.window=swift:a=1,b=2,dctcp,mine.py:c=3",
+            "policies.window",
+            ["swift:a=1,b=2", "dctcp", "mine.py:c=3"],
+        ),
+    ],
+)
+def test_cli__settings(text: str, key: str, values: list[object]) -> None:
+    assert sim.setting(text) == (key, values)
 
 
 def test_cli__a_sweep(small: str, tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ size_bytes = "2 KiB"
          r"test.toml:4: events.0.flap_ns: without until_ns"),
         ("seed = 3", "[[events]]\nlink = 'leaf0-spine0'\nup = false\nat_ns = 5\nuntil_ns = 5",
          r"test.toml:6: events.0.until_ns: 5: not after"),
+        ("seed = 3", "[[events]]\nlink = 'leaf0-spine*'\nup = false\npick = 3",
+         r"test.toml:5: events.0.pick: 3: there are 2 such links"),
         ("seed = 3", "[samples]\nlinks = 'x'", r"test.toml:3: samples.links: 'x': no such link"),
         ("seed = 3", "[[nodes]]\nname = 'a'", r"test.toml:2: nodes.0: \[\[nodes\]\] goes with"),
         ("hosts = 8", "hosts = 8\ntopology = 'file'", r"nodes: topology \"file\" needs"),

@@ -95,8 +95,8 @@ def setting(text: str) -> tuple[str, list[Any]]:
             parts[-1] += "," + part
         else:
             parts.append(part)
-    if key.strip().endswith((".hosts", ".links", ".link", ".sizes")) or key == "hosts":
-        parts = [values]
+    if values.lstrip().startswith("[") or re.fullmatch(r"workload(\.[0-9]+)?\.hosts", key.strip()):
+        parts = [values]  # a list is one value, and "0-3,8" are hosts
     return key.strip(), [value_of(part) for part in parts]
 
 

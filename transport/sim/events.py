@@ -37,11 +37,20 @@ def ports_of(network: Network, given: str | Sequence[Any], path: tuple[str | int
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
-def _picked(network: Network, ports: Array, count: int, chance: np.random.Generator) -> Array:
+def _picked(
+    network: Network,
+    ports: Array,
+    count: int,
+    chance: np.random.Generator,
+    path: tuple[str | int, ...],
+) -> Array:
     """So many links of them, each with the directions it came with."""
     ends = np.sort(np.stack([network.ports["from"][ports], network.ports["to"][ports]], 1), axis=1)
     _, link = np.unique(ends, axis=0, return_inverse=True)
-    chosen = chance.permutation(int(link.max()) + 1)[:count]
+    there = int(link.max()) + 1
+    if count > there:
+        raise BadKeyError((*path, "pick"), f"{count}: there are {there} such links")
+    chosen = chance.permutation(there)[:count]
     return ports[np.isin(link.ravel(), chosen)]
 
 
@@ -54,7 +63,7 @@ def changes(network: Network, events: Sequence[Mapping[str, Any]], seed: int) ->
             raise BadKeyError((*path, "link"), 'missing: name one, as link = "leaf0-spine0"')
         ports = ports_of(network, event["link"], (*path, "link"))
         if event["pick"] is not None:
-            ports = _picked(network, ports, event["pick"], generator(seed, 3, number))
+            ports = _picked(network, ports, event["pick"], generator(seed, 3, number), path)
         rows += _event(network, ports, event, path)
         if sum(len(one) for one in rows) > CHANGES_MAX:
             raise BadKeyError(path, f"more than {CHANGES_MAX:,} changes: fewer links, or slower")

@@ -203,6 +203,7 @@ class Result:
         found: dict[str, Any] = {
             "scenario": own.name,
             "seed": self.seed,
+            "fingerprint": self.fingerprint,
             "policies": self.policies,
             "sources": self.sources,
             "summary": self.summary(),
