@@ -81,6 +81,13 @@ def test_run__bytes_that_left_the_hosts_are_those_that_were_sent() -> None:
     assert found.totals["packet_hops"] == found.ports["packets"].sum()
 
 
+def test_run__a_hosts_own_port_loses_no_burst() -> None:
+    text = 'topology = "multi_plane"\nhosts = 16\nplanes = 4\nrate = "25 Gb/s"'
+    found = run(scenario(text, "[[workload]]\nsize_bytes = 500_000\n"))
+    assert found.good
+    assert found.ports["dropped"][found.scenario.network.tier_ports["host>leaf"]].sum() == 0
+
+
 def test_run__a_link_that_is_down_carries_nothing() -> None:
     event = "[[events]]\nlink = 'leaf0-spine0'\nup = false\n"
     found = run(scenario(SMALL, event + "[[workload]]\nsize_bytes = 500_000\n"))

@@ -108,10 +108,15 @@ class Simulation:
 
     def _network(self) -> None:
         own, plan = self.scenario.network, self.plan
+        ports = own.ports.copy()
+        # What a host hands to its own port at once is lost in no NIC.
+        mine = ports["from"] < own.hosts
+        least = 2 * self.scenario.keys["hosts"]["burst_bytes_max"]
+        ports["queue_bytes_max"][mine] = np.maximum(ports["queue_bytes_max"][mine], least)
         plan.set_network(
             hosts=own.hosts,
             switches=own.switches,
-            ports=as_native(own.ports, native.PORT_PLAN),
+            ports=as_native(ports, native.PORT_PLAN),
             group_of=own.group_of.astype(np.uint32),
             route=np.ascontiguousarray(own.route, np.int32).ravel(),
             set_begin=own.set_begin.astype(np.uint32),
