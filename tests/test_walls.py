@@ -34,11 +34,12 @@ PYTHON_ROOMS = {
     "transport/lab": {"transport", "pyroute2"},
     "transport/lab/model": set(),
     "transport/rdma": {"transport", "pyverbs"},
+    "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "rich", "torch", "cupy"},
 }
 # Large or optional: only inside a function, so that importing the package stays light.
-LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2"}
+LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
 # Allowed wherever they are imported lazily, with the extra that brings them.
 OPTIONAL = {"matplotlib"}
 # Rooms that are functions of their inputs, and the part of the standard library they may use.

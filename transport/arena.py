@@ -139,7 +139,7 @@ def run(
             )
     names = {}
     for family, policy in chosen.items():
-        names[family] = _choose(plan, family, policy, params.get(family, {}))
+        names[family] = choose(plan, family, policy, params.get(family, {}))
     try:
         report = native.run_arena(plan)
     except ValueError as error:
@@ -147,9 +147,13 @@ def run(
     return Outcome(report, network, traffic, names)
 
 
-def _choose(
-    plan: native.ArenaPlan, family: str, policy: PolicyName, params: Mapping[str, Any]
+def choose(
+    plan: native.ArenaPlan | native.FabricPlan,
+    family: str,
+    policy: PolicyName,
+    params: Mapping[str, Any],
 ) -> str:
+    """Has a plan load a policy; its name. InvalidArgumentError for one that cannot be had."""
     if family not in FAMILIES:
         raise InvalidArgumentError(
             f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"

@@ -16,6 +16,7 @@ COMMANDS = {
     "knobs": "Every knob: type, unit, default, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile and replay policies.",
+    "sim": "Simulate a fabric of thousands of hosts under your policies.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
 

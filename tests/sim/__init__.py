@@ -1,0 +1,1 @@
+"""Tests of the fabric simulator's Python side."""

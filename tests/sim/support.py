@@ -1,0 +1,63 @@
+"""What tests of the simulator share: scenarios from a few lines, and a walk over routes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transport import native
+from transport.sim import Scenario, parse
+from transport.sim.network import Network
+
+
+def fabric_is_built() -> bool:
+    try:
+        return hasattr(native.load(), "Fabric")
+    except native.NativeMissingError:
+        return False
+
+
+needs_fabric = pytest.mark.skipif(
+    not fabric_is_built(), reason="the extension is not built, or has no fabric: make build"
+)
+
+
+def scenario(network: str, rest: str = "", folder: Path | None = None) -> Scenario:
+    """A permutation of 10 kB in a network of these lines."""
+    work = "" if "[[workload]]" in rest else "\n[[workload]]\nsize_bytes = 10_000\n"
+    return parse(f"[network]\n{network}\n{rest}{work}", file="test.toml", folder=folder)
+
+
+def network(text: str, rest: str = "", folder: Path | None = None) -> Network:
+    return scenario(text, rest, folder).network
+
+
+def ways(net: Network, one: int, other: int) -> Counter[tuple[int, ...]]:
+    """Every way from a host to another as its ports; fails where one leads nowhere."""
+    done: Counter[tuple[int, ...]] = Counter()
+    group = int(net.group_of[other])
+    waiting: list[tuple[int, ...]] = [
+        (int(port),) for port in range(net.first_port[one], net.first_port[one + 1])
+    ]
+    while waiting:
+        way = waiting.pop()
+        assert len(way) < 10, "a route that does not end"
+        node = int(net.ports["to"][way[-1]])
+        if node == other:
+            done[way] += 1
+            continue
+        assert node >= net.hosts, "a route through a host"
+        own = np.arange(net.first_port[node], net.first_port[node + 1])
+        direct = own[net.ports["to"][own] == other]
+        if direct.size:
+            waiting += [(*way, int(port)) for port in direct]
+            continue
+        chosen = int(net.route[node - net.hosts, group])
+        assert chosen >= 0, f"{net.node_names[node]} has no route to {net.node_names[other]}"
+        ports = net.set_of(chosen)
+        assert (net.ports["from"][ports] == node).all(), "a set with another node's port"
+        waiting += [(*way, int(port)) for port in ports]
+    return done

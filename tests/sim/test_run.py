@@ -1,0 +1,319 @@
+"""Whether a plan of the real fabric is what a scenario says, and a run gives what was promised."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.sim.support import needs_fabric, scenario
+from transport import native
+from transport.cli import sim
+from transport.errors import InvalidArgumentError
+from transport.sim import Simulation, load, parse, run, schema, sweep
+from transport.sim.run import PLAN_NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "hosts = 8\nhosts_per_leaf = 4\nspines = 4"
+
+pytestmark = needs_fabric
+
+
+def test_run__every_transfer_takes_at_least_its_ideal_time() -> None:
+    for text in (SMALL, "hosts = 16\ntiers = 3", 'topology = "rail"\nhosts = 16\nrails = 4',
+                 'topology = "multi_plane"\nhosts = 8\nplanes = 2',
+                 'topology = "dumbbell"\nhosts = 4\nuplink_rate = "10 Gb/s"'):  # fmt: skip
+        for size in (0, 1, 4_096, 300_000):
+            found = run(scenario(text, f"[[workload]]\nsize_bytes = {size}\n"), check=True)
+            assert found.good, found.violation
+            # Whole nanoseconds.
+            assert (found.fct_ns + 1 >= found.ideal_ns).all(), (text, size)
+
+
+def test_run__what_meets_nobody_takes_about_its_ideal_time() -> None:
+    rest = '[[workload]]\npattern = "all_reduce_ring"\nsize_bytes = "8 MB"\n'
+    found = run(scenario("hosts = 8\nhosts_per_leaf = 8", rest))
+    assert np.median(found.slowdown) < 1.1
+
+
+def test_run__the_same_is_the_same_and_another_seed_is_not() -> None:
+    own = scenario(SMALL)
+    prints = [run(own, threads=threads).fingerprint for threads in (1, 2)]
+    assert prints[0] == prints[1]
+    assert run(own, seed=2).fingerprint != prints[0]
+    assert run(own, {"window": "dctcp"}).fingerprint != prints[0]
+
+
+def test_run__dependencies_hold_in_time() -> None:
+    rest = '[[workload]]\npattern = "all_reduce_ring"\nsize_bytes = 80_000\nrepeats = 2\n'
+    rest += "gap_ns = 500\n"
+    found = run(scenario(SMALL, rest), check=True)
+    assert found.good, found.violation
+    waits = found.scenario.work.dependencies
+    before, after = found.transfers[waits["before"]], found.transfers[waits["after"]]
+    assert (after["ready_ns"] >= before["received_ns"] + waits["delay_ns"]).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('pattern = "incast"\nsize_bytes = 50_000', 'pattern = "outcast"\nsize_bytes = 50_000'),
+        *('pattern = "all_to_all"\nsize_bytes = 80_000', 'pattern = "moe"\ntokens = 20\ntop_k = 2'),
+        'pattern = "all_reduce_tree"\nsize_bytes = 80_000\nrepeats = 2',
+        'pattern = "poisson"\nsizes = "hadoop"\nduration_ns = "50 us"',
+    ],
+)
+def test_run__every_pattern_ends(text: str) -> None:
+    found = run(scenario(SMALL, f"[[workload]]\n{text}\n"), check=True)
+    assert found.good, found.violation
+    assert found.transfers["received_ns"].min() > 0
+
+
+def test_run__bytes_that_left_the_hosts_are_those_that_were_sent() -> None:
+    found = run(scenario(SMALL))
+    ups = found.scenario.network.tier_ports["host>leaf"]
+    least = found.scenario.work.transfers["bytes"].sum()
+    assert found.ports["bytes"][ups].sum() > least
+    assert found.totals["packet_hops"] == found.ports["packets"].sum()
+
+
+def test_run__a_hosts_own_port_loses_no_burst() -> None:
+    text = 'topology = "multi_plane"\nhosts = 16\nplanes = 4\nrate = "25 Gb/s"'
+    found = run(scenario(text, "[[workload]]\nsize_bytes = 500_000\n"))
+    assert found.good
+    assert found.ports["dropped"][found.scenario.network.tier_ports["host>leaf"]].sum() == 0
+
+
+def test_run__a_link_that_is_down_carries_nothing() -> None:
+    event = "[[events]]\nlink = 'leaf0-spine0'\nup = false\n"
+    found = run(scenario(SMALL, event + "[[workload]]\nsize_bytes = 500_000\n"))
+    assert found.good
+    (port,) = found.scenario.network.find_ports("leaf0>spine0")
+    assert found.ports["lost"][port] > 0
+
+
+def test_run__samples_are_of_what_was_asked() -> None:
+    text = "[samples]\nevery_ns = 1_000\nlinks = 'leaf0>spine*'\ntransfers = 3\n"
+    found = run(scenario(SMALL, text + "[[workload]]\nsize_bytes = 500_000\n"))
+    count = len(found.samples["at_ns"])
+    assert count > 10
+    assert set(np.diff(found.samples["at_ns"])) == {1_000}
+    assert found.samples["queue_bytes"].size == 4 * count
+    assert found.samples["window_bytes"].size == 3 * count
+    assert len(found.sampled_transfers) == 3
+
+
+def test_run__the_defaults_of_hosts_are_the_plans() -> None:
+    plan = native.FabricPlan()
+    for name, key in schema.HOSTS.items():
+        if name != "link_rate":
+            assert getattr(plan, PLAN_NAMES.get(name, name)) == key.default, name
+    for name in ("trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"):
+        assert getattr(plan, name) == schema.NETWORK[name].default, name
+    assert plan.limit_ns == schema.TOP["limit_ns"].default
+
+
+def test_run__policies_may_be_files_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text((ROOT / "examples" / "my_policy.py").read_text())
+    (tmp_path / "a.toml").write_text(
+        f"[network]\n{SMALL}\n[policies]\nwindow = 'mine.py:factor=0.7'\n[[workload]]\n"
+    )
+    found = run(tmp_path / "a.toml")
+    assert found.good
+    assert found.policies["window"] == "mine.py:factor=0.7"
+    assert found.sources["window"].endswith(":factor=0.7")
+    with pytest.raises(InvalidArgumentError, match="no window policy 'nope'"):
+        run(load(tmp_path / "a.toml"), {"window": "nope"})
+    with pytest.raises(InvalidArgumentError, match="no policy family"):
+        run(load(tmp_path / "a.toml"), {"windows": "swift"})
+
+
+def test_run__a_limit_ends_it(tmp_path: Path) -> None:
+    found = run(
+        scenario(SMALL, "[[workload]]\nsize_bytes = '10 MB'\n"), changes={"limit_ns": 9_000}
+    )
+    assert not found.finished
+    assert not found.good
+    assert found.totals["ended_ns"] <= 9_000
+    assert Simulation(scenario(SMALL)).result(partial=True).partial
+
+
+def test_sweep__processes_give_what_this_one_gives() -> None:
+    own = scenario(SMALL)
+    cases = sweep.cases_of(own, [1, 2], {"workload.size_bytes": [10_000, 20_000]}, {})
+    rows = dict(sweep.local(own, cases, 2))
+    assert sorted(rows) == [0, 1, 2, 3]
+    for index, case in enumerate(cases):
+        alone = sweep.one_run(own, case, 1, False)
+        assert rows[index] == alone
+    assert all(row["good"] for row in rows.values())
+
+
+def test_sweep__a_case_that_cannot_be_is_a_row_that_says_so() -> None:
+    own = scenario(SMALL)
+    rows = dict(sweep.local(own, [sweep.Case({"workload.hosts": "0-8"}, {}, 1)], 1))
+    assert not rows[0]["good"]
+    assert "hosts are 0 to 7" in rows[0]["problem"]
+
+
+def test_sweep__dask_gives_the_same() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs distributed: weft[sweep]")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None,
+            protocol="tcp://", host="127.0.0.1",
+        ) as cluster
+    ):  # fmt: skip
+        own = scenario(SMALL)
+        cases = sweep.cases_of(own, [1, 2], {}, {})
+        rows = dict(sweep.on_dask(own, cases, cluster.scheduler_address))
+    assert rows[1] == sweep.one_run(own, cases[1], 1, False)
+
+
+# The command line.
+
+
+def weft(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from transport.cli import main; main()", "sim", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    file = tmp_path / "small.toml"
+    file.write_text(f"[network]\n{SMALL}\n[[workload]]\n[samples]\nevery_ns = 1_000\n")
+    return str(file)
+
+
+def test_cli__a_run_with_every_file(small: str, tmp_path: Path) -> None:
+    done = weft(
+        *(small, "--policy", "examples/my_policy.py:factor=0.6", "--path", "reps", "--check"),
+        *("--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html")),
+        *("--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg")),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "window=examples/my_policy.py:factor=0.6 path=reps" in done.stdout
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 9
+    page = (tmp_path / "a.html").read_text()
+    assert "<script" not in page
+    assert "data:image/svg+xml" in page
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    import json
+
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["summary"]["done"] == 8
+    assert found["fingerprint"] in done.stdout
+
+
+def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
+    import json
+
+    done = weft(small, "--json", "-", "--seed", "5")
+    assert json.loads(done.stdout)["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 2, "give a SCENARIO"),
+        (["nope"], 2, "no scenario of that name"),
+        (["small", "--seed", "1", "--seeds", "1-2"], 2, "give one of them"),
+        (["small", "--seeds", "2-1"], 2, "from the lesser on"),
+        (["small", "--set", "network.hosts"], 2, "write KEY=VALUE"),
+        (["small", "--set", "network.hsots=3"], 2, "did you mean hosts"),
+        (["small", "--set", "network.hosts=0"], 2, "network.hosts: 0"),
+        (["small", "--policy", "nope"], 2, "nope"),
+        (["small", "--window", "reps"], 2, "reps"),
+        (["small", "--policy", "swift", "--window", "dctcp"], 2, "two window policies"),
+        (["small", "--limit", "1 h"], 2, "nanoseconds"),
+        (["small", "--limit", "3 us"], 1, "8 of 8 transfers were not done within 3 us"),
+        (["small", "--seeds", "1-2", "--plot", "a.png"], 2, "--plot is of one run"),
+        (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
+        (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
+        (["small", "--dask", "tcp://127.0.0.1:9"], 2, "no scheduler answers"),
+    ],
+)
+def test_cli__what_is_wrong_is_one_line(
+    arguments: list[str], status: int, said: str, small: str
+) -> None:
+    if "--dask" in arguments:
+        pytest.importorskip("distributed", reason="needs distributed: weft[sweep]")
+    done = weft(*(small if one == "small" else one for one in arguments))
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (done.stdout == "") == (status == 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("network.hosts=64,128", "network.hosts", [64, 128]),
+        ("network.rate=100 Gb/s,1_000", "network.rate", ["100 Gb/s", 1000]),
+        ("network.trim=true,false", "network.trim", [True, False]),
+        ("workload.0.hosts=0-3,8", "workload.0.hosts", ["0-3,8"]),
+        ("workload.sizes=[[1, 0.5], [9, 1.0]]", "workload.sizes", [[[1, 0.5], [9, 1.0]]]),
+        (
+            "policies.window=swift:a=1,b=2,dctcp,mine.py:c=3",
+            "policies.window",
+            ["swift:a=1,b=2", "dctcp", "mine.py:c=3"],
+        ),
+    ],
+)
+def test_cli__settings(text: str, key: str, values: list[object]) -> None:
+    assert sim.setting(text) == (key, values)
+
+
+def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
+    done = weft(
+        *(small, "--seeds", "1-3", "--set", "policies.window=swift:decrease_max=0.3,dctcp"),
+        *("--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html"), "-j", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "swift:decrease_max=0.3" in done.stdout
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 7
+    assert weft(small, "--seeds", "1-2", "--limit", "3 us").returncode == 1
+
+
+def test_cli__list_and_estimate(small: str) -> None:
+    done = weft("--list")
+    assert done.returncode == 0
+    assert "permutation_1024" in done.stdout
+    assert weft(small, "--estimate").stdout.startswith("about ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--seeds", "1-4", "-j", "2")])
+def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
+    # Minutes, were it not stopped.
+    command += ["permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s"]
+    out = tmp_path / "a.json"
+    running = subprocess.Popen(
+        [*command, *arguments, "--json", str(out)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        time.sleep(4)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130, said
+    assert "interrupted" in said
+    assert '"partial": true' in out.read_text()
+
+
+def test_cli__a_shipped_scenario_by_its_name() -> None:
+    done = weft("first", "--limit", "100 ms")
+    assert done.returncode == 0, done.stderr
+
+
+def test_parse__is_public() -> None:
+    assert parse(f"[network]\n{SMALL}\n[[workload]]\n").network.hosts == 8

@@ -1,0 +1,413 @@
+"""`weft sim`: decides how a simulation is asked for, watched and shown.
+
+Never simulates: transport.sim does, which reads no clock.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from congestion.api import FAMILIES
+from transport.cli import plots as cli_plots
+from transport.cli.memory import available_bytes
+from transport.cli.options import SEED, output_file
+from transport.cli.output import json_option, print_table, write_json
+from transport.cli.try_policy import chosen_policies
+from transport.errors import InvalidArgumentError
+from transport.policy_choice import PolicyRefusedError
+from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
+from transport.sim.units import bytes_text, ns_of, time_text
+
+INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+SEEDS_MAX = 10_000
+FAMILY_OPTIONS = ("window", "path", "loss", "credit")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where what was found is written, besides the table."""
+
+    json: str | None
+    csv: Path | None
+    plot: Path | None
+    html: Path | None
+
+
+class TimeType(click.ParamType[int]):
+    """Virtual time, as "5 ms"."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            found = ns_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not 0 < found <= 1 << 50:
+            self.fail(f"{value}: more than none, and at most 13 days", param, ctx)
+        return found
+
+
+class SeedsType(click.ParamType[list[int]]):
+    """ "1-10" or "1,5,9"."""
+
+    name = "seeds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        found: list[int] = []
+        for part in str(value).split(","):
+            match = re.fullmatch(r"\s*([0-9]{1,18})(?:-([0-9]{1,18}))?\s*", part)
+            if match is None:
+                self.fail(f"{part!r}: write 1-10 or 1,5,9", param, ctx)
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first or last - first >= SEEDS_MAX:
+                self.fail(f"{part}: from the lesser on, {SEEDS_MAX} at most", param, ctx)
+            found += range(first, last + 1)
+        return list(dict.fromkeys(found))
+
+
+def setting(text: str) -> tuple[str, list[Any]]:
+    """ "network.rate=100 Gb/s,400 Gb/s" as a key and its values."""
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip():
+        raise click.UsageError(f"--set {text}: write KEY=VALUE or KEY=VALUE,VALUE")
+    parts: list[str] = []
+    for part in values.split(","):
+        # The parameters of a policy have commas as well: "swift:a=1,b=2".
+        if parts and key.startswith("policies.") and "=" in part and ":" not in part:
+            parts[-1] += "," + part
+        else:
+            parts.append(part)
+    if values.lstrip().startswith("[") or re.fullmatch(r"workload(\.[0-9]+)?\.hosts", key.strip()):
+        parts = [values]  # a list is one value, and "0-3,8" are hosts
+    return key.strip(), [value_of(part) for part in parts]
+
+
+def value_of(text: str) -> Any:
+    """A TOML value where it is one, else text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return text.strip()
+
+
+def show_list(json_path: str | None) -> None:
+    """The scenarios that come with weft."""
+    rows = []
+    for name, file in shipped().items():
+        found = load(file)
+        patterns = sorted({one["pattern"] for one in found.keys["workload"]})
+        rows.append({"name": name, "patterns": patterns, "about": found.keys["about"],
+                     "file": str(file)})  # fmt: skip
+    if json_path is not None:
+        write_json(rows, json_path)
+        return
+    cells = [(row["name"], " ".join(row["patterns"]), row["about"]) for row in rows]
+    print_table(["scenario", "workload", "what"], cells)
+    click.echo(f"their files, to copy and change: {Path(rows[0]['file']).parent}")
+
+
+def policies_of(words: Sequence[str], options: Mapping[str, str | None]) -> dict[str, str]:
+    """By family, from --policy and from --path and its like."""
+    given = [f"{family}={text}" for family, text in options.items() if text is not None]
+    return chosen_policies((*words, *given))
+
+
+def check_memory(needed: int, jobs: int = 1) -> None:
+    """Refuses what does not fit, before it takes anything."""
+    there = available_bytes()
+    if there is not None and needed * jobs > there:
+        many = f" each, {jobs} at once" if jobs > 1 else ""
+        raise click.ClickException(
+            f"the run takes about {bytes_text(needed)}{many}, and {bytes_text(there)} are "
+            f"available: take fewer hosts, transfers or {'-j' if jobs > 1 else 'paths'}"
+        )
+
+
+class Watch:
+    """Progress on a terminal; silent elsewhere."""
+
+    def __init__(self, what: str, total: int) -> None:
+        console = Console(stderr=True)
+        self._began = monotonic()
+        self._bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
+            *(TextColumn("{task.fields[said]}"), TimeElapsedColumn()),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(what, total=total, said="")
+
+    def __enter__(self) -> Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def of_run(self, totals: Mapping[str, int | bool]) -> None:
+        rate = totals["packet_hops"] / max(monotonic() - self._began, 1e-9)
+        said = f"{time_text(totals['ended_ns'])}, {rate / 1e6:.2f} M packet-hops/s"
+        self._bar.update(self._task, completed=int(totals["transfers_done"]), said=said)
+
+    def of_sweep(self, done: int) -> None:
+        self._bar.update(self._task, completed=done)
+
+
+def command_line() -> str:
+    return shlex.join(["weft", *sys.argv[1:]])
+
+
+def run_once(simulation: Simulation) -> tuple[Result, float]:
+    """The result, partial after Ctrl-C, and the seconds that it took."""
+    began = monotonic()
+    partial = False
+    name = simulation.scenario.name
+    with Watch(name, len(simulation.scenario.work.transfers)) as watch:
+        try:
+            while simulation.step():
+                watch.of_run(simulation.totals)
+        except KeyboardInterrupt:
+            partial = True
+    return simulation.result(partial=partial), monotonic() - began
+
+
+def show(result: Result, seconds: float, files: Files) -> None:
+    """The table, and every file that was asked for."""
+    hops = int(result.totals["packet_hops"])
+    speed = f"{seconds:.1f} s, {hops / max(seconds, 1e-9) / 1e6:.2f} M packet-hops/s"
+    if files.json is not None:
+        found = result.as_dict() | {"command": command_line(), "seconds": round(seconds, 3)}
+        write_json(found, files.json)
+    if files.csv is not None:
+        save(files.csv, csv_text(result.rows()))
+    if files.plot is not None:
+        cli_plots.save(plots.figure(result), title_of(result), files.plot)
+    if files.html is not None:
+        save(files.html, html.page(result, command_line()))
+    if files.json == "-":
+        return
+    click.echo(title_of(result))
+    print_table(*tables.jobs(result))
+    print_table(*tables.tiers(result))
+    for line in [*tables.remarks(result), *result.scenario.network.notes]:
+        click.echo(line)
+    click.echo(f"{speed}; fingerprint {result.fingerprint}")
+
+
+def title_of(result: Result) -> str:
+    chosen = " ".join(f"{family}={text}" for family, text in result.policies.items())
+    return f"{result.scenario.name}, seed {result.seed}: {chosen}"
+
+
+def save(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Every column of every row, with a line of heads."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def judge(result: Result) -> None:
+    """What makes the run a failure, once it has been shown."""
+    if result.violation:
+        raise click.ClickException(f"an invariant broke: {result.violation}")
+    if result.totals["policies_failed"]:
+        times = f"{result.totals['policies_failed']} times"
+        text = f"{result.policy_failure} and fixed took its place, {times}"
+        raise click.ClickException(f"{text}: weft policy check says more")
+    if not result.finished:
+        left = int((~result.done).sum())
+        limit = time_text(result.scenario.keys["limit_ns"])
+        raise click.ClickException(
+            f"{left:,} of {len(result.done):,} transfers were not done within {limit} of virtual "
+            "time: give a longer --limit, or see what holds them"
+        )
+
+
+def run_sweep(
+    scenario: Scenario, cases: list[sweep.Case], found: Iterator[tuple[int, dict[str, Any]]]
+) -> tuple[dict[int, dict[str, Any]], bool]:
+    """Rows by the number of the case, and whether Ctrl-C cut it short."""
+    rows: dict[int, dict[str, Any]] = {}
+    with Watch(scenario.name, len(cases)) as watch:
+        try:
+            for index, row in found:
+                rows[index] = row
+                watch.of_sweep(len(rows))
+        except KeyboardInterrupt:
+            found.close()  # type: ignore[attr-defined]
+            return rows, True
+    return rows, False
+
+
+def show_sweep(
+    scenario: Scenario, cases: list[sweep.Case], rows: dict[int, dict[str, Any]], partial: bool,
+    files: Files,
+) -> None:  # fmt: skip
+    ordered = [rows[index] for index in sorted(rows)]
+    summed = sweep.summarised(cases, rows)
+    if files.json is not None:
+        found = {"scenario": scenario.name, "command": command_line(), "summary": summed}
+        write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
+    if files.csv is not None:
+        save(files.csv, csv_text(ordered))
+    if files.html is not None:
+        save(files.html, html.sweep_page(scenario.name, summed, ordered, command_line(), partial))
+    if files.json != "-":
+        print_table(*tables.sweep(summed))
+
+
+@click.command("sim")
+@click.argument("scenario", required=False)
+@click.option("--policy", "words", multiple=True, metavar="FILE|NAME[:PARAMS]",
+              help="Of any family; may be given several times.")  # fmt: skip
+@click.option("--window", help="A window policy, as --policy takes it.")
+@click.option("--path", help="A path policy.")
+@click.option("--loss", help="A loss policy.")
+@click.option("--credit", help="A credit policy.")
+@click.option("--seed", type=SEED, help="Instead of the scenario's.")
+@click.option("--seeds", type=SeedsType(), metavar="A-B", help="A run each: 1-10, or 1,5,9.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE[,VALUE...]",
+              help="Instead of the scenario's; several values are a run each.")  # fmt: skip
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 256),
+              help="Of one run; the result is the same.")  # fmt: skip
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Runs at once, in a sweep.")
+@click.option("--dask", metavar="ADDRESS", help="Sweep on a Dask cluster: tcp://HOST:PORT.")
+@click.option("--limit", type=TimeType(), help='Virtual time, as "5 ms".')
+@click.option("--check", is_flag=True, help="Check the protocol's invariants as it runs: slower.")
+@click.option("--estimate", is_flag=True, help="Say how much memory it takes, and stop.")
+@click.option("--list", "listed", is_flag=True, help="The scenarios that come with weft.")
+@json_option
+@click.option("--csv", "csv_path", type=output_file(), help="A row a transfer, or a run.")
+@click.option("--plot", type=output_file(), help="Draw into a file.")
+@click.option("--html", "html_path", type=output_file(), help="A report in one file.")
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> int | None:
+    """Simulate SCENARIO: a file, or the name of one that comes with weft.
+
+    The protocol that runs is the real one, on a virtual clock: the same seed gives the same run.
+    A policy may be a .py file; families that are not named are the scenario's, or weft's defaults.
+
+    Example: weft sim first --policy examples/my_policy.py --plot first.svg
+    """
+    if given["listed"]:
+        show_list(given["json_path"])
+        return 0
+    if given["scenario"] is None:
+        raise click.UsageError("give a SCENARIO: a file, or a name that weft sim --list has")
+    files = Files(given["json_path"], given["csv_path"], given["plot"], given["html_path"])
+    try:
+        return asked(given, files)
+    except PolicyRefusedError as error:
+        raise click.ClickException(str(error)) from None
+    except InvalidArgumentError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def asked(given: Mapping[str, Any], files: Files) -> int:
+    """Does what the options say; the exit status."""
+    if given["seed"] is not None and given["seeds"] is not None:
+        raise click.UsageError("--seed and --seeds: give one of them")
+    policies = policies_of(given["words"], {name: given[name] for name in FAMILY_OPTIONS})
+    settings = dict(setting(text) for text in given["settings"])
+    scenario = load(given["scenario"])
+    single = {key: values[0] for key, values in settings.items() if len(values) == 1}
+    for key, value in list(single.items()):
+        head, _, family = key.partition(".")
+        if head == "policies" and family in FAMILIES:
+            policies.setdefault(family, str(value))
+            del single[key]
+    if given["limit"] is not None:
+        single["limit_ns"] = given["limit"]
+    if given["seed"] is not None:
+        single["seed"] = given["seed"]
+    scenario = scenario.changed(single)
+    several = {key: values for key, values in settings.items() if len(values) > 1}
+    seeds = given["seeds"]
+    if several or seeds is not None or given["dask"]:
+        return do_sweep(scenario, seeds or [scenario.seed], several, policies, given, files)
+    if files.plot is not None:
+        cli_plots.prepared(files.plot)
+    simulation = Simulation(scenario, policies, threads=given["threads"], check=given["check"])
+    if given["estimate"]:
+        say_estimate(simulation)
+        return 0
+    check_memory(simulation.estimated_bytes)
+    result, seconds = run_once(simulation)
+    show(result, seconds, files)
+    if result.partial:
+        click.echo("weft: interrupted: this is a part", err=True)
+        return INTERRUPTED
+    judge(result)
+    return 0
+
+
+def say_estimate(simulation: Simulation) -> None:
+    there = available_bytes()
+    left = "" if there is None else f" of {bytes_text(there)} available"
+    click.echo(f"about {bytes_text(simulation.estimated_bytes)}{left}")
+
+
+def do_sweep(
+    scenario: Scenario, seeds: list[int], settings: Mapping[str, list[Any]],
+    policies: dict[str, str], given: Mapping[str, Any], files: Files,
+) -> int:  # fmt: skip
+    if files.plot is not None or given["estimate"]:
+        name = "--plot" if files.plot is not None else "--estimate"
+        raise click.UsageError(f"{name} is of one run: leave --seeds and lists of values out")
+    for family in set(policies) & {key.removeprefix("policies.") for key in settings}:
+        raise click.UsageError(f"the {family} policy is set and swept: leave one out")
+    cases = sweep.cases_of(scenario, seeds, settings, policies)
+    options = {"threads": given["threads"], "check": given["check"]}
+    if given["dask"]:
+        found = sweep.on_dask(scenario, cases, given["dask"], **options)
+    else:
+        jobs = given["jobs"] or len(os.sched_getaffinity(0))
+        first = cases[0]
+        check_memory(first_estimate(scenario, first), min(jobs, len(cases)))
+        found = sweep.local(scenario, cases, jobs, **options)
+    rows, partial = run_sweep(scenario, cases, found)
+    show_sweep(scenario, cases, rows, partial, files)
+    if partial:
+        click.echo(f"weft: interrupted: {len(rows)} of {len(cases)} runs", err=True)
+        return INTERRUPTED
+    bad = [rows[index] for index in sorted(rows) if not rows[index]["good"]]
+    if bad:
+        said = bad[0]["problem"] or "transfers were not done within the limit"
+        raise click.ClickException(
+            f"{len(bad)} of {len(cases)} runs failed, first seed {bad[0]['seed']}: {said}"
+        )
+    return 0
+
+
+def first_estimate(scenario: Scenario, case: sweep.Case) -> int:
+    keys = {name: one for name, one in case.settings.items() if not name.startswith("policies.")}
+    return Simulation(scenario.changed(keys), case.policies).estimated_bytes

@@ -1,0 +1,198 @@
+"""Decides what transfers a collective is made of: rings, a tree, all pairs, experts.
+
+Never says how fast one is. Bytes and the factor of busbw are counted as nccl-tests does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transport.sim.network import Array
+from transport.sim.work import DEPENDENCIES_MAX, NO_WAITS, BadWorkError, Job, transfers, waits
+
+Keys = Mapping[str, Any]
+
+
+def chunks(whole: int, parts: int) -> Array:
+    """So many sizes that come to the whole, none more than one larger than another."""
+    return np.array([whole // parts + (part < whole % parts) for part in range(parts)], np.uint64)
+
+
+def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back: bool) -> Job:
+    """At step s rank r sends piece (r - s) on to its neighbour, once piece and neighbour agree.
+
+    Transfer (repeat, step, rank); a rank passes on what it received at the step before.
+    """
+    rank = np.arange(ranks)
+    step = np.arange(steps)
+    to = (rank - 1) % ranks if back else (rank + 1) % ranks
+    come_from = (rank + 1) % ranks if back else (rank - 1) % ranks
+    made = transfers(repeats * steps * ranks)
+    shape = (repeats, steps, ranks)
+    made["from"] = np.broadcast_to(rank, shape).ravel()
+    made["to"] = np.broadcast_to(to, shape).ravel()
+    piece = (rank[None, :] + (step if back else -step)[:, None]) % ranks
+    made["bytes"] = np.broadcast_to(sizes[piece], shape).ravel()
+    number = np.arange(len(made)).reshape(shape)
+    within = waits(number[:, :-1][:, :, come_from].ravel(), number[:, 1:].ravel())
+    # The next repeat begins at a rank once it has the last piece of this one.
+    between = waits(number[:-1, -1][:, come_from].ravel(), number[1:, 0].ravel(), gap_ns)
+    return Job(made, np.concatenate([within, between]))
+
+
+def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
+    """`channels` rings side by side, each with its part of the buffer."""
+    channels, size = keys.get("channels", 1), keys["size_bytes"]
+    many, waiting, first = [], [], 0
+    for channel, part in enumerate(chunks(size, channels).tolist()):
+        one = _ring(
+            *(ranks, steps, chunks(int(part), ranks), keys["repeats"], keys["gap_ns"]),
+            back=channel % 2 == 1,
+        )
+        one.transfers["stream"] = channel
+        for end in ("before", "after"):
+            one.dependencies[end] += first
+        first += len(one.transfers)
+        many.append(one.transfers)
+        waiting.append(one.dependencies)
+    return Job(*(np.concatenate(many), np.concatenate(waiting)), size, factor, keys["repeats"])
+
+
+def all_reduce_ring(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """Reduce-scatter, then all-gather: 2 (n - 1) steps."""
+    return _rings(ranks, keys, 2 * (ranks - 1), 2 * (ranks - 1) / ranks)
+
+
+def reduce_scatter(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """A ring of n - 1 steps."""
+    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
+
+
+def all_gather(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """A ring of n - 1 steps."""
+    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
+
+
+def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """Up a binary tree to rank 0 and down again, in slices that follow each other.
+
+    Transfer (repeat, way, slice, rank - 1): rank r > 0 sends to its parent (r - 1) // 2, then
+    receives from it. A rank passes a slice up once it has it of its children.
+    """
+    slices, repeats = keys["slices"], keys["repeats"]
+    child = np.arange(1, ranks)
+    parent = (child - 1) // 2
+    shape = (repeats, 2, slices, ranks - 1)
+    made = transfers(int(np.prod(shape)))
+    ends = np.stack([np.stack([child, parent]), np.stack([parent, child])])  # way, end, rank
+    made["from"] = np.broadcast_to(ends[:, 0][None, :, None], shape).ravel()
+    made["to"] = np.broadcast_to(ends[:, 1][None, :, None], shape).ravel()
+    made["bytes"] = np.broadcast_to(
+        chunks(keys["size_bytes"], slices)[None, None, :, None], shape
+    ).ravel()
+    number = np.arange(len(made)).reshape(shape)
+    up, down = number[:, 0], number[:, 1]  # repeat, slice, rank - 1
+    inner = parent > 0  # children whose parent has a parent of its own
+    top = ~inner
+    found = [
+        waits(up[:, :, inner].ravel(), up[:, :, parent[inner] - 1].ravel()),
+        waits(down[:, :, parent[inner] - 1].ravel(), down[:, :, inner].ravel()),
+    ]
+    # The root sends a slice down once it has it of all its children.
+    found += [
+        waits(up[:, :, one].ravel(), down[:, :, other].ravel())
+        for one in np.flatnonzero(top)
+        for other in np.flatnonzero(top)
+    ]
+    if repeats > 1:
+        # A rank begins the next repeat once it has the last slice of this one; the root begins
+        # nothing. Inner ranks wait for their children anyway.
+        last, leaf = down[:-1, -1], up[1:, 0]
+        found.append(waits(last.ravel(), leaf.ravel(), keys["gap_ns"]))
+    factor = 2 * (ranks - 1) / ranks
+    return Job(made, np.concatenate(found), keys["size_bytes"], factor, repeats)
+
+
+def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """In round i a rank sends to the i-th after it, with a window of rounds.
+
+    Transfer (repeat, round, rank).
+    """
+    repeats, rounds = keys["repeats"], ranks - 1
+    window = min(keys["window"], rounds)
+    shape = (repeats, rounds, ranks)
+    rank, turn = np.arange(ranks), np.arange(1, ranks)
+    made = transfers(int(np.prod(shape)))
+    made["from"] = np.broadcast_to(rank, shape).ravel()
+    made["to"] = np.broadcast_to((rank[None, :] + turn[:, None]) % ranks, shape).ravel()
+    parts = chunks(keys["size_bytes"], ranks)
+    made["bytes"] = parts[made["to"]]
+    number = np.arange(len(made)).reshape(shape)
+    found = [waits(number[:, :-window].ravel(), number[:, window:].ravel())]
+    if repeats > 1:
+        # A rank goes on once it has received of all: what round i brought came from the i-th
+        # before it. Its first `window` sends wait; the rest wait for those.
+        source = (rank[None, :] - turn[:, None]) % ranks
+        got = np.take_along_axis(number[:-1], np.broadcast_to(source, number[:-1].shape), axis=2)
+        for first in range(window):
+            after = np.broadcast_to(number[1:, first][:, None, :], got.shape)
+            found.append(waits(got.ravel(), after.ravel(), keys["gap_ns"]))
+    factor = (ranks - 1) / ranks
+    return Job(made, np.concatenate(found), keys["size_bytes"], factor, repeats)
+
+
+def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
+    """Tokens go to the ranks of their experts (dispatch), and back (combine).
+
+    How many tokens of a rank an expert gets is drawn; tokens for a rank's own experts stay there.
+    """
+    experts = keys["experts"] or ranks
+    if experts % ranks:
+        text = f"{experts}: give a multiple of the {ranks} ranks"
+        raise BadWorkError("experts", text)
+    if keys["top_k"] > experts:
+        raise BadWorkError("top_k", f"{keys['top_k']}: there are {experts} experts")
+    back_bytes = keys["combine_token_bytes"] or 2 * keys["token_bytes"]
+    popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
+    popular /= popular.sum()
+    found, parts, first = [NO_WAITS], [], 0
+    last: tuple[Array, Array] | None = None  # the combine before: its transfers, their receivers
+    for _ in range(keys["repeats"]):
+        drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
+        tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)
+        np.fill_diagonal(tokens, 0)
+        one, other = np.nonzero(tokens)
+        count = len(one)
+        made = transfers(2 * count)
+        made["from"], made["to"] = np.concatenate([one, other]), np.concatenate([other, one])
+        sent = tokens[one, other]
+        made["bytes"] = np.concatenate([sent * keys["token_bytes"], sent * back_bytes])
+        there, back = first + np.arange(count), first + count + np.arange(count)
+        if last is not None:
+            found.append(_all(last[0], last[1], there, one, keys["gap_ns"]))
+        if keys["wait"] == "each":
+            found.append(waits(there, back, keys["compute_ns"]))
+        else:
+            found.append(_all(there, other, back, other, keys["compute_ns"]))
+        last = (back, one)
+        parts.append(made)
+        first += 2 * count
+    return Job(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"])
+
+
+def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
+    """What begins at a rank waits for all that ends there."""
+    wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
+    order = np.argsort(ends, kind="stable")
+    start = np.concatenate([[0], np.cumsum(wide)])
+    counts = wide[begins]
+    total = int(counts.sum())
+    if total > DEPENDENCIES_MAX:
+        text = f"{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts, or each"
+        raise BadWorkError("wait", text)
+    shift = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = order[np.repeat(start[begins], counts) + shift]
+    return waits(before[chosen], np.repeat(after, counts), delay_ns)

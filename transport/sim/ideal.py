@@ -1,0 +1,119 @@
+"""Decides what the least time of a transfer is: alone, in an empty network, over all its ways.
+
+Never looks at a run. With n = ceil(bytes / payload of a packet) packets, at least one,
+  ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop,
+where wire bytes are the message's and n headers; a hop's rate is the sum of its equal-cost links
+that the connection's paths can take together, the bottleneck is the least of them; delays are those
+of the links on the way; and the packet that crosses every other hop by store and forward is the
+last one, so that nothing can be faster. Links are as they are at the beginning; acknowledgments,
+probes and receives that are advertised take no time in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transport.sim.network import Array, Network
+
+HEADER_BYTES = 64  # weft's, of a data packet
+
+
+def packets(sizes: Array, hosts: Mapping[str, Any]) -> Array:
+    """How many data packets each message is, at least."""
+    payload = hosts["segment_bytes"] - HEADER_BYTES
+    return np.asarray(np.maximum(-(-sizes.astype(np.int64) // payload), 1))
+
+
+def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
+    """Of each message, headers included, nothing sent twice."""
+    headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
+    return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
+
+
+Hop = tuple[float, float, int]  # rate in all, of the fastest link, least delay
+
+
+class Ways:
+    """The equal-cost links between two groups of hosts, hop by hop."""
+
+    def __init__(self, network: Network, paths: int) -> None:
+        self._network = network
+        self._paths = paths
+        # What is found once: the hop behind some switches towards a group, and those it leads to.
+        self._behind: dict[tuple[bytes, int], tuple[Hop, Array] | None] = {}
+        self._up: dict[int, tuple[Hop, Array]] = {}
+        self._down: dict[int, tuple[Hop, set[int]]] = {}
+
+    def hops(self, one: int, other: int) -> list[Hop]:
+        """From a host to another."""
+        net = self._network
+        if one not in self._up:
+            first = np.arange(net.first_port[one], net.first_port[one + 1])
+            self._up[one] = self._hop(first), np.unique(net.ports["to"][first]).astype(np.int64)
+        if other not in self._down:
+            self._down[other] = self._last(other)
+        hop, now = self._up[one]
+        last, ends = self._down[other]
+        target = int(net.group_of[other])
+        rows = [hop]
+        for _ in range(net.switches):
+            now = np.array([switch for switch in now.tolist() if switch not in ends], np.int64)
+            key = (now.tobytes(), target)
+            if key not in self._behind:
+                self._behind[key] = self._next(now, target)
+            found = self._behind[key]
+            if found is None:
+                break
+            hop, now = found
+            rows.append(hop)
+        return [*rows, last]
+
+    def _hop(self, ports: Array) -> Hop:
+        rates = np.sort(self._network.ports["bytes_per_s"][ports])[::-1]
+        delay = int(self._network.ports["delay_ns"][ports].min())
+        return float(rates[: self._paths].sum()), float(rates[0]), delay
+
+    def _next(self, now: Array, target: int) -> tuple[Hop, Array] | None:
+        net = self._network
+        sets = np.unique(net.route[now - net.hosts, target])
+        ports = [net.set_of(int(one)) for one in sets if one >= 0]
+        if not ports:
+            return None
+        chosen = np.concatenate(ports)
+        return self._hop(chosen), np.unique(net.ports["to"][chosen]).astype(np.int64)
+
+    def _last(self, host: int) -> tuple[Hop, set[int]]:
+        """The hop to a host, and the switches that it is from."""
+        net = self._network
+        own = net.ports["to"][net.first_port[host] : net.first_port[host + 1]]
+        found = []
+        for switch in np.unique(own).tolist():
+            first = net.first_port[switch]
+            to = net.ports["to"][first : net.first_port[switch + 1]]
+            found.append(first + np.flatnonzero(to == host))
+        return self._hop(np.concatenate(found)), set(own.tolist())
+
+
+def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Array:
+    """The least time of each transfer, in nanoseconds."""
+    ways = Ways(network, hosts["paths"])
+    wire = wire_bytes(transfers["bytes"], hosts).astype(np.float64)
+    count = packets(transfers["bytes"], hosts)
+    headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
+    payload = hosts["segment_bytes"] - HEADER_BYTES
+    last = transfers["bytes"].astype(np.int64) - (count - 1) * payload + headers
+    pairs, which = np.unique(
+        np.stack([transfers["from"], transfers["to"]], axis=1), axis=0, return_inverse=True
+    )
+    least = np.zeros((len(pairs), 3))  # 1 / bottleneck rate, sum of the others' 1 / rate, delays
+    for number, (one, other) in enumerate(pairs.tolist()):
+        hops = np.array(ways.hops(one, other), np.float64)
+        narrow = int(np.argmin(hops[:, 0]))
+        others = np.delete(hops[:, 1], narrow)
+        least[number] = (1e9 / hops[narrow, 0], (1e9 / others).sum(), hops[:, 2].sum())
+    mine = least[which.ravel()]
+    spent = wire * mine[:, 0] + last * mine[:, 1] + mine[:, 2] + hosts["delay_ns"]
+    return np.asarray(spent, np.float64)

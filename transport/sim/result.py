@@ -1,0 +1,246 @@
+"""Decides what a run is measured by, in the field's words: FCT, slowdown, busbw, marks, queues.
+
+Never runs anything: it reads arrays. FCT is from when a transfer may begin to its last byte in the
+receiver's memory; slowdown is FCT over ideal, as ideal.py has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from transport.sim import ideal
+from transport.sim.network import Array
+from transport.sim.scenario import Scenario
+
+QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
+IDEAL = (
+    "ideal: wire bytes / bottleneck rate + delays + one packet at every other hop, in an empty "
+    "network"
+)
+
+
+def spread(values: Array) -> dict[str, float]:
+    """p50, p95, p99 and max; nothing of no values."""
+    if values.size == 0:
+        return {}
+    found = {name: float(np.percentile(values, share)) for name, share in QUANTILES.items()}
+    return found | {"max": float(values.max())}
+
+
+def jain(values: Array) -> float:
+    """1 when all have the same, 1/n when one has all."""
+    square = float((values.astype(np.float64) ** 2).sum())
+    return float(values.sum()) ** 2 / (len(values) * square) if square else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came of a run. Arrays have a row for each transfer, connection or port."""
+
+    scenario: Scenario
+    policies: dict[str, str]  # in force, by family
+    sources: dict[str, str]  # of the policies, by family: sha256
+    totals: dict[str, int | bool]
+    transfers: Array  # ready_ns, received_ns, sent_ns; -1: not yet
+    streams: Array
+    ports: Array
+    samples: dict[str, Array] = field(default_factory=dict)
+    sampled_transfers: tuple[int, ...] = ()
+    violation: str = ""
+    policy_failure: str = ""
+    partial: bool = False  # it was interrupted
+
+    @property
+    def seed(self) -> int:
+        return self.scenario.seed
+
+    @cached_property
+    def done(self) -> Array:
+        """Whether each transfer is received."""
+        return np.asarray(self.transfers["received_ns"] >= 0)
+
+    @cached_property
+    def fct_ns(self) -> Array:
+        """Of the transfers that are received, in their order."""
+        had = self.transfers[self.done]
+        return np.asarray(had["received_ns"] - had["ready_ns"], np.int64)
+
+    @cached_property
+    def ideal_ns(self) -> Array:
+        """Of every transfer."""
+        own = self.scenario
+        return ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
+
+    @cached_property
+    def slowdown(self) -> Array:
+        """FCT over ideal, of the transfers that are received."""
+        return np.asarray(self.fct_ns / np.maximum(self.ideal_ns[self.done], 1.0))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.totals["finished"])
+
+    @property
+    def good(self) -> bool:
+        """All transfers are through, nothing broke and no policy failed."""
+        broken = self.violation or self.totals["violations"] or self.totals["policies_failed"]
+        return self.finished and not broken and not self.partial
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of what happened, the scenario and the policies' sources: 16 hex digits."""
+        return fingerprint(int(self.totals["fingerprint"]), self.scenario, self.sources)
+
+    @cached_property
+    def jobs(self) -> list[dict[str, Any]]:
+        """One row for each [[workload]]."""
+        work = self.scenario.work
+        return [self._job(number) for number in range(len(work.jobs))]
+
+    def _job(self, number: int) -> dict[str, Any]:
+        work = self.scenario.work
+        job, mine = work.jobs[number], work.transfers["job"] == number
+        had = mine & self.done
+        row: dict[str, Any] = {"job": work.names[number], "ranks": len(work.hosts[number])}
+        row |= {"transfers": int(mine.sum()), "done": int(had.sum())}
+        if not had.any():
+            return row
+        # Among the received ones.
+        own = mine[self.done]
+        row |= _named(spread(self.fct_ns[own]), "fct_ns_")
+        row |= _named(spread(self.slowdown[own]), "slowdown_")
+        started = int(self.transfers["ready_ns"][had].min())
+        ended = int(self.transfers["received_ns"][had].max())
+        row["completion_ns"] = ended - started
+        sizes = work.transfers["bytes"][had].astype(np.float64)
+        row["goodput_bytes_per_s"] = float(sizes.sum()) * 1e9 / max(ended - started, 1)
+        rates = sizes / np.maximum(self.fct_ns[own], 1)
+        row["jain"] = jain(rates)
+        if job.buffer_bytes and had.sum() == mine.sum():
+            seconds = row["completion_ns"] / 1e9 / job.repeats
+            row["algbw_bytes_per_s"] = job.buffer_bytes / seconds
+            row["busbw_bytes_per_s"] = job.buffer_bytes / seconds * job.bus_factor
+        return row
+
+    @cached_property
+    def tiers(self) -> list[dict[str, Any]]:
+        """One row for each tier of links, on the way from host to host."""
+        network = self.scenario.network
+        span = max(int(self.totals["ended_ns"]), 1)
+        rows = []
+        for name, chosen in network.tier_ports.items():
+            ports = self.ports[chosen]
+            # A packet that is on its way when time is over counts whole.
+            busy = np.minimum(ports["busy_ns"] / span, 1.0)
+            row: dict[str, Any] = {"tier": name, "links": len(chosen)}
+            row |= {"utilisation": float(busy.mean()), "utilisation_max": float(busy.max())}
+            row["imbalance"] = self._imbalance(chosen)
+            for share in ("p50", "p95", "p99", "max"):
+                # The worst port's, as arriving data saw it.
+                row[f"queue_bytes_{share}"] = int(ports[f"queue_bytes_{share}"].max())
+            for what in ("marked", "trimmed", "dropped", "lost", "pauses"):
+                row[what] = int(ports[what].sum())
+            rows.append(row)
+        return rows
+
+    def _imbalance(self, chosen: Array) -> float | None:
+        """Of equal-cost links, the busiest one's bytes over their mean: the worst such set."""
+        network = self.scenario.network
+        wide = np.flatnonzero(np.diff(network.set_begin) > 1)
+        inside = np.zeros(len(network.ports), bool)
+        inside[chosen] = True
+        worst = None
+        for number in wide:
+            ports = network.set_of(int(number))
+            if not inside[ports[0]]:
+                continue
+            carried = self.ports["bytes"][ports]
+            if carried.sum() > 0:
+                worst = max(worst or 0.0, float(carried.max() / carried.mean()))
+        return worst
+
+    def summary(self) -> dict[str, Any]:
+        """One row for the whole run."""
+        sent, ports = self.streams, self.ports
+        first = int(sent["segments_sent"].sum()) - int(sent["segments_resent"].sum())
+        resent = int(sent["segments_resent"].sum())
+        row: dict[str, Any] = {"transfers": len(self.transfers), "done": int(self.done.sum())}
+        row |= _named(spread(self.fct_ns), "fct_ns_") | _named(spread(self.slowdown), "slowdown_")
+        if self.done.any():
+            begun = int(self.transfers["ready_ns"][self.done].min())
+            row["completion_ns"] = int(self.transfers["received_ns"].max()) - begun
+        row |= {
+            "retransmits_per_packet": resent / max(first, 1),
+            "retransmits": resent,
+            "spurious_resends": int(sent["spurious_resends"].sum()),
+            "trimmed": int(ports["trimmed"].sum()),
+            "marked": int(ports["marked"].sum()),
+            "marked_share": int(ports["marked"].sum()) / max(int(ports["data_packets"].sum()), 1),
+            "dropped": int(ports["dropped"].sum()),
+            "lost": int(ports["lost"].sum()),
+            "queue_bytes_p99": int(max((row["queue_bytes_p99"] for row in self.switch_tiers),
+                                       default=0)),
+            "virtual_ns": int(self.totals["ended_ns"]),
+            "packet_hops": int(self.totals["packet_hops"]),
+            "data_packets": int(self.totals["data_packets"]),
+        }  # fmt: skip
+        return row | {"finished": self.finished, "fingerprint": self.fingerprint}
+
+    @property
+    def switch_tiers(self) -> list[dict[str, Any]]:
+        """The tiers whose queues are switches'."""
+        return [row for row in self.tiers if not row["tier"].startswith("host>")]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        own = self.scenario
+        found: dict[str, Any] = {
+            "scenario": own.name,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "policies": self.policies,
+            "sources": self.sources,
+            "summary": self.summary(),
+            "jobs": self.jobs,
+            "tiers": self.tiers,
+            "totals": self.totals,
+            "ideal": IDEAL,
+            "violation": self.violation,
+            "policy_failure": self.policy_failure,
+            "notes": own.network.notes,
+            "keys": {k: v for k, v in own.keys.items() if k != "about"},
+        }
+        return found | ({"partial": True} if self.partial else {})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each transfer, for CSV and data frames."""
+        work, network = self.scenario.work, self.scenario.network
+        columns = {
+            "from": [network.node_names[one] for one in work.transfers["from"]],
+            "to": [network.node_names[one] for one in work.transfers["to"]],
+            "job": [work.names[one] for one in work.transfers["job"]],
+            "bytes": work.transfers["bytes"].tolist(),
+            **{name: self.transfers[name].tolist() for name in self.transfers.dtype.names or ()},
+            "ideal_ns": np.round(self.ideal_ns, 1).tolist(),
+        }
+        return [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+
+
+def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {prefix + name: value for name, value in values.items()}
+
+
+def fingerprint(native: int, scenario: Scenario, sources: Mapping[str, str]) -> str:
+    """Of what happened, of the scenario's canonical content and of the policies' sources."""
+    parts = [f"{native:016x}", scenario.content()]
+    parts += [f"{family} {digest}" for family, digest in sorted(sources.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,227 @@
+"""Decides how a scenario becomes a plan of the native fabric, and how a run goes on in steps.
+
+Never reads a clock: who shows progress has one. The same scenario, policies and seed give the same
+result on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congestion.api import FAMILIES, Policy
+from transport import native
+from transport.arena import choose
+from transport.errors import InvalidArgumentError
+from transport.policy_choice import PolicyName, resolve, split
+from transport.sim.errors import ScenarioError
+from transport.sim.network import Array
+from transport.sim.result import Result
+from transport.sim.scenario import Scenario, load
+
+STEP_HOPS = 200_000  # a fraction of a second
+DEFAULT_POLICIES = {"window": "swift", "path": "power_of_two", "loss": "rack"}
+# Of [network] and [hosts], where the plan calls them otherwise.
+PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
+
+
+def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
+    """The same fields in the extension's layout."""
+    made = np.zeros(len(mine), wanted)
+    if set(wanted.names or ()) != set(mine.dtype.names or ()):
+        raise TypeError(f"the extension has {wanted.names}, this package {mine.dtype.names}: "
+                        "run make build")  # fmt: skip
+    for name in mine.dtype.names or ():
+        made[name] = mine[name]
+    return made
+
+
+class Simulation:
+    """One run, step by step. `threads` change how fast it is, and nothing else."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        policies: Mapping[str, PolicyName] | None = None,
+        *,
+        threads: int = 1,
+        check: bool = False,
+    ) -> None:
+        self.scenario = scenario.check()
+        self.policies: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+        self.sampled: tuple[int, ...] = ()
+        self.plan = native.FabricPlan()
+        self.plan.threads, self.plan.check = threads, check
+        self._network()
+        self._work()
+        self._hosts()
+        self._samples()
+        self._policies(policies or {})
+        wrong = self.plan.complaint()
+        if wrong:
+            raise ScenarioError(f"{scenario.file}: {wrong}")
+        self._fabric: native.Fabric | None = None
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Memory that the run takes, before any of it is taken."""
+        return self.plan.estimated_bytes()
+
+    def step(self, hops: int = STEP_HOPS) -> bool:
+        """So many packet-hops further; False once the run is over."""
+        if self._fabric is None:
+            self._fabric = native.Fabric(self.plan)
+        return self._fabric.run(hops)
+
+    @property
+    def totals(self) -> dict[str, int | bool]:
+        """So far."""
+        if self._fabric is None:
+            return dict.fromkeys(TOTALS, 0)
+        found = self._fabric.totals
+        return {name: getattr(found, name) for name in TOTALS}
+
+    def result(self, *, partial: bool = False) -> Result:
+        """What came of it, whole or so far."""
+        if self._fabric is None:
+            self.step(0)
+        fabric = self._fabric
+        assert fabric is not None
+        return Result(
+            self.scenario,
+            self.policies,
+            self.sources,
+            self.totals,
+            fabric.transfers(),
+            fabric.streams(),
+            fabric.ports(),
+            fabric.samples(),
+            self.sampled,
+            fabric.violation,
+            fabric.policy_failure,
+            partial,
+        )
+
+    def _network(self) -> None:
+        own, plan = self.scenario.network, self.plan
+        ports = own.ports.copy()
+        # What a host hands to its own port at once is lost in no NIC.
+        mine = ports["from"] < own.hosts
+        least = 2 * self.scenario.keys["hosts"]["burst_bytes_max"]
+        ports["queue_bytes_max"][mine] = np.maximum(ports["queue_bytes_max"][mine], least)
+        plan.set_network(
+            hosts=own.hosts,
+            switches=own.switches,
+            ports=as_native(ports, native.PORT_PLAN),
+            group_of=own.group_of.astype(np.uint32),
+            route=np.ascontiguousarray(own.route, np.int32).ravel(),
+            set_begin=own.set_begin.astype(np.uint32),
+            set_ports=own.set_ports.astype(np.uint32),
+        )
+        if len(self.scenario.changes):
+            plan.set_changes(as_native(self.scenario.changes, native.PORT_CHANGE))
+        keys = self.scenario.keys["network"]
+        plan.even_paths = keys["ecmp"] == "even"
+        plan.trim, plan.priority = keys["trim"], keys["priority"]
+        plan.header_queue_bytes_max = keys["header_queue_bytes_max"]
+        plan.pause_bytes, plan.resume_bytes = keys["pause_bytes"], keys["resume_bytes"]
+
+    def _work(self) -> None:
+        work = self.scenario.work
+        self.plan.set_work(
+            as_native(work.transfers, native.TRANSFER_PLAN),
+            as_native(work.dependencies, native.DEPENDENCY_PLAN),
+        )
+        self.plan.seed = self.scenario.seed
+        self.plan.limit_ns = self.scenario.keys["limit_ns"]
+
+    def _hosts(self) -> None:
+        for name, value in self.scenario.keys["hosts"].items():
+            if name == "link_rate":
+                self.plan.link_bytes_per_s = value or 0
+            else:
+                setattr(self.plan, PLAN_NAMES.get(name, name), value)
+
+    def _samples(self) -> None:
+        keys = self.scenario.keys["samples"]
+        if not keys["every_ns"]:
+            return
+        count = len(self.scenario.work.transfers)
+        chosen = np.linspace(0, count - 1, min(keys["transfers"], count)).astype(int)
+        self.sampled = tuple(dict.fromkeys(chosen.tolist()))
+        self.plan.sample_ns = keys["every_ns"]
+        self.plan.sample_ports = self.scenario.sampled_ports().tolist()
+        self.plan.sample_streams = list(self.sampled)
+
+    def _policies(self, given: Mapping[str, PolicyName]) -> None:
+        chosen: dict[str, PolicyName] = {**DEFAULT_POLICIES, **self.scenario.keys["policies"]}
+        for family, policy in {**chosen, **given}.items():
+            if family not in FAMILIES:
+                raise InvalidArgumentError(
+                    f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+                )
+            text = str(policy) if not isinstance(policy, Policy) else policy.name
+            self.policies[family] = text
+            # The text of a scenario names files beside it.
+            if family not in given:
+                policy = self._beside(str(policy))
+            choose(self.plan, family, policy, {})
+            self.sources[family] = source_of(family, policy)
+
+    def _beside(self, policy: str) -> str:
+        name, colon, values = split(policy)
+        if name.endswith((".py", ".so")) and not Path(name).is_absolute():
+            return str(self.scenario.folder / name) + colon + values
+        return policy
+
+
+TOTALS = (
+    *("ended_ns", "packet_hops", "data_packets", "segments", "windows", "transfers_done"),
+    *("violations", "policies_failed", "storage_bytes", "fingerprint", "finished"),
+)
+
+
+def source_of(family: str, policy: PolicyName) -> str:
+    """The digest of a policy's source, and its parameters as they were given."""
+    name, _, values = split(resolve(family, policy))
+    if name == "none":
+        return "none"
+    library = Path(name) if "/" in name else native.POLICY_DIRECTORY / f"{family}_{name}.so"
+    if not library.is_file():
+        # Linked into the extension, as fixed is.
+        return f"{name}:{values}"
+    from transport.compiler.library import load as load_library
+
+    digest = bytes(load_library(library).descriptor.source_sha256).decode()
+    return f"{digest}:{values}" if values else digest
+
+
+def run(
+    scenario: Scenario | str | Path,
+    policies: Mapping[str, PolicyName] | None = None,
+    *,
+    seed: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    threads: int = 1,
+    check: bool = False,
+    on_step: Callable[[Simulation], None] | None = None,
+) -> Result:
+    """Runs a scenario to its end and gives back what came of it.
+
+    `scenario`: one, its file, or the name of one that comes with weft. `policies`: by family, over
+    the scenario's. `changes`: other values for its keys, as {"network.rate": "400 Gb/s"}.
+    """
+    if not isinstance(scenario, Scenario):
+        scenario = load(scenario)
+    wanted = dict(changes or {}) | ({} if seed is None else {"seed": seed})
+    if wanted:
+        scenario = scenario.changed(wanted)
+    simulation = Simulation(scenario, policies, threads=threads, check=check)
+    while simulation.step():
+        if on_step is not None:
+            on_step(simulation)
+    return simulation.result()

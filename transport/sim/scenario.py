@@ -1,0 +1,320 @@
+"""Decides what a scenario's file says: the network, the jobs, the policies, the events.
+
+Never runs anything and needs no extension: run.py does. A scenario is its tables: changing a key
+makes another scenario, judged anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congestion.api import FAMILIES
+from transport.lab.model import nearest
+from transport.sim import collectives, events, goal, graph, schema, shapes, work
+from transport.sim.errors import BadKeyError, ScenarioError, dotted
+from transport.sim.network import Array, Network
+from transport.sim.toml_lines import line_of, lines_of
+
+Tables = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One experiment: `tables` is what the file says, `keys` the same with every default."""
+
+    tables: Tables
+    keys: Tables
+    file: str
+    folder: Path
+    text: str = ""
+
+    def __getstate__(self) -> Tables:
+        """Without the arrays, which are made again where it goes."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def name(self) -> str:
+        return str(self.keys["name"] or Path(self.file).stem)
+
+    @property
+    def seed(self) -> int:
+        return int(self.keys["seed"])
+
+    def problem(self, error: BadKeyError) -> ScenarioError:
+        """One line: file, line, key, what is wrong and what to do."""
+        line = line_of(lines_of(self.text), error.path)
+        where = f"{self.file}:{line}" if self.text else self.file
+        return ScenarioError(f"{where}: {dotted(error.path)}: {error.text}")
+
+    @cached_property
+    def network(self) -> Network:
+        """Its hosts, switches and links."""
+        try:
+            return _network(self.keys, self.folder)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    @cached_property
+    def work(self) -> work.Work:
+        """Its transfers and what waits for what."""
+        try:
+            return _work(self.keys, self.network, self.folder)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    @cached_property
+    def changes(self) -> Array:
+        """What happens to links, by time."""
+        try:
+            return events.changes(self.network, self.keys["events"], self.seed)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    def sampled_ports(self) -> Array:
+        """The ports whose queues are written down."""
+        try:
+            given = self.keys["samples"]["links"]
+            return events.ports_of(self.network, given, ("samples", "links"))
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    def check(self) -> Scenario:
+        """Builds everything, so that what is wrong is said before a run; returns itself."""
+        _ = self.network, self.work, self.changes, self.sampled_ports()
+        try:
+            _reachable(self.network, self.work)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+        return self
+
+    def changed(self, changes: Mapping[str, Any]) -> Scenario:
+        """The same with other values: {"network.rate": "200 Gb/s", "workload.size_bytes": 1000}.
+
+        An array of tables without a number means each of its tables.
+        """
+        tables = copy.deepcopy(self.tables)
+        for key, value in changes.items():
+            try:
+                _put(tables, key.split("."), value, ())
+            except BadKeyError as error:
+                raise ScenarioError(f"{self.file}: {key}: {error.text}") from None
+        try:
+            return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
+        except BadKeyError as error:
+            # The line in the file is not where this value came from.
+            raise ScenarioError(f"{self.file}: {dotted(error.path)}: {error.text}") from None
+
+    def content(self) -> str:
+        """Its canonical form: everything that decides a run, and the files it reads by digest."""
+        kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
+        kept["files"] = {
+            name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+            for name in sorted(self._files())
+        }
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)
+
+    def _files(self) -> set[str]:
+        found = {one["file"] for one in self.keys["workload"] if one["pattern"] == "goal"}
+        return {str(one) for one in found | {self.keys["network"]["lab"]} if one is not None}
+
+
+def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> None:
+    """Sets a value; tables on the way that are not there are made."""
+    name, rest = parts[0], parts[1:]
+    if isinstance(tables, list):
+        if name.isdigit():
+            if int(name) >= len(tables):
+                raise BadKeyError(done, f"there are {len(tables)} of {'.'.join(done)}")
+            chosen = [tables[int(name)]]
+        else:
+            chosen, rest = tables, parts
+        for one in chosen:
+            if not rest:
+                raise BadKeyError(done, "name a key of it")
+            _put(one, rest, value, (*done, name))
+        return
+    if not rest:
+        tables[name] = value
+        return
+    inner = tables.setdefault(name, [{}] if name == "workload" else {})
+    if not isinstance(inner, dict | list):
+        raise BadKeyError((*done, name), "is no table: leave the last part out")
+    _put(inner, rest, value, (*done, name))
+
+
+def _keys(tables: Tables) -> Tables:
+    """Every table checked, with its defaults; BadKeyError says what is wrong."""
+    keys = schema.checked(tables, schema.TOP, (), "a scenario")
+    keys["network"] = schema.checked(keys["network"], schema.NETWORK, ("network",), "[network]")
+    keys["network"]["given"] = sorted(tables.get("network", {}))
+    keys["hosts"] = schema.checked(keys["hosts"], schema.HOSTS, ("hosts",), "[hosts]")
+    keys["samples"] = schema.checked(keys["samples"], schema.SAMPLES, ("samples",), "[samples]")
+    for family, text in keys["policies"].items():
+        if family not in FAMILIES:
+            text = f"no family of policies{nearest(family, list(FAMILIES))}"
+            raise BadKeyError(("policies", family), text)
+        if not isinstance(text, str):
+            raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
+    for name, columns in (("events", schema.EVENTS), ("nodes", schema.NODES),
+                          ("links", schema.LINKS)):  # fmt: skip
+        keys[name] = [
+            schema.checked(one, columns, (name, number), f"[[{name}]]")
+            for number, one in enumerate(_array(keys, name))
+        ]
+    keys["workload"] = [_workload(one, number) for number, one in
+                        enumerate(_array(keys, "workload"))]  # fmt: skip
+    if not keys["workload"]:
+        raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
+    hosts, own = keys["hosts"], keys["network"]
+    if hosts["rto_ns_min"] > hosts["rto_ns_max"]:
+        raise BadKeyError(("hosts", "rto_ns_min"), "is above rto_ns_max: lower it")
+    if own["resume_bytes"] > own["pause_bytes"]:
+        raise BadKeyError(("network", "resume_bytes"), "is above pause_bytes: lower it")
+    if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
+        name = "nodes" if keys["nodes"] else "links"
+        raise BadKeyError((name, 0), f'[[{name}]] goes with topology = "file": set it')
+    return keys
+
+
+def _array(keys: Tables, name: str) -> list[Any]:
+    return list(keys[name])
+
+
+def _workload(table: Any, number: int) -> Tables:
+    path: tuple[str | int, ...] = ("workload", number)
+    every = schema.WORKLOAD["every pattern"]
+    pattern = table.get("pattern", "permutation") if isinstance(table, Mapping) else ""
+    if isinstance(table, Mapping):
+        every["pattern"].read((*path, "pattern"), pattern)
+    what = f'a [[workload]] of pattern "{pattern}"'
+    return schema.checked(table, every | schema.WORKLOAD.get(pattern, {}), path, what)
+
+
+def _network(keys: Tables, folder: Path) -> Network:
+    own = keys["network"]
+    topology = own["topology"]
+    if topology == "file":
+        return graph.from_tables(keys["nodes"], keys["links"])
+    if topology == "lab":
+        return shapes.lab(own, folder)
+    build = {"fat_tree": shapes.fat_tree, "rail": shapes.rail}
+    build |= {"multi_plane": shapes.multi_plane, "dumbbell": shapes.dumbbell}
+    return build[topology](own)
+
+
+PLAIN = {
+    "permutation": work.permutation,
+    "incast": work.incast,
+    "outcast": work.outcast,
+    "all_to_all": collectives.all_to_all,
+    "all_reduce_ring": collectives.all_reduce_ring,
+    "all_reduce_tree": collectives.all_reduce_tree,
+    "moe": collectives.moe,
+    "reduce_scatter": collectives.reduce_scatter,
+    "all_gather": collectives.all_gather,
+}
+
+
+def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
+    jobs = []
+    for number, own in enumerate(keys["workload"]):
+        try:
+            hosts = work.ranks_of(own["hosts"], network.hosts)
+            chance = work.generator(keys["seed"], 1, number)
+            if own["shuffle"]:
+                hosts = chance.permutation(hosts)
+            job = _job(own, hosts, network, folder, chance)
+        except work.BadWorkError as error:
+            raise BadKeyError(("workload", number, error.key), error.text) from None
+        jobs.append((str(own["name"] or own["pattern"]), job, hosts, own))
+    return work.place(jobs, keys["seed"])
+
+
+def _job(
+    own: Tables, hosts: Array, network: Network, folder: Path, chance: np.random.Generator
+) -> work.Job:
+    pattern = own["pattern"]
+    if pattern == "goal":
+        if own["file"] is None:
+            raise work.BadWorkError("file", 'missing: name a schedule, as file = "trace.goal"')
+        try:
+            schedule, job = goal.load(folder / own["file"], own["ns_per_calc"])
+        except goal.GoalError as error:
+            raise work.BadWorkError("file", str(error)) from None
+        if len(schedule.ranks) > len(hosts):
+            text = f"it has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
+            raise work.BadWorkError("file", text)
+        return job
+    if pattern == "poisson":
+        first = network.first_port[:-1][hosts]
+        return work.poisson(len(hosts), own, chance, network.ports["bytes_per_s"][first])
+    return PLAIN[pattern](len(hosts), own, chance)
+
+
+def _reachable(network: Network, made: work.Work) -> None:
+    """BadKeyError names a pair that has traffic and no way."""
+    one, other = network.group_of[made.transfers["from"]], network.group_of[made.transfers["to"]]
+    apart = one != other
+    pairs = np.unique(np.stack([one[apart], other[apart]], axis=1), axis=0)
+    to = network.ports["to"].astype(np.int64) - network.hosts
+    for group, target in pairs.tolist():
+        host = int(np.flatnonzero(network.group_of == group)[0])
+        switches = to[network.first_port[host] : network.first_port[host + 1]]
+        there = np.flatnonzero(network.group_of == target)
+        direct = {
+            int(x) for x in to[network.first_port[there[0]] : network.first_port[there[0] + 1]]
+        }
+        if any(network.route[s, target] >= 0 or int(s) in direct for s in switches):
+            continue
+        which = int(np.flatnonzero((one == group) & (other == target))[0])
+        ends = made.transfers[which]
+        names = network.node_names
+        text = f"{names[ends['from']]} cannot reach {names[ends['to']]}: join them by a link"
+        raise BadKeyError(("workload", int(ends["job"]), "hosts"), text)
+
+
+def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
+    """A scenario from its text; ScenarioError says what is wrong in one line."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{file}: not TOML: {error}") from None
+    folder = folder if folder is not None else Path()
+    bare = Scenario(tables, {}, file, folder, text)
+    try:
+        return Scenario(tables, _keys(tables), file, folder, text)
+    except BadKeyError as error:
+        raise bare.problem(error) from None
+
+
+def shipped() -> dict[str, Path]:
+    """The scenarios that come with weft, by name."""
+    found = Path(str(resources.files("transport.sim") / "scenarios"))
+    return {file.stem: file for file in sorted(found.glob("*.toml"))}
+
+
+def load(name: str | Path) -> Scenario:
+    """A scenario by its file, or by the name of one that comes with weft."""
+    file = Path(name)
+    if not file.is_file():
+        known = shipped()
+        if str(name) not in known:
+            told = f"no such file and no scenario of that name{nearest(str(name), list(known))}"
+            raise ScenarioError(f"{name}: {told}")
+        file = known[str(name)]
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{file}: cannot be read: {error}") from None
+    return parse(text, file=str(file), folder=file.parent)

@@ -1,0 +1,213 @@
+"""Decides which runs a sweep is made of, where they run, and what their rows come to.
+
+Never shows anything and reads no clock. Runs share nothing: one process each on this host, or the
+workers of a Dask cluster. Rows come in the order of the cases, whoever was first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from congestion.api import FAMILIES
+from transport.errors import InvalidArgumentError, WeftError
+from transport.policy_choice import resolve
+from transport.sim.errors import ScenarioError
+from transport.sim.run import Simulation
+from transport.sim.scenario import Scenario
+
+CASES_MAX = 100_000
+# Libraries that would start a thread for each core in each process.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+INSTALL_DASK = "pip install 'weft[sweep]'"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: the scenario's keys that are set, the policies, the seed."""
+
+    settings: Mapping[str, Any]
+    policies: Mapping[str, str]
+    seed: int
+
+
+def cases_of(
+    scenario: Scenario,
+    seeds: Sequence[int],
+    settings: Mapping[str, Sequence[Any]],
+    policies: Mapping[str, str],
+) -> list[Case]:
+    """Every combination of the values with every seed; each is judged before anything runs.
+
+    A key "policies.window" means a policy of this family.
+    """
+    names = list(settings)
+    made = []
+    for values in itertools.product(*(settings[name] for name in names)):
+        given, chosen = dict(zip(names, values, strict=True)), dict(policies)
+        for name, value in given.items():
+            head, _, family = name.partition(".")
+            if head == "policies" and family in FAMILIES:
+                chosen[family] = str(value)
+        keys = {name: value for name, value in given.items() if not name.startswith("policies.")}
+        scenario.changed(keys)
+        made += [Case(given, chosen, seed) for seed in seeds]
+        if len(made) > CASES_MAX:
+            raise InvalidArgumentError(f"more than {CASES_MAX:,} runs: fewer seeds or values")
+    return made
+
+
+_stop: Any = None
+
+
+def _begin(stop: Any) -> None:
+    """In a worker: Ctrl-C is the parent's, who tells by an event."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
+    """The row of a case; None when it was stopped."""
+    keys = {name: one for name, one in case.settings.items() if not name.startswith("policies.")}
+    row: dict[str, Any] = {**case.settings, "seed": case.seed}
+    simulation = Simulation(
+        scenario.changed({**keys, "seed": case.seed}), case.policies, threads=threads, check=check
+    )
+    while simulation.step():
+        if _stop is not None and _stop.is_set():
+            return None
+    result = simulation.result()
+    row |= result.summary()
+    for number, job in enumerate(result.jobs):
+        if "busbw_bytes_per_s" in job:
+            row.setdefault("busbw_bytes_per_s", job["busbw_bytes_per_s"])
+        if len(result.jobs) > 1:
+            row[f"job{number}_completion_ns"] = job.get("completion_ns")
+    return row | {"good": result.good, "problem": result.violation or result.policy_failure}
+
+
+def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
+    """one_run, with a refusal as a row: one bad case does not end a sweep."""
+    try:
+        return one_run(scenario, case, threads, check)
+    except WeftError as error:
+        return {**case.settings, "seed": case.seed, "good": False, "problem": str(error)}
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started within have numerical libraries of one thread."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def local(
+    scenario: Scenario, cases: Sequence[Case], jobs: int, *, threads: int = 1, check: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and row of each case as it is done, in processes of this host.
+
+    When the caller stops asking, what runs is told to stop and waited for.
+    """
+    _prepare(cases)
+    context = get_context("spawn")
+    stop = context.Event()
+    with _one_thread_each():
+        pool = ProcessPoolExecutor(
+            min(jobs, len(cases)) or 1, context, initializer=_begin, initargs=(stop,)
+        )
+        try:
+            waiting = {
+                pool.submit(_attempt, scenario, case, threads, check): index
+                for index, case in enumerate(cases)
+            }
+            for done in as_completed(waiting):
+                row = done.result()
+                if row is not None:
+                    yield waiting[done], row
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def on_dask(
+    scenario: Scenario, cases: Sequence[Case], address: str, *, threads: int = 1,
+    check: bool = False,
+) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
+    """The same on the workers of a Dask cluster, which have weft installed."""
+    try:
+        from distributed import Client
+        from distributed import as_completed as completed
+    except ImportError as error:
+        raise ScenarioError(f"--dask needs distributed: {INSTALL_DASK} ({error})") from None
+    try:
+        client = Client(address, timeout=10)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ScenarioError(f"--dask {address}: no scheduler answers there: {error}") from None
+    with client:
+        waiting = {
+            client.submit(_attempt, scenario, case, threads, check, pure=False): index
+            for index, case in enumerate(cases)
+        }
+        try:
+            for done in completed(list(waiting)):  # type: ignore[no-untyped-call]
+                row = done.result()
+                if row is not None:
+                    yield waiting[done], row
+        finally:
+            client.cancel(list(waiting))  # type: ignore[no-untyped-call]
+
+
+def _prepare(cases: Sequence[Case]) -> None:
+    """Compiles each policy once, before many processes ask for it."""
+    wanted = {(family, text) for case in cases for family, text in case.policies.items()}
+    for family, text in sorted(wanted):
+        resolve(family, text)
+
+
+# What is better smaller; worst is the largest of them, and the smallest of the others.
+LARGER_IS_BETTER = {"busbw_bytes_per_s", "done", "jain"}
+MEASURES = (
+    *("fct_ns_p50", "fct_ns_p99", "fct_ns_max", "slowdown_p50", "slowdown_p99", "slowdown_max"),
+    *("completion_ns", "busbw_bytes_per_s", "retransmits_per_packet", "queue_bytes_p99", "done"),
+)
+
+
+def summarised(
+    cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row for each setting: of each measure the median and the worst over its seeds."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for index, case in enumerate(cases):
+        key = tuple(case.settings.items())
+        groups.setdefault(key, [])
+        if index in rows:
+            groups[key].append(rows[index])
+    found = []
+    for key, mine in groups.items():
+        row: dict[str, Any] = {**dict(key), "seeds": len(mine)}
+        row["good"] = sum(bool(one.get("good")) for one in mine)
+        for name in MEASURES:
+            values = [one[name] for one in mine if one.get(name) is not None]
+            if values:
+                worst = min if name in LARGER_IS_BETTER else max
+                row[name] = statistics.median(values)
+                row[f"{name}_worst"] = worst(values)
+        found.append(row)
+    return found

@@ -1,0 +1,127 @@
+"""Decides which columns a run's tables have, and how a number is written for people.
+
+Never computes one: result.py and sweep.py do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transport.sim import units
+from transport.sim.result import IDEAL, Result
+from transport.sim.sweep import MEASURES
+
+Rows = tuple[list[str], list[list[str]]]
+
+JOBS = {
+    "job": "job",
+    "ranks": "ranks",
+    "done": "done",
+    "completion_ns": "completion",
+    "fct_ns_p50": "FCT p50",
+    "fct_ns_p95": "p95",
+    "fct_ns_p99": "p99",
+    "fct_ns_max": "max",
+    "slowdown_p50": "slowdown p50",
+    "slowdown_p99": "p99 ",
+    "slowdown_max": "max ",
+    "algbw_bytes_per_s": "algbw",
+    "busbw_bytes_per_s": "busbw",
+    "jain": "Jain",
+    "goodput_bytes_per_s": "goodput",
+}
+TIERS = {
+    "tier": "tier",
+    "links": "links",
+    "utilisation": "used",
+    "utilisation_max": "used max",
+    "imbalance": "max/mean",
+    "queue_bytes_p50": "queue p50",
+    "queue_bytes_p99": "p99",
+    "queue_bytes_max": "max",
+    "marked": "marked",
+    "trimmed": "trimmed",
+    "dropped": "dropped",
+    "lost": "lost",
+    "pauses": "pauses",
+}
+
+SWEEP = {
+    "fct_ns_p50": "FCT p50",
+    "fct_ns_p99": "FCT p99",
+    "slowdown_p99": "slowdown p99",
+    "completion_ns": "completion",
+    "busbw_bytes_per_s": "busbw",
+    "retransmits_per_packet": "resent",
+    "queue_bytes_p99": "queue p99",
+}
+
+
+def cell(key: str, value: Any) -> str:
+    """A value by its key's unit."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    plain = key.removesuffix("_worst")
+    if "_ns" in plain:
+        return units.time_text(value)
+    if plain.endswith("bytes_per_s"):
+        return f"{value / 1e9:.2f} GB/s"
+    if "_bytes" in plain or plain.startswith("queue_bytes"):
+        return units.bytes_text(value)
+    if plain.startswith("utilisation"):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """The columns that any row has a value in."""
+    kept = [key for key in columns if any(row.get(key) not in (None, "") for row in rows)]
+    return [columns[key] for key in kept], [[cell(key, row.get(key)) for key in kept]
+                                            for row in rows]  # fmt: skip
+
+
+def jobs(result: Result) -> Rows:
+    """A line for each job."""
+    rows = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in result.jobs]
+    return _table(JOBS, rows)
+
+
+def tiers(result: Result) -> Rows:
+    """A line for each tier of links. Columns of what never happened are left out."""
+    rows = result.tiers
+    quiet = [k for k in ("marked", "trimmed", "dropped", "lost", "pauses")
+             if not any(row[k] for row in rows)]  # fmt: skip
+    return _table({k: v for k, v in TIERS.items() if k not in quiet}, rows)
+
+
+def remarks(result: Result) -> list[str]:
+    """What the tables do not say, a sentence each."""
+    row = result.summary()
+    said = [
+        f"{row['retransmits_per_packet']:.4f} retransmits per packet "
+        f"({row['retransmits']:,}, {row['spurious_resends']:,} of them needless), "
+        f"{row['marked_share']:.2%} of data packets marked on a link, {row['trimmed']:,} trimmed, "
+        f"{row['dropped']:,} dropped, {row['lost']:,} lost",
+        f"{units.time_text(row['virtual_ns'])} of virtual time, {row['packet_hops']:,} packet-hops",
+        IDEAL,
+    ]
+    if not result.finished:
+        left = row["transfers"] - row["done"]
+        said.append(f"{left:,} of {row['transfers']:,} transfers are not done")
+    return said
+
+
+def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """A line for each setting, median and worst over the seeds."""
+    settings = [
+        key for row in rows[:1] for key in row if key not in MEASURES and not key.endswith("_worst")
+    ]
+    # The last part of a key says enough where no two end alike.
+    last = [key.rpartition(".")[2] for key in settings]
+    columns = dict(zip(settings, last if len(set(last)) == len(last) else settings, strict=True))
+    for name, title in SWEEP.items():
+        columns |= {name: title, f"{name}_worst": "worst"}
+    return _table(columns, rows)

@@ -1,0 +1,84 @@
+"""Decides on which line of a TOML text a key is: the standard library's reader does not say.
+
+Never judges the text: it has been read as TOML before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+Path = tuple[str | int, ...]
+
+_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)\s*(\.?)""")
+# What a value may hold that hides a bracket or a line's end: strings and comments.
+_HIDDEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'|#[^\n]*",
+    re.DOTALL,
+)
+
+
+def _parts(text: str) -> tuple[list[str], int]:
+    """The parts of a dotted key at the beginning of the text, and where it ends."""
+    found, at = [], 0
+    while (match := _PART.match(text, at)) is not None:
+        word = match[1]
+        found.append(word[1:-1] if word[0] in "\"'" else word)
+        at = match.end()
+        if not match[2]:
+            break
+    return found, at
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of each header and of each key with its value, over lines if need be."""
+    # Strings and comments are blanked, so that brackets can be counted; lines stay where they are.
+    bare = _HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    depth, begin = 0, 0
+    for number, (plain, line) in enumerate(zip(bare.split("\n"), text.split("\n"), strict=True), 1):
+        if depth == 0 and plain.strip():
+            begin = number
+            yield begin, line
+        if not plain.lstrip().startswith("[") or depth:
+            depth += sum(plain.count(one) for one in "[{") - sum(plain.count(one) for one in "]}")
+
+
+def lines_of(text: str) -> dict[Path, int]:
+    """Every table and key by its path, with the number of its line. Arrays of tables by index."""
+    found: dict[Path, int] = {}
+    counts: dict[Path, int] = {}
+    table: Path = ()
+
+    def place(names: list[str]) -> Path:
+        """Where a header leads: through the last table of each array on the way."""
+        at: Path = ()
+        for name in names:
+            at = (*at, name)
+            if at in counts:
+                at = (*at, counts[at] - 1)
+        return at
+
+    for number, line in _statements(text.replace("\r\n", "\n")):
+        words = line.lstrip()
+        if words.startswith("[["):
+            names, _ = _parts(words[2:])
+            array = (*place(names[:-1]), *names[-1:])
+            counts[array] = counts.get(array, 0) + 1
+            table = (*array, counts[array] - 1)
+            found.setdefault(array, number)
+            found[table] = number
+        elif words.startswith("["):
+            table = place(_parts(words[1:])[0])
+            found[table] = number
+        else:
+            names, _ = _parts(words)
+            for count in range(1, len(names) + 1):
+                found.setdefault((*table, *names[:count]), number)
+    return found
+
+
+def line_of(lines: dict[Path, int], path: Path) -> int:
+    """The line of a key, or of the nearest table around it; 1 where the file says nothing of it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)

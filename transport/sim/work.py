@@ -1,0 +1,218 @@
+"""Decides what transfers a job is made of and what waits for what: the plain patterns.
+
+Never decides when a transfer really starts: the network does. What a job draws depends on the
+scenario's seed and the job's place alone. Collectives are in collectives.py, traces in goal.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from transport.sim import sizes
+from transport.sim.network import Array
+
+# As TransferPlan and DependencyPlan of native/sim/fabric_plan.h.
+TRANSFER = np.dtype(
+    [
+        *((("from"), np.uint32), ("to", np.uint32), ("bytes", np.uint64), ("start_ns", np.int64)),
+        *(("stream", np.uint32), ("job", np.uint32)),
+    ]
+)
+DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
+TRANSFERS_MAX = 1 << 24
+DEPENDENCIES_MAX = 1 << 26
+
+
+class BadWorkError(Exception):
+    """What is wrong with a key of a workload; the caller knows which one it is."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+        self.text = text
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What one [[workload]] comes to. In its own numbers: ranks, and transfers from 0."""
+
+    transfers: Array  # TRANSFER; `from` and `to` are ranks until `place` makes them hosts
+    dependencies: Array  # DEPENDENCY
+    # What nccl-tests would call it: the buffer, and what busbw is of algbw. 0: no collective.
+    buffer_bytes: int = 0
+    bus_factor: float = 0.0
+    repeats: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """All jobs, with hosts for ranks."""
+
+    transfers: Array
+    dependencies: Array
+    jobs: list[Job]
+    names: list[str]
+    hosts: list[Array]  # of each job, by rank
+
+
+def transfers(count: int) -> Array:
+    if count > TRANSFERS_MAX:
+        raise BadWorkError("pattern", f"{count:,} transfers: at most {TRANSFERS_MAX:,}")
+    return np.zeros(count, TRANSFER)
+
+
+def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
+    """`after` for `before`, one by one."""
+    if len(before) > DEPENDENCIES_MAX:
+        text = f"{len(before):,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts"
+        raise BadWorkError("pattern", text)
+    made = np.zeros(len(before), DEPENDENCY)
+    made["before"], made["after"], made["delay_ns"] = before, after, delay_ns
+    return made
+
+
+NO_WAITS = np.zeros(0, DEPENDENCY)
+
+
+def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
+    """ "0-31", "0-62/2,70" or a list of numbers: hosts in order, each once."""
+    if given is None:
+        return np.arange(hosts)
+    found: list[int] = []
+    parts = given.split(",") if isinstance(given, str) else list(given)
+    for part in parts:
+        text = str(part).strip()
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?", text)
+        if match is None or isinstance(part, bool) or match[3] == "0":
+            raise BadWorkError("hosts", f'{part!r}: write "0-31", "0-62/2,70" or a list of numbers')
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or last >= hosts:
+            text = f"{text}: hosts are 0 to {hosts - 1}"
+            raise BadWorkError("hosts", text)
+        found += range(first, last + 1, step)
+    if len(set(found)) < len(found):
+        raise BadWorkError("hosts", f"{given!r} names a host twice")
+    if len(found) < 2:
+        raise BadWorkError("hosts", f"{given!r}: a workload has at least 2 hosts")
+    return np.array(found)
+
+
+def generator(seed: int, *place: int) -> np.random.Generator:
+    """Chance for one purpose of a run: the same for the same seed and place."""
+    mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
+    return np.random.Generator(np.random.Philox(key=mixed))
+
+
+def derangement(count: int, chance: np.random.Generator) -> Array:
+    """A permutation that leaves nobody in place."""
+    for _ in range(1000):  # each succeeds with a chance of 1/e
+        drawn = chance.permutation(count)
+        if (drawn != np.arange(count)).all():
+            return drawn
+    return np.roll(np.arange(count), 1)
+
+
+def _messages(one: Array, other: Array, keys: Mapping[str, Any]) -> Job:
+    """`repeats` messages from each of `one` to its `other`; a connection keeps their order."""
+    repeats, count = keys["repeats"], len(one)
+    made = transfers(count * repeats)
+    made["from"], made["to"] = np.tile(one, repeats), np.tile(other, repeats)
+    made["bytes"] = keys["size_bytes"]
+    return Job(made, NO_WAITS)
+
+
+def permutation(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
+    """Every rank sends to one and receives from one, never itself."""
+    return _messages(np.arange(ranks), derangement(ranks, chance), keys)
+
+
+def _others(
+    ranks: int, key: str, keys: Mapping[str, Any], many: str, chance: np.random.Generator
+) -> tuple[int, Array]:
+    """The one rank that `key` names, and so many drawn from the others."""
+    one, count = keys[key], keys[many]
+    if one >= ranks:
+        raise BadWorkError(key, f"{one}: ranks are 0 to {ranks - 1}")
+    others = np.delete(np.arange(ranks), one)
+    if count is None:
+        return one, others
+    if count > len(others):
+        raise BadWorkError(many, f"{count}: there are {len(others)} others")
+    return one, np.sort(chance.permutation(others)[:count])
+
+
+def incast(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
+    """Many ranks send to one."""
+    to, senders = _others(ranks, "to", keys, "senders", chance)
+    return _messages(senders, np.full(len(senders), to), keys)
+
+
+def outcast(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
+    """One rank sends to many."""
+    one, receivers = _others(ranks, "from", keys, "receivers", chance)
+    return _messages(np.full(len(receivers), one), receivers, keys)
+
+
+def poisson(
+    ranks: int, keys: Mapping[str, Any], chance: np.random.Generator, bytes_per_s: Array
+) -> Job:
+    """Messages that arrive at random at every rank, for another rank drawn evenly.
+
+    Each has a connection of its own, as flows of those papers do. bytes_per_s: of each rank.
+    """
+    try:
+        points = sizes.points_of(keys["sizes"])
+    except ValueError as error:
+        raise BadWorkError("sizes", str(error)) from None
+    duration_ns = keys["duration_ns"]
+    expected = keys["load"] * bytes_per_s * duration_ns / 1e9 / sizes.mean_bytes(points)
+    if expected.sum() > TRANSFERS_MAX:
+        text = f"about {int(expected.sum()):,} messages: at most {TRANSFERS_MAX:,}; shorten it"
+        raise BadWorkError("duration_ns", text)
+    counts = chance.poisson(expected)
+    made = transfers(int(counts.sum()))
+    made["from"] = np.repeat(np.arange(ranks), counts)
+    # Of the others: those behind the sender move up by one.
+    other = chance.integers(0, ranks - 1, len(made))
+    made["to"] = other + (other >= made["from"])
+    made["bytes"] = sizes.draw(points, len(made), chance)
+    made["start_ns"] = chance.integers(0, duration_ns, len(made))
+    made = made[np.argsort(made["start_ns"], kind="stable")]
+    made["stream"] = np.arange(len(made))
+    return Job(made, NO_WAITS)
+
+
+def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) -> Work:
+    """All jobs in one: ranks become hosts, and no two jobs share a connection."""
+    many, waiting = [], []
+    first, stream = 0, 0
+    for number, (_, job, hosts, keys) in enumerate(jobs):
+        mine = job.transfers.copy()
+        mine["from"], mine["to"] = hosts[mine["from"]], hosts[mine["to"]]
+        mine["start_ns"] += keys["start_ns"]
+        if keys["jitter_ns"]:
+            free = np.ones(len(mine), bool)
+            free[job.dependencies["after"]] = False
+            chance = generator(seed, 2, number)
+            mine["start_ns"][free] += chance.integers(0, keys["jitter_ns"] + 1, int(free.sum()))
+        mine["job"] = number
+        mine["stream"] += stream
+        stream = int(mine["stream"].max(initial=stream)) + 1
+        after = job.dependencies.copy()
+        after["before"] += first
+        after["after"] += first
+        first += len(mine)
+        many.append(mine)
+        waiting.append(after)
+    return Work(
+        np.concatenate(many) if many else np.zeros(0, TRANSFER),
+        np.concatenate(waiting) if waiting else NO_WAITS,
+        [job for _, job, _, _ in jobs],
+        [name for name, _, _, _ in jobs],
+        [hosts for _, _, hosts, _ in jobs],
+    )
