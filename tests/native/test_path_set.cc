@@ -64,7 +64,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     bench.paths.on_probe_reply(21 * kMs, 2, probe_id);
     CHECK(bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
-    CHECK_EQUAL(bench.paths.path(2).rtt.latest_ns(), kMs);
+    CHECK_EQUAL(bench.paths.path(2).rtt.smoothed_ns(), kMs);
     CHECK(bench.picks(21 * kMs) == std::set<int>({0, 1, 2, 3}));
     CHECK_EQUAL(bench.paths.poll_timeout(), kNever);
   }
@@ -109,7 +109,7 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   bench.paths.on_probe_reply(now_ns, 3, first);
   bench.paths.on_probe_reply(now_ns, 3, 0);
   CHECK(!bench.paths.path(3).usable);
-  CHECK_EQUAL(bench.paths.path(3).rtt.latest_ns(), 0);
+  CHECK(!bench.paths.path(3).rtt.measured());
   bench.paths.on_probe_reply(now_ns, 3, second);
   CHECK(bench.paths.path(3).usable);
 }
