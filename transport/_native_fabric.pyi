@@ -44,6 +44,7 @@ class FabricPlan:
     rto_ns_min: int
     rto_ns_max: int
     peer_silence_ns: int
+    speculative_bytes: int
     link_bytes_per_s: int
     sample_ns: int
     sample_ports: list[int]

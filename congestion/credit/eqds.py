@@ -57,9 +57,12 @@ def bytes_in(params: Any, event: Any, span_ns: float) -> Any:
     return int(min(max(rate_of(params, event) * span_ns * 1e-9, segments), 1e18))
 
 
-def reserve(flow: Any, port: Any, params: Any, event: Any, now_ns: int, share: float) -> None:
-    """The next free place, for one pull at a share of that rate."""
+def reserve(
+    flow: Any, port: Any, params: Any, event: Any, now_ns: int, share: float, wanted_bytes: int
+) -> None:
+    """The next free place, for one pull, or what is wanted of it, at a share of that rate."""
     pull_bytes = params.pull_segments * float(max(event.segment_bytes, 1))
+    pull_bytes = min(pull_bytes, max(float(wanted_bytes), 1.0))
     pull_ns = pull_bytes * 1e9 / max(share * rate_of(params, event), 1.0)
     port.clock_ns = min(max(port.clock_ns, now_ns - params.late_ns), now_ns + 1_000_000_000)
     flow.turn_ns = port.clock_ns
@@ -96,7 +99,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
             flow.waiting = 0
             break
         if flow.waiting == 0:
-            reserve(flow, port, params, event, now_ns, 1.0)
+            reserve(flow, port, params, event, now_ns, 1.0, limit_bytes - granted_bytes)
         if now_ns < flow.turn_ns:
             break
         flow.waiting = 0

@@ -93,8 +93,11 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     adapt(flow, port, params, event)
     now_ns = min(max(event.now_ns, 0), FAR)
     received_bytes = min(max(event.received_bytes, 0), FAR)
-    granted_bytes = min(max(event.granted_bytes, 0), FAR)
-    product_bytes = bytes_in(params, event, params.speculative_ns)
+    # What has come, or is known to be lost, took its credit, whether it had one or was speculative.
+    granted_bytes = min(max(event.granted_bytes, received_bytes), FAR)
+    product_bytes = 0
+    if params.speculative_ns > 0:
+        product_bytes = bytes_in(params, event, params.speculative_ns)
     if flow.begun == 0:
         flow.begun = 1
         granted_bytes = max(granted_bytes, received_bytes + product_bytes)
@@ -106,7 +109,8 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
             flow.waiting = 0
             break
         if flow.waiting == 0:
-            reserve(flow, port, params, event, now_ns, port.rate_share)
+            wanted_bytes = limit_bytes - granted_bytes
+            reserve(flow, port, params, event, now_ns, port.rate_share, wanted_bytes)
         if now_ns < flow.turn_ns:
             break
         flow.waiting = 0
@@ -116,7 +120,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
         result.next_tick_ns = max(flow.turn_ns, now_ns)
     elif granted_bytes < received_bytes + product_bytes:
         if port.clock_ns <= now_ns - params.late_ns:  # nobody waits: a slow pull
-            reserve(flow, port, params, event, now_ns, port.rate_share)
+            reserve(flow, port, params, event, now_ns, port.rate_share, pull_bytes)
             flow.waiting = 0
             granted_bytes = min(granted_bytes + pull_bytes, received_bytes + product_bytes)
         result.next_tick_ns = now_ns + params.slow_ns

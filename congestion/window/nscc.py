@@ -43,6 +43,7 @@ Params = record(
     reference_bytes=150_000.0,  # link times round trip of the reference, 100 Gb/s and 12 us
     reference_ns=12_000.0,
     slowness_max=2.0,  # bound on target over reference
+    segments_min=2.0,
     segment_bytes_max=4_096.0,  # that gains are meant for
     proportional_segments=4.0,  # per round trip without delay
     fair_segments=5.0,
@@ -76,8 +77,8 @@ def measure(flow: Any, params: Any, event: Any) -> None:
     flow.most_bytes = params.window_multiple * link * (flow.base_ns + params.hold_ns) * 1e-9
 
 
-def answer(flow: Any, event: Any, result: Any, window_bytes: float) -> None:
-    least = 2.0 * max(float(event.segment_bytes), 1.0)
+def answer(flow: Any, params: Any, event: Any, result: Any, window_bytes: float) -> None:
+    least = params.segments_min * max(float(event.segment_bytes), 1.0)
     most = max(min(flow.most_bytes, float(event.window_bytes_max)), least)
     flow.window_bytes = min(max(window_bytes, least), most)
     result.window_bytes = flow.window_bytes
@@ -167,7 +168,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     window_bytes = flow.most_bytes  # the first round trip is at full rate
     if event.hint_window_bytes > 0.0:
         window_bytes = event.hint_window_bytes
-    answer(flow, event, result, window_bytes)
+    answer(flow, params, event, result, window_bytes)
 
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -188,13 +189,13 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
         else:
             window_bytes = weighed(flow, params, event, delay_ns)
             window_bytes = adjusted(flow, params, event, window_bytes)
-    answer(flow, event, result, window_bytes)
+    answer(flow, params, event, result, window_bytes)
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.troubled = 1
     flow.ignore_bytes = max(flow.ignore_bytes - event.lost_bytes, 0.0)
-    answer(flow, event, result, flow.window_bytes - event.lost_bytes)
+    answer(flow, params, event, result, flow.window_bytes - event.lost_bytes)
 
 
 def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -203,7 +204,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
         window_bytes = 0.0  # answer lifts it to the least window
-    answer(flow, event, result, window_bytes)
+    answer(flow, params, event, result, window_bytes)
 
 
 POLICY = window_policy(

@@ -139,6 +139,7 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("rto_ns_min", &P::rto_ns_min)
       .def_readwrite("rto_ns_max", &P::rto_ns_max)
       .def_readwrite("peer_silence_ns", &P::peer_silence_ns)
+      .def_readwrite("speculative_bytes", &P::speculative_bytes)
       .def_readwrite("link_bytes_per_s", &P::link_bytes_per_s)
       .def_readwrite("sample_ns", &P::sample_ns)
       .def_readwrite("sample_ports", &P::sample_ports)

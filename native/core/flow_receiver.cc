@@ -76,8 +76,11 @@ FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, 
 
 void FlowReceiver::write_nack(TxBurst* out) noexcept {
   out->path = trims_->path;
-  out->header_bytes = static_cast<u16>(
-      wire::encode_nack(out->headers, common(trims_->path), trims_->last_hop, trims_->entries, trims_->count));
+  wire::Nack nack;
+  nack.granted_bytes = granted_bytes();
+  nack.last_hop = trims_->last_hop;
+  nack.count = trims_->count;
+  out->header_bytes = static_cast<u16>(wire::encode_nack(out->headers, common(trims_->path), nack, trims_->entries));
   out->datagram_bytes = out->header_bytes;
   trims_.reset();
 }
@@ -201,7 +204,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.bitmap_words = window_.copy_words(ack.base_seq, wire::kAckWordsMax, words);
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
-  ack.granted_bytes = credit_ != nullptr ? credit_->granted_bytes() : credit_lifted_ ? kNoCredit - 1 : kNoCredit;
+  ack.granted_bytes = granted_bytes();
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, reports);
   out->path = path;

@@ -64,6 +64,9 @@ class FlowReceiver {
  private:
   Outcome on_again(u8 path) noexcept;
   Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;
+  u64 granted_bytes() const noexcept {
+    return credit_ != nullptr ? credit_->granted_bytes() : credit_lifted_ ? kNoCredit - 1 : kNoCredit;
+  }
   u64 credited_bytes() const noexcept { return static_cast<u64>(counters_.bytes_received) + lost_bytes_; }
   void write_nack(TxBurst* out) noexcept;
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;

@@ -25,7 +25,10 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
-      payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
+      payload_crc_(shared->config.payload_crc || peer_config.payload_crc),
+      credit_in_force_(flow_config.speculative_bytes != ~u64{0}) {
+  if (credit_in_force_) granted_bytes_ = flow_config.speculative_bytes;
+}
 
 Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie) noexcept {
   if (message_bytes > kMessageBytesMax) return Status::invalid_argument;

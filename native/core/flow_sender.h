@@ -96,6 +96,11 @@ class FlowSender {
   struct Lost {
     i64 segments = 0, bytes = 0, oldest_sent_ns = 0;
   };
+  void on_granted(u64 granted_bytes) noexcept {
+    if (granted_bytes == kNoCredit) return;
+    credit_in_force_ = true;
+    granted_bytes_ = std::max(granted_bytes_, granted_bytes);
+  }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
   void on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept;
   Lost apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
@@ -136,7 +141,7 @@ class FlowSender {
   EagerLimits eager_;
   u8 stripe_, stripes_;
   bool payload_crc_;
-  bool credit_in_force_ = false;
+  bool credit_in_force_;
   bool too_long_ = false;
   bool paced_ = false;
 };

@@ -172,6 +172,7 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   for (std::size_t i = 0; i < nack.count; ++i) {
     if (nack.entry(i).seq >= ledger_.next_seq()) return false;
   }
+  on_granted(nack.granted_bytes);
   if (per_path_ == nullptr) return true;
   for (std::size_t i = 0; i < nack.count; ++i) {
     const wire::NackEntry entry = nack.entry(i);
@@ -240,10 +241,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
   if (!is_sane(now_ns, common, ack)) return false;
   ++counters_.acks_received;
-  if (ack.granted_bytes != kNoCredit) {
-    credit_in_force_ = true;
-    granted_bytes_ = std::max(granted_bytes_, ack.granted_bytes);
-  }
+  on_granted(ack.granted_bytes);
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
   for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, &acked);

@@ -25,9 +25,9 @@ struct alignas(64) PathState {
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
-  i64 probe_sent_ns = 0;     // of that probe
-  i64 probe_order_ns = -1;   // that probe's place among the segments' send times
-  i64 probed_sent_ns = -1;   // and of the newest such probe that came back
+  i64 probe_sent_ns = 0;    // of that probe
+  i64 probe_order_ns = -1;  // that probe's place among the segments' send times
+  i64 probed_sent_ns = -1;  // and of the newest such probe that came back
   i64 segments_lost = 0;
 };
 

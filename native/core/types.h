@@ -87,7 +87,8 @@ struct FlowConfig {
   PolicyChoice window, loss;  // empty: the stack's
   PolicyChoice credit;        // when own_credit; empty: none
   bool own_credit = false;
-  u64 eager_bytes_max = ~u64{0};  // the other end's limits; the smaller of both is in force
+  u64 speculative_bytes = ~u64{0};  // not ~0: credit is in force from the start, and this is granted unasked
+  u64 eager_bytes_max = ~u64{0};    // the other end's limits; the smaller of both is in force
   u64 eager_slots_max = ~u64{0};
 };
 

@@ -97,7 +97,8 @@ struct FabricPlan {
   i64 rto_ns_min = 100'000;
   i64 rto_ns_max = 10'000'000;
   i64 peer_silence_ns = 20'000'000'000;
-  i64 link_bytes_per_s = 0;  // what hosts are told of their ports; 0: the rate of each host's first port
+  i64 speculative_bytes = -1;  // with a credit policy: what a flow may send before its first grant; -1: its window
+  i64 link_bytes_per_s = 0;    // what hosts are told of their ports; 0: the rate of each host's first port
   core::PolicyChoice window, path, loss, credit;
 
   // What is written down.

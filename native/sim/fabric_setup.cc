@@ -107,6 +107,9 @@ void Fabric::make_connections() {
     config.local_token = config.remote_token = token_of(plan_, 7, number);
     config.peer = at_sender;
     config.remote_flow = connection.at_receiver;
+    if (plan_.speculative_bytes >= 0 && plan_.credit) {
+      config.speculative_bytes = static_cast<u64>(plan_.speculative_bytes);
+    }
     ok = ok && from.stack().open_flow(FabricHost::kBeginNs, connection.at_sender, config) == Status::ok;
     config.peer = at_receiver;
     config.remote_flow = connection.at_sender;

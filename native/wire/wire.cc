@@ -206,15 +206,15 @@ std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand&
   return seal(out, kDemandBytes);
 }
 
-std::size_t encode_nack(std::uint8_t* out, const Common& common, std::uint64_t last_hop, const NackEntry* entries,
-                        std::size_t count) noexcept {
-  const std::size_t bytes = kNackFixedBytes + kNackEntryBytes * count;
+std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nack, const NackEntry* entries) noexcept {
+  const std::size_t bytes = kNackFixedBytes + kNackEntryBytes * nack.count;
   put_common(out, common, Type::nack, bytes - kCommonBytes);
-  put(out, 24, last_hop);
-  put(out, 32, static_cast<std::uint16_t>(count));
-  put<std::uint16_t>(out, 34, 0);
-  put<std::uint32_t>(out, 36, 0);
-  for (std::size_t i = 0; i < count; ++i) {
+  put(out, 24, nack.granted_bytes);
+  put(out, 32, nack.last_hop);
+  put(out, 40, nack.count);
+  put<std::uint16_t>(out, 42, 0);
+  put<std::uint32_t>(out, 44, 0);
+  for (std::size_t i = 0; i < nack.count; ++i) {
     put(out + kNackFixedBytes + i * kNackEntryBytes, 0, entries[i].seq);
     put(out + kNackFixedBytes + i * kNackEntryBytes, 8, entries[i].sent_ns);
   }
@@ -278,8 +278,9 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
       out->demand.lost_bytes = get<std::uint64_t>(header, 32);
       break;
     case Type::nack:
-      out->nack.last_hop = get<std::uint64_t>(header, 24);
-      out->nack.count = get<std::uint16_t>(header, 32);
+      out->nack.granted_bytes = get<std::uint64_t>(header, 24);
+      out->nack.last_hop = get<std::uint64_t>(header, 32);
+      out->nack.count = get<std::uint16_t>(header, 40);
       out->nack.entries = header + kNackFixedBytes;
       return out->nack.count <= kNackEntriesMax && header_bytes == kNackFixedBytes + kNackEntryBytes * out->nack.count
                  ? Verdict::ok

@@ -27,7 +27,7 @@ inline constexpr std::size_t kAdvertAckBytes = 32;
 inline constexpr std::size_t kProbeBytes = 40;
 inline constexpr std::size_t kCloseBytes = 40;
 inline constexpr std::size_t kDemandBytes = 40;
-inline constexpr std::size_t kNackFixedBytes = 40;
+inline constexpr std::size_t kNackFixedBytes = 48;
 inline constexpr std::size_t kNackEntryBytes = 16;
 // No control packet is larger: it fits IPv6's smallest path MTU with room to spare.
 inline constexpr std::size_t kControlBytesMax = 1280 - 48;
@@ -135,7 +135,8 @@ struct NackEntry {
 };
 
 struct Nack {
-  std::uint64_t last_hop = 0;  // bit i: entry i was cut on its last link, whatever path it took
+  std::uint64_t granted_bytes = 0;  // as in an acknowledgment
+  std::uint64_t last_hop = 0;       // bit i: entry i was cut on its last link, whatever path it took
   std::uint16_t count = 0;
   const std::uint8_t* entries = nullptr;  // decode: into the packet
   NackEntry entry(std::size_t index) const noexcept;
@@ -151,8 +152,7 @@ std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const Adv
 std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept;  // and replies
 std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // and close_ack
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
-std::size_t encode_nack(std::uint8_t* out, const Common& common, std::uint64_t last_hop, const NackEntry* entries,
-                        std::size_t count) noexcept;
+std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nack, const NackEntry* entries) noexcept;
 
 enum class Verdict : std::uint8_t { ok, too_short, bad_magic, bad_version, bad_type, bad_length, bad_crc };
 

@@ -83,7 +83,11 @@ Bytes nack_packet(std::size_t count) {
     entries[i] = {0x1122334455667788u + i, 0x0102030405060708 + static_cast<std::int64_t>(i)};
   }
   return packet_of([&](std::uint8_t* out) {
-    return encode_nack(out, common_of(Type::nack), 0xF00000000000000Du, entries.data(), count);
+    Nack nack;
+    nack.granted_bytes = 0x5566778899AABBCCu;
+    nack.last_hop = 0xF00000000000000Du;
+    nack.count = static_cast<std::uint16_t>(count);
+    return encode_nack(out, common_of(Type::nack), nack, entries.data());
   });
 }
 
@@ -265,6 +269,7 @@ TEST(wire__small_packets_round_trip) {
   CHECK_EQUAL(decode_control(nack_packet(3), &packet), Verdict::ok);
   check_common(packet, Type::nack);
   CHECK_EQUAL(packet.nack.count, 3u);
+  CHECK_EQUAL(packet.nack.granted_bytes, 0x5566778899AABBCCu);
   CHECK_EQUAL(packet.nack.last_hop, 0xF00000000000000Du);
   CHECK_EQUAL(packet.nack.entry(2).seq, 0x1122334455667788u + 2);
   CHECK_EQUAL(packet.nack.entry(2).sent_ns, 0x0102030405060708 + 2);
