@@ -110,11 +110,24 @@ def test_run__samples_are_of_what_was_asked() -> None:
 def test_run__the_defaults_of_hosts_are_the_plans() -> None:
     plan = native.FabricPlan()
     for name, key in schema.HOSTS.items():
-        if name != "link_rate":
+        if name not in ("link_rate", "speculative_bytes"):
             assert getattr(plan, PLAN_NAMES.get(name, name)) == key.default, name
     for name in ("trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"):
         assert getattr(plan, name) == schema.NETWORK[name].default, name
     assert plan.limit_ns == schema.TOP["limit_ns"].default
+
+
+def test_run__every_field_of_a_plan_is_some_key() -> None:
+    fields = {
+        name
+        for name in dir(native.FabricPlan)
+        if not name.startswith("_") and not callable(getattr(native.FabricPlan, name))
+    }
+    hosts = {PLAN_NAMES.get(name, name) for name in schema.HOSTS} - {"link_rate"}
+    network = {"trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"}
+    others = {"seed", "threads", "check", "limit_ns", "even_paths", "link_bytes_per_s"}
+    samples = {"sample_ns", "sample_ports", "sample_streams"}
+    assert fields == hosts | network | others | samples
 
 
 def test_run__policies_may_be_files_beside_the_scenario(tmp_path: Path) -> None:

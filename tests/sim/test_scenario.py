@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +194,15 @@ def test_scenario__the_example_of_the_docs_is_one() -> None:
     found = parse(text).check()
     assert found.network.hosts == 1_024
     assert len(found.changes) == 4
+
+
+def test_scenario__importing_the_package_loads_nothing_large() -> None:
+    large = {"transport._native", "numba", "matplotlib", "distributed", "llvmlite"}
+    script = f"import sys, transport.sim; print({large!r} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
 
 
 def test_scenario__travels_without_its_arrays() -> None:

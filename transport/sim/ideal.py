@@ -42,8 +42,8 @@ class Ways:
     def __init__(self, network: Network, paths: int) -> None:
         self._network = network
         self._paths = paths
-        # What is found once: the hop behind some switches towards a group, and those it leads to.
-        self._behind: dict[tuple[bytes, int], tuple[Hop, Array] | None] = {}
+        # What is found once: the hop over some sets of ports, and the switches it leads to.
+        self._behind: dict[bytes, tuple[Hop, Array] | None] = {}
         self._up: dict[int, tuple[Hop, Array]] = {}
         self._down: dict[int, tuple[Hop, set[int]]] = {}
 
@@ -60,11 +60,9 @@ class Ways:
         target = int(net.group_of[other])
         rows = [hop]
         for _ in range(net.switches):
-            now = np.array([switch for switch in now.tolist() if switch not in ends], np.int64)
-            key = (now.tobytes(), target)
-            if key not in self._behind:
-                self._behind[key] = self._next(now, target)
-            found = self._behind[key]
+            for end in ends:
+                now = now[now != end]
+            found = self._next(net.route[now - net.hosts, target])
             if found is None:
                 break
             hop, now = found
@@ -76,14 +74,19 @@ class Ways:
         delay = int(self._network.ports["delay_ns"][ports].min())
         return float(rates[: self._paths].sum()), float(rates[0]), delay
 
-    def _next(self, now: Array, target: int) -> tuple[Hop, Array] | None:
+    def _next(self, sets: Array) -> tuple[Hop, Array] | None:
+        """The hop over these sets of ports, and the switches behind it."""
         net = self._network
-        sets = np.unique(net.route[now - net.hosts, target])
-        ports = [net.set_of(int(one)) for one in sets if one >= 0]
-        if not ports:
-            return None
-        chosen = np.concatenate(ports)
-        return self._hop(chosen), np.unique(net.ports["to"][chosen]).astype(np.int64)
+        key = sets.tobytes()
+        if key not in self._behind:
+            ports = [net.set_of(one) for one in np.unique(sets).tolist() if one >= 0]
+            chosen = np.concatenate(ports) if ports else None
+            self._behind[key] = (
+                None
+                if chosen is None
+                else (self._hop(chosen), np.unique(net.ports["to"][chosen]).astype(np.int64))
+            )
+        return self._behind[key]
 
     def _last(self, host: int) -> tuple[Hop, set[int]]:
         """The hop to a host, and the switches that it is from."""

@@ -143,6 +143,8 @@ class Simulation:
         for name, value in self.scenario.keys["hosts"].items():
             if name == "link_rate":
                 self.plan.link_bytes_per_s = value or 0
+            elif name == "speculative_bytes":
+                self.plan.speculative_bytes = -1 if value is None else value
             else:
                 setattr(self.plan, PLAN_NAMES.get(name, name), value)
 
