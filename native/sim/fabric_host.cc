@@ -1,4 +1,5 @@
 // Packets, the stack's timers, ports that have become free and transfers that may begin, in the order of their times.
+// Looks at no other host: what another one waits for reaches it as a packet.
 #include "native/sim/fabric_host.h"
 
 #include <algorithm>
@@ -9,6 +10,12 @@
 
 namespace weft::sim {
 namespace {
+
+// Messages end in any order; what bounds how far others may be ahead is the first that has not.
+void advance(const FabricWork& work, u32 connection, u32* first, i64 TransferReport::* ended_ns) {
+  const FabricConnection& at = work.connections[connection];
+  while (*first < at.count && work.transfers[work.order[at.first + *first]].*ended_ns >= 0) ++*first;
+}
 
 core::StackConfig stack_config(const FabricPlan& plan, u32 host) {
   core::StackConfig config;
@@ -213,7 +220,7 @@ void FabricHost::on_sent(FabricShared* shared, u32 transfer, i64 now_ps) {
   FabricWork& work = *shared->work;
   work.transfers[transfer].sent_ns = now_ps / 1000;
   const u32 connection = work.connection_of[transfer];
-  ++work.through[connection];
+  advance(work, connection, &work.through[connection], &TransferReport::sent_ns);
   ++shared->sent;
   if (shared->checks != nullptr) shared->checks->on_sent(transfer);
   post(shared, connection, now_ps);
@@ -226,7 +233,7 @@ void FabricHost::on_placed(FabricShared* shared, const FabricReceive& receive, i
   work.transfers[transfer].received_ns = now_ps / 1000;
   mix(static_cast<u64>(now_ps) * 31 + transfer);
   const u32 connection = work.connection_of[transfer];
-  ++work.placed[connection];
+  advance(work, connection, &work.placed[connection], &TransferReport::received_ns);
   ++shared->received;
   if (shared->checks != nullptr) shared->checks->on_placed(transfer);
   post_receives(shared, connection, now_ps);

@@ -1,4 +1,5 @@
-// Ports and routes: which port of a switch a packet leaves by. Moves nothing itself.
+// Ports and routes: which port of a switch a packet leaves by.
+// Moves nothing itself.
 #pragma once
 
 #include <vector>

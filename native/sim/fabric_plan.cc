@@ -1,4 +1,5 @@
 // What a plan must be before anything is made of it, and what it would cost.
+// Makes nothing, changes nothing.
 #include "native/sim/fabric_plan.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Counts brought together when all threads stand still. Nothing here changes what happens next.
+// Counts brought together when all threads stand still.
+// Nothing here changes what happens next.
 #include <algorithm>
 
 #include "native/sim/fabric.h"

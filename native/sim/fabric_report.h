@@ -1,4 +1,5 @@
-// What a run of the fabric came to: by transfer, by connection, by port, and over time. Plain values; judges nothing.
+// What a run of the fabric came to: by transfer, by connection, by port, and over time.
+// Plain values; judges nothing.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // Opens stacks, peers and flows as a handshake would have, and lays the first events into the calendars.
+// Runs nothing.
 #include <algorithm>
 #include <map>
 

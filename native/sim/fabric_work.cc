@@ -1,4 +1,5 @@
 // Sorts transfers into connections and dependencies by what they wait for.
+// Starts nothing: a host does, when it may.
 #include "native/sim/fabric_work.h"
 
 #include <algorithm>

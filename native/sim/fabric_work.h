@@ -40,7 +40,8 @@ struct FabricWork {
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // By connection. The first two belong to the sender, the others to the receiver.
+  // By connection: how many were posted, and how many of these from the first on are through. The first two belong to
+  // the sender, the others to the receiver.
   std::vector<u32> posted, through;
   std::vector<u32> posted_receives, placed;
   std::vector<std::unique_ptr<FabricReceive[]>> receives;  // a ring of two rounds of what may be ahead
