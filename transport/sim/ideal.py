@@ -120,3 +120,19 @@ def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Ar
     mine = least[which.ravel()]
     spent = wire * mine[:, 0] + last * mine[:, 1] + mine[:, 2] + hosts["delay_ns"]
     return np.asarray(spent, np.float64)
+
+
+def base_rtt_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> int:
+    """The round trip of one full segment and its acknowledgment, in an empty network.
+
+    Of those that send to each other, the farthest: of 256 of them, where there are more.
+    """
+    if len(transfers) == 0:
+        return 0
+    some = np.unique(np.linspace(0, len(transfers) - 1, min(len(transfers), 256)).astype(int))
+    there = transfers[some].copy()
+    there["bytes"] = hosts["segment_bytes"] - HEADER_BYTES
+    back = there.copy()
+    back["from"], back["to"], back["bytes"] = there["to"], there["from"], 0
+    both = ideal_ns(network, there, hosts) + ideal_ns(network, back, hosts)
+    return int(both.max())

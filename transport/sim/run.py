@@ -18,6 +18,7 @@ from transport.arena import choose
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyName, resolve, split
 from transport.sim.errors import ScenarioError
+from transport.sim.ideal import base_rtt_ns
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
@@ -145,6 +146,9 @@ class Simulation:
                 self.plan.link_bytes_per_s = value or 0
             elif name == "speculative_bytes":
                 self.plan.speculative_bytes = -1 if value is None else value
+            elif name == "rtt_ns" and value is None:
+                own = self.scenario
+                self.plan.rtt_ns = base_rtt_ns(own.network, own.work.transfers, own.keys["hosts"])
             else:
                 setattr(self.plan, PLAN_NAMES.get(name, name), value)
 

@@ -195,7 +195,8 @@ HOSTS: Table = {
     "burst_bytes_max": _bytes(65_536, "sent on one path by one decision", 128, 1 << 24),
     "ahead": _int(4, "messages of a connection posted at a time", 1, 1 << 16),
     "receives_ready": Key("bool", True, "false: receives are advertised over the network"),
-    "rtt_ns": _ns(0, "known of every path at the start; 0: it is measured by probes"),
+    "rtt_ns": _ns(None, "known of every path at the start; that of an empty network between the "
+                  "farthest that send to each other when it is not given; 0: probes measure it"),
     "ack_bytes": _bytes(16_384, "received between acknowledgments", 1),
     "ack_delay_ns": _ns(10_000, "an acknowledgment waits at most", 0),
     "window_bytes_max": _bytes(16 << 20, "no window is larger", 1_024),
