@@ -18,6 +18,7 @@ BENCHES = {
     "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
     "core": "What the protocol core costs a segment.",
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
+    "fabric": "The simulator beside published figures, and its cost by size.",
     "failover": "A flow while paths are cut and healed, in a lab: time to move, time to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
     "incast": "N senders to one receiver, with a victim if wanted.",

@@ -22,7 +22,7 @@ struct flow {
 struct params {
   double link_bytes_per_s;
   int64_t rtt_ns_min;
-  double reference_bytes, reference_ns, slowness_max, segment_bytes_max, proportional_segments, fair_segments,
+  double reference_bytes, reference_ns, slowness_max, segments_min, segment_bytes_max, proportional_segments, fair_segments,
       steady_segments, fast_gain, fast_delay_ns, decrease_gain, decrease_max, base_smoothing, smoothing_per_byte,
       unmarked_share, window_multiple, hold_ns, adapt_share, adapt_targets, adjust_segments;
   int64_t timeout_limit;
@@ -41,8 +41,8 @@ static inline void measure(struct flow* f, const struct params* p, const struct 
   f->most_bytes = p->window_multiple * link * (f->base_ns + p->hold_ns) * 1e-9;
 }
 
-static inline void answer(struct flow* f, const struct event* e, struct result* r) {
-  double least = 2.0 * max_f((double)e->segment_bytes, 1.0);
+static inline void answer(struct flow* f, const struct params* p, const struct event* e, struct result* r) {
+  double least = p->segments_min * max_f((double)e->segment_bytes, 1.0);
   double most = max_f(min_f(f->most_bytes, (double)e->window_bytes_max), least);
   f->window_bytes = min_f(max_f(f->window_bytes, least), most);
   r->window_bytes = f->window_bytes;
@@ -122,7 +122,7 @@ int32_t reference_start(void* flow, void* shared, int64_t count, const void* par
   measure(f, p, e);
   f->window_bytes = f->most_bytes;
   if (e->hint_window_bytes > 0.0) f->window_bytes = e->hint_window_bytes;
-  answer(f, e, result);
+  answer(f, p, e, result);
   return 0;
 }
 
@@ -141,6 +141,6 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     weigh(f, p, e, delay_ns);
     adjust(f, p, e);
   }
-  answer(f, e, result);
+  answer(f, p, e, result);
   return 0;
 }

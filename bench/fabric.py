@@ -1,0 +1,260 @@
+"""Decides what is simulated beside published figures: what comes out, how fast, at what size.
+
+Never judges a policy by one seed: rows have the median and the worst of several. The figures of
+others are those of their own runs, stated with where they are from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.common import Config, Cut, document, emit, interruptible, json_option, rounds
+from transport.sim import Simulation, load
+
+NSCC = "nscc:rtt_ns_min=0,hold_ns=0"
+NSCC_ONE = f"{NSCC},segments_min=1"
+RCCC = "rccc:speculative_ns=0,late_ns=0"
+UET = "UET htsim 40ccb05"
+UCCL = "UCCL, arXiv 2504.17307"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One published figure: the scenario, how ours differs from it, and what to compare."""
+
+    name: str
+    scenario: str
+    peer: float  # in the unit of `measure`
+    source: str
+    wanted: float  # ours is to be at most this
+    measure: str = "slowest_us"
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    match: bool = False  # the same mechanism: ours is to be within 3 %, not better
+
+    def run(self, seed: int) -> Config:
+        scenario = load(self.scenario).changed({**self.changes, "seed": seed})
+        simulation = Simulation(scenario, self.policies)
+        before_s = time.process_time()
+        while simulation.step(5_000_000):
+            pass
+        took_s = time.process_time() - before_s
+        found = simulation.result()
+        sent = found.streams["segments_sent"].sum() - found.streams["segments_resent"].sum()
+        return {
+            "case": self.name,
+            "seed": seed,
+            "slowest_us": float(found.fct_ns.max()) / 1e3 if found.fct_ns.size else None,
+            "p50_us": float(np.median(found.fct_ns)) / 1e3 if found.fct_ns.size else None,
+            "resent_per_packet": float(found.streams["segments_resent"].sum() / max(sent, 1)),
+            "finished": found.good,
+            "fingerprint": found.fingerprint,
+            "packet_hops": int(found.totals["packet_hops"]),
+            "cpu_s": took_s,
+        }
+
+
+def spray(policy: str) -> Mapping[str, str]:
+    return {"window": NSCC, "path": f"{policy}:burst_bytes=4096"}
+
+
+SINGLE = {"hosts.paths": 1}
+UNCAPPED = {"window": NSCC_ONE, "credit": RCCC}
+CAPPED = {"hosts.speculative_bytes": 0}
+CASES = (
+    Case("1,024 hosts, one path", "permutation_1024", 847, UET, 872, policies=spray("mixed"),
+         changes=SINGLE, match=True),
+    Case("1,024 hosts, oblivious", "permutation_1024", 218.7, UET, 225.2,
+         policies=spray("oblivious"), match=True),
+    Case("1,024 hosts, REPS", "permutation_1024", 206.0, UET, 206.0, policies=spray("reps")),
+    Case("1,024 hosts, bitmap", "permutation_1024", 200.5, UET, 200.5, policies=spray("bitmap")),
+    Case("1,024 hosts, mixed", "permutation_1024", 195.8, UET, 196.0, policies=spray("mixed")),
+    Case("128 hosts, 3 tiers, mixed", "permutation_128", 202.0, UET, 202.0,
+         policies=spray("mixed")),
+    Case("4 links at 25 %, oblivious", "degraded_links", 422, UET, 422,
+         policies=spray("oblivious")),
+    Case("4 links at 25 %, REPS", "degraded_links", 346, UET, 346, policies=spray("reps")),
+    Case("4 links at 25 %, bitmap", "degraded_links", 231, UET, 231, policies=spray("bitmap")),
+    Case("4 links at 25 %, mixed", "degraded_links", 229, UET, 229, policies=spray("mixed")),
+    Case("1,023 to 1, RCCC", "incast_1023", 8_900, UET, 8_900, policies=UNCAPPED),
+    Case("1,023 to 1, RCCC: copies", "incast_1023", 1.32, UET, 1.35, "resent_per_packet",
+         policies=UNCAPPED),
+    Case("1,023 to 1, capped", "incast_1023", 8_900, UET, 8_900, policies=UNCAPPED,
+         changes=CAPPED),
+    Case("1,023 to 1, capped: copies", "incast_1023", 1.32, UET, 0.5, "resent_per_packet",
+         policies=UNCAPPED, changes=CAPPED),
+)  # fmt: skip
+SLOW = (
+    Case("1,023 to 1, NSCC", "incast_1023", 10_560, UET, 10_560,
+         policies={"window": NSCC_ONE, "credit": "none"}),
+    Case("64 MB, 400 Gb/s, 4 KB", "uccl_table", 1_450, UCCL, 1_420),
+    Case("64 MB, 400 Gb/s, 32 KB decided at once", "uccl_table", 1_710, UCCL, 1_500,
+         policies={"path": "mixed:burst_bytes=32768"}),
+)  # fmt: skip
+COLUMNS = (
+    *("case", "measure", "peer", "wanted", "median", "worst", "worst_to_peer", "holds"),
+    *("seeds", "cpu_s", "source"),
+)
+
+
+def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
+    for case in cases:
+        mine = [run for run in runs if run["case"] == case.name and run["finished"]]
+        missing = sum(run["case"] == case.name for run in runs) - len(mine)
+        if not mine:
+            continue
+        values = [run[case.measure] for run in mine]
+        worst = max(values)
+        close = abs(float(np.median(values)) / case.peer - 1.0) <= 0.03
+        yield {
+            "case": case.name,
+            "measure": case.measure,
+            "peer": case.peer,
+            "wanted": f"within 3 % of {case.peer:g}" if case.match else case.wanted,
+            "median": float(np.median(values)),
+            "worst": worst,
+            "worst_to_peer": worst / case.peer,
+            "holds": missing == 0 and (close if case.match else worst <= case.wanted),
+            "unfinished": missing,
+            "seeds": len(mine),
+            "cpu_s": float(np.median([run["cpu_s"] for run in mine])),
+            "source": case.source,
+        }
+
+
+def published(seeds: int, slow: bool, only: str) -> tuple[Config, Cut]:
+    cases = tuple(c for c in (*CASES, *(SLOW if slow else ())) if only in c.name)
+    if not cases:
+        raise click.UsageError(f"--only {only}: no case has that in its name")
+    runs: list[Config] = []
+    known = {case.name: case for case in cases}
+    with interruptible() as cut:
+        for seed, name in rounds(seeds, tuple(known)):
+            runs.append(known[name].run(seed + 1))
+    return document("fabric", list(rows_of(cases, runs)), study="published", runs=runs), cut
+
+
+SIZES = (128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
+SIZE_COLUMNS = (
+    *("hosts", "mbytes_a_host", "data_packets", "packet_hops", "cpu_s", "hops_per_s"),
+    *("packets_per_s", "peer_packets_per_s", "ratio", "peak_mb", "cpu_s_per_mhop", "fingerprint"),
+)
+# Data packets a second of UET htsim in a permutation on two tiers, the best of its figures.
+PEER_PACKETS_PER_S = {1_024: 66_900.0, 8_192: 32_000.0}
+
+
+def size_run(hosts: int, size_bytes: int, threads: int) -> Config:
+    """A permutation on two tiers, in a process of its own: its peak memory is its own."""
+    side = 16 if hosts < 512 else 32 if hosts < 4_096 else 64 if hosts < 16_384 else 128
+    scenario = load("permutation_1024").changed(
+        {
+            "network.hosts": hosts,
+            "network.hosts_per_leaf": side,
+            "network.spines": side,
+            "workload.0.size_bytes": size_bytes,
+        }
+    )
+    simulation = Simulation(scenario, {}, threads=threads)
+    empty_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    simulation.step(1)
+    before_s, wall_s = time.process_time(), time.monotonic()
+    while simulation.step(5_000_000):
+        pass
+    cpu_s, wall_s = time.process_time() - before_s, time.monotonic() - wall_s
+    found = simulation.result()
+    hops, packets = int(found.totals["packet_hops"]), int(found.totals["data_packets"])
+    peer = PEER_PACKETS_PER_S.get(hosts)
+    return {
+        "hosts": hosts,
+        "threads": threads,
+        "mbytes_a_host": size_bytes / 1e6,
+        "data_packets": packets,
+        "packet_hops": hops,
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "hops_per_s": hops / cpu_s,
+        "packets_per_s": packets / cpu_s,
+        "peer_packets_per_s": peer,
+        "ratio": packets / cpu_s / peer if peer else None,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "before_mb": empty_kb / 1024,
+        "estimated_mb": simulation.estimated_bytes / 1e6,
+        "cpu_s_per_mhop": cpu_s * 1e6 / hops,
+        "slowest_us": float(found.fct_ns.max()) / 1e3,
+        "finished": found.good,
+        "fingerprint": found.fingerprint,
+    }
+
+
+def sizes(repeats: int, largest: int, threads: int) -> tuple[Config, Cut]:
+    rows: list[Config] = []
+    wanted = tuple(str(hosts) for hosts in SIZES if hosts <= largest)
+    with interruptible() as cut:
+        for round_, name in rounds(repeats, wanted):
+            hosts = int(name)
+            size = 2_000_000 if hosts <= 1_024 else 1_000_000 if hosts <= 8_192 else 500_000
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                found = pool.submit(size_run, hosts, size, threads).result()
+            rows.append({"round": round_, **found})
+    return document("fabric", rows, study="sizes"), cut
+
+
+@click.command("fabric")
+@click.option(
+    "--study",
+    type=click.Choice(("published", "sizes")),
+    default="published",
+    show_default=True,
+    help="Figures of others beside ours, or what a run costs by the number of hosts.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1_000), default=10, show_default=True)
+@click.option("--slow", is_flag=True, help="Also the cases that take minutes a seed.")
+@click.option("--only", default="", help="Cases whose name holds this.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="sizes.")
+@click.option(
+    "--largest", type=click.IntRange(128), default=16_384, show_default=True, help="sizes."
+)
+@click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="sizes.")
+@json_option
+def command(
+    study: str,
+    seeds: int,
+    slow: bool,
+    only: str,
+    repeats: int,
+    largest: int,
+    threads: int,
+    json_path: str | None,
+) -> None:
+    """The simulator beside published figures, and its cost by size."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if study == "published":
+        found, cut = published(seeds, slow, only)
+        lost = [row["case"] for row in found["rows"] if not row["holds"]]
+        notes = [f"lost: {', '.join(lost)}" if lost else "every figure holds, in the worst seed"]
+        emit(found, json_path, COLUMNS, notes, cut)
+        return
+    found, cut = sizes(repeats, largest, threads)
+    prints = {(row["hosts"], row["fingerprint"]) for row in found["rows"]}
+    same = len(prints) == len({hosts for hosts, _ in prints})
+    notes = [
+        "the same fingerprint in every round" if same else "FINGERPRINTS DIFFER between rounds",
+        "peak_mb is the whole process, Python and its libraries included",
+    ]
+    emit(found, json_path, SIZE_COLUMNS, notes, cut)
+    sys.exit(0 if same else 1)
+
+
+if __name__ == "__main__":
+    command()
