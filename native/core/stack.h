@@ -40,8 +40,12 @@ class Stack {
 
   void on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept;
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
-  // Control alone: for ports that are busy with data, and send control first.
+  // The two halves of it, for ports that send control first and may be busy with data.
   bool poll_control(i64 now_ns, TxBurst* out) noexcept { return transmit_control(now_ns, out); }
+  bool poll_data(i64 now_ns, TxBurst* out) noexcept {
+    return (!resend_.empty() && transmit_data(now_ns, true, out)) ||
+           (!ready_.empty() && transmit_data(now_ns, false, out));
+  }
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
   // For who steps many stacks in turn: what the next call touches first is on its way meanwhile.

@@ -17,14 +17,14 @@ void advance(const FabricWork& work, u32 connection, u32* first, i64 TransferRep
   while (*first < at.count && work.transfers[work.order[at.first + *first]].*ended_ns >= 0) ++*first;
 }
 
-core::StackConfig stack_config(const FabricPlan& plan, u32 host) {
+core::StackConfig stack_config(const FabricPlan& plan, i64 link_bytes_per_s, u32 host) {
   core::StackConfig config;
   config.seed = core::Random(plan.seed ^ (u64{1} << 40) ^ u64{host} * 0x9E3779B97F4A7C15u).next();
   config.window_bytes_max = plan.window_bytes_max;
   config.rto_ns_min = plan.rto_ns_min;
   config.rto_ns_max = plan.rto_ns_max;
   config.peer_silence_ns = plan.peer_silence_ns;
-  config.link_bytes_per_s = plan.link_bytes_per_s;
+  config.link_bytes_per_s = plan.link_bytes_per_s != 0 ? plan.link_bytes_per_s : link_bytes_per_s;
   config.ack_bytes = static_cast<u64>(plan.ack_bytes);
   config.ack_delay_ns = plan.ack_delay_ns;
   config.place_payload = false;
@@ -42,7 +42,8 @@ core::StackConfig stack_config(const FabricPlan& plan, u32 host) {
 
 }  // namespace
 
-FabricHost::FabricHost(const FabricPlan& plan, u32 index) : stack_(stack_config(plan, index)), index_(index) {}
+FabricHost::FabricHost(const FabricPlan& plan, i64 link_bytes_per_s, u32 index)
+    : stack_(stack_config(plan, link_bytes_per_s, index)), index_(index) {}
 
 void FabricHost::add_peer(u32 at, u32 host) {
   peers_.resize(std::max<std::size_t>(peers_.size(), at + 1u));
@@ -116,6 +117,13 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
 // Data is asked for when a port is free, not before: what a policy decides, it decides then. Control never waits here.
 bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
   FabricNet& net = *shared->net;
+  const u32 first = net.first_port[index_];
+  if (net.first_port[index_ + 1u] - first == 1) {
+    FabricPort& only = net.ports[first];
+    if (only.busy(now_ps)) return false;
+    only.settle(now_ps, shared->sink);
+    return !only.waits() && !only.busy(now_ps);
+  }
   bool some_free = false;
   for (u32 index = net.first_port[index_]; index < net.first_port[index_ + 1u]; ++index) {
     FabricPort& port = net.ports[index];
@@ -140,13 +148,15 @@ void FabricHost::pump(FabricShared* shared, i64 now_ps) {
   const i64 now_ns = now_ns_of(now_ps);
   begin_due(shared, now_ps);
   if (stack_.poll_timeout() <= now_ns) stack_.on_timer(now_ns);
+  data_waits_ = false;
   for (int round = 0; round < 1'000'000; ++round) {
     if (stack_.poll_control(now_ns, shared->burst)) {
       send_out(shared, now_ps);
       continue;
     }
+    if (!stack_.wants_to_send()) break;
     data_waits_ = !may_send_data(shared, now_ps);
-    if (data_waits_ || !stack_.poll_transmit(now_ns, shared->burst)) break;
+    if (data_waits_ || !stack_.poll_data(now_ns, shared->burst)) break;
     send_out(shared, now_ps);
   }
   drain_events(shared, now_ps);

@@ -41,7 +41,8 @@ class FabricHost {
   static constexpr i64 kBeginNs = 1'000'000'000;
   static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
 
-  FabricHost(const FabricPlan& plan, u32 index);
+  // `link_bytes_per_s`: of its ports together, which it is told where the plan says nothing else.
+  FabricHost(const FabricPlan& plan, i64 link_bytes_per_s, u32 index);
 
   core::Stack& stack() noexcept { return stack_; }
   void add_peer(u32 at, u32 host);

@@ -98,7 +98,7 @@ struct FabricPlan {
   i64 rto_ns_max = 10'000'000;
   i64 peer_silence_ns = 20'000'000'000;
   i64 speculative_bytes = -1;  // with a credit policy: what a flow may send before its first grant; -1: its window
-  i64 link_bytes_per_s = 0;    // what hosts are told of their ports; 0: the rate of each host's first port
+  i64 link_bytes_per_s = 0;    // what hosts are told of their ports; 0: the sum of their rates
   core::PolicyChoice window, path, loss, credit;
 
   // What is written down.

@@ -13,9 +13,10 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   index_ = index;
   from_ = plan.from;
   to_ = plan.to;
-  bytes_per_s_ = plan.bytes_per_s;
+  set_rate(plan.bytes_per_s);
   delay_ps_ = plan.delay_ns * kFabricPsPerNs;
   queue_bytes_max_ = plan.queue_bytes_max;
+  seen_per_byte_ = static_cast<double>(kSeen) / static_cast<double>(queue_bytes_max_ + 1);
   mark_from_bytes_ = plan.mark_from_bytes;
   mark_full_bytes_ = plan.mark_full_bytes;
   loss_ = plan.loss;
@@ -23,12 +24,14 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   random_ = core::Random(seed);
 }
 
-i64 FabricPort::takes_ps(i64 bytes) noexcept {
-  if (bytes != timed_bytes_) {
-    timed_bytes_ = bytes;
-    timed_ps_ = bytes * kFabricPsPerS / bytes_per_s_;
-  }
-  return timed_ps_;
+// A division costs as much as all else that a packet does here: most rates need none.
+void FabricPort::set_rate(i64 bytes_per_s) noexcept {
+  bytes_per_s_ = bytes_per_s;
+  ps_per_byte_ = kFabricPsPerS % bytes_per_s == 0 ? kFabricPsPerS / bytes_per_s : 0;
+}
+
+i64 FabricPort::takes_ps(i64 bytes) const noexcept {
+  return ps_per_byte_ != 0 ? bytes * ps_per_byte_ : bytes * kFabricPsPerS / bytes_per_s_;
 }
 
 bool FabricPort::lost_on_wire(i64 bytes) {
@@ -131,8 +134,8 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
   }
   if (packet->data && !packet->trimmed) {
     const i64 held = queue_bytes(now_ps);
-    const i64 share = held * static_cast<i64>(kSeen) / (queue_bytes_max_ + 1);
-    ++seen_[static_cast<std::size_t>(std::min<i64>(share, kSeen - 1))];
+    const auto share = static_cast<std::size_t>(static_cast<double>(held) * seen_per_byte_);
+    ++seen_[std::min(share, kSeen - 1)];
     queue_seen_max_ = std::max(queue_seen_max_, held);
     if (held != 0 && held + wire_bytes(*packet) > queue_bytes_max_ && overflow(packet, sink)) return;
   }
@@ -149,8 +152,7 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
 void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
   settle(now_ps, sink);
   if (change.bytes_per_s >= 0) {
-    bytes_per_s_ = change.bytes_per_s;
-    timed_bytes_ = 0;
+    set_rate(change.bytes_per_s);
   }
   if (change.loss >= 0) loss_ = change.loss;
   if (change.up == 1 && !up_) free_ps_ = std::max(free_ps_, now_ps);

@@ -48,9 +48,7 @@ class alignas(64) FabricPort {
   // When the next that waits begins to go; kNever: nothing waits, or nothing may go.
   i64 next_ps() const noexcept { return waits() && !paused_ && up_ ? free_ps_ : core::kNever; }
   // When everything in it has gone, if nothing more comes; kNever: paused.
-  i64 idle_ps() const noexcept {
-    return paused_ ? core::kNever : free_ps_ + (low_bytes_ + high_bytes_) * kFabricPsPerS / bytes_per_s_;
-  }
+  i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
 
   void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
   void pause(i64 now_ps, bool paused, FabricSink* sink);
@@ -88,7 +86,8 @@ class alignas(64) FabricPort {
   i64 wire_bytes(const FabricPacket& packet) const noexcept {
     return i64{packet.header_bytes} + rules_->wire_overhead_bytes + (packet.trimmed ? 0 : packet.payload_bytes);
   }
-  i64 takes_ps(i64 bytes) noexcept;
+  void set_rate(i64 bytes_per_s) noexcept;
+  i64 takes_ps(i64 bytes) const noexcept;
   void start(i64 at_ps, FabricPacket* packet, FabricSink* sink);
   bool lost_on_wire(i64 bytes);
   void mark(FabricPacket* packet, i64 queue_bytes);
@@ -101,7 +100,8 @@ class alignas(64) FabricPort {
   i64 low_bytes_ = 0, high_bytes_ = 0;  // that wait
   i64 sending_low_bytes_ = 0;
 
-  i64 timed_bytes_ = 0, timed_ps_ = 0;  // the last division, which is nearly always the next one's too
+  i64 ps_per_byte_ = 0;       // where that is a whole number
+  double seen_per_byte_ = 0;  // shares of the queue
   i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;
   i64 mark_from_bytes_ = 0, mark_full_bytes_ = 0;

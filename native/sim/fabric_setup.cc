@@ -58,7 +58,11 @@ Fabric::~Fabric() = default;
 
 void Fabric::make_hosts() {
   for (u32 host = 0; host < plan_.hosts; ++host) {
-    nodes_.hosts.push_back(std::make_unique<FabricHost>(plan_, host));
+    i64 bytes_per_s = 0;
+    for (u32 port = net_.first_port[host]; port < net_.first_port[host + 1]; ++port) {
+      bytes_per_s += plan_.ports[port].bytes_per_s;
+    }
+    nodes_.hosts.push_back(std::make_unique<FabricHost>(plan_, bytes_per_s, host));
   }
 }
 

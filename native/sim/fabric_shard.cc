@@ -3,6 +3,7 @@
 #include "native/sim/fabric_shard.h"
 
 #include <algorithm>
+#include <array>
 
 namespace weft::sim {
 
@@ -103,14 +104,23 @@ void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {
   heads_[node] = core::kNone;
 }
 
+// By time, roughly: what is left to sort is little.
+void FabricShard::deal(i64 begin_ps) {
+  std::array<u32, kTimes + 1> place{};
+  const auto time_of = [&](const FabricDue& due) {
+    return static_cast<std::size_t>((due.at_ps - begin_ps) * static_cast<i64>(kTimes) / window_ps_);
+  };
+  for (const FabricDue& due : sorted_) ++place[time_of(due) + 1];
+  for (std::size_t i = 1; i <= kTimes; ++i) place[i] += place[i - 1];
+  dealt_.resize(sorted_.size());
+  for (const FabricDue& due : sorted_) dealt_[place[time_of(due)]++] = due;
+  sorted_.swap(dealt_);
+}
+
 // Equal ones keep their order, which is one node's own.
-void FabricShard::sort() {
+void FabricShard::sort(i64 begin_ps) {
   constexpr std::size_t kFew = 12;
-  if (sorted_.size() > kFew) {
-    std::stable_sort(sorted_.begin(), sorted_.end(),
-                     [](const FabricDue& a, const FabricDue& b) { return a.before(b); });
-    return;
-  }
+  if (sorted_.size() > kFew) deal(begin_ps);
   for (std::size_t i = 1; i < sorted_.size(); ++i) {
     const FabricDue due = sorted_[i];
     std::size_t at = i;
@@ -120,7 +130,7 @@ void FabricShard::sort() {
 }
 
 void FabricShard::handle(u32 node, i64 end_ps) {
-  sort();
+  sort(end_ps - window_ps_);
   if (node >= hosts_) {
     nodes_->switches[node - hosts_].handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
     return;

@@ -45,7 +45,9 @@ class FabricShard final : public FabricSink {
 
  private:
   void gather(std::size_t place, std::vector<FabricDue>* out);
-  void sort();
+  static constexpr std::size_t kTimes = 128;  // parts of a window
+  void deal(i64 begin_ps);
+  void sort(i64 begin_ps);
   void handle(u32 node, i64 end_ps);
 
   u32 index_, hosts_;
@@ -58,7 +60,7 @@ class FabricShard final : public FabricSink {
   std::unique_ptr<FabricChecks> checks_;
   i64 packet_hops_ = 0;
   bool pfc_;
-  std::vector<FabricDue> due_, sorted_, next_;
+  std::vector<FabricDue> due_, sorted_, next_, dealt_;
   std::vector<u32> heads_, chain_, active_;  // by node: its first due, and the next of each
   std::vector<std::vector<FabricDue>> outbox_;
 };

@@ -205,8 +205,8 @@ HOSTS: Table = {
     "peer_silence_ns": _ns(20_000_000_000, "a peer silent for so long is dead", 1),
     "speculative_bytes": _bytes(None, "with a credit policy: what a flow may send before its "
                                 "first grant; its window when it is not given"),
-    "link_rate": _rate(None, "what hosts are told of their ports; the rate of each host's first "
-                       "port when it is not given"),
+    "link_rate": _rate(None, "what hosts are told of their ports; the sum of their rates when "
+                       "it is not given"),
 }  # fmt: skip
 
 _EVERY: Table = {
