@@ -118,7 +118,7 @@ LossFacts FlowSender::loss_facts(i64 now_ns, u8 path) noexcept {
   facts.cumulative_seq = ledger_.cumulative_seq();
   facts.sacked_segments = acked_segments_ - static_cast<i64>(ledger_.cumulative_seq());
   facts.window_bytes = window_.window_bytes();
-  facts.probed_sent_ns = paths_->path(path).probed_sent_ns;
+  facts.probed_sent_ns = paths_->trouble(path).probed_sent_ns;
   return facts;
 }
 

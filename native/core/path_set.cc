@@ -11,16 +11,21 @@ PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 r
       peer_(peer),
       room_bytes_(room_bytes),
       segment_bytes_(segment_bytes),
-      paths_(count),
+      count_(count),
       usable_count_(count),
       policy_(policy::Family::path, choice ? choice : shared->config.path) {}
 
-bool PathSet::open() noexcept { return policy_.open(paths_.size()); }
+bool PathSet::states() noexcept {
+  if (paths_ != nullptr) return true;
+  paths_.reset(new (std::nothrow) PathState[count_]);
+  if (paths_ != nullptr) std::fill_n(paths_.get(), count_, untouched_);
+  return paths_ != nullptr;
+}
 
 policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   policy::PathEvent event{};
   event.now_ns = now_ns;
-  event.n_paths = static_cast<i64>(paths_.size());
+  event.n_paths = count_;
   event.segment_bytes = segment_bytes_;
   event.avoid_path = -1;
   event.flow = -1;
@@ -29,29 +34,33 @@ policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   return event;
 }
 
-void PathSet::start_policy(i64 now_ns) noexcept {
+// Its records are made when it is first asked: a peer that is only received from needs none.
+bool PathSet::start_policy(i64 now_ns) noexcept {
+  if (!policy_.is_open() && !policy_.open(count_)) return false;
   started_ = true;
-  for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
+  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
   policy::PathEvent start = event(now_ns);
   start.kind = -1;
   policy::PathResult result{};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
-  if (!policy_.fall_back()) return;  // out of memory: the core's own choice of a path stands behind every pick
-  for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
+  if (!policy_.fall_back()) return true;  // out of memory: the core's own choice of a path stands behind every pick
+  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
   static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_));  // `fixed` cannot fail
+  return true;
 }
 
 bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {
-  if (!started_) start_policy(event->now_ns);
+  if (!started_ && !start_policy(event->now_ns)) return false;
   if (policy_.call(hook, event, result, shared_->tap, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), hook, kNone, peer_);
-  if (policy_.fall_back()) start_policy(event->now_ns);
+  if (policy_.fall_back()) static_cast<void>(start_policy(event->now_ns));
   *result = policy::PathResult{};
   return policy_.call(hook, event, result, shared_->tap, peer_);
 }
 
 void PathSet::mirror(u8 path) noexcept {
+  if (!policy_.is_open()) return;
   auto* head = static_cast<policy::PathHead*>(policy_.shared(path));
   head->usable = paths_[path].usable ? 1 : 0;
   head->inflight_bytes = paths_[path].inflight_bytes;
@@ -60,8 +69,8 @@ void PathSet::mirror(u8 path) noexcept {
 
 int PathSet::next_with_room(std::size_t from, int avoid, i64 bytes) const noexcept {
   int fallback = -1;
-  for (std::size_t i = 0; i < paths_.size(); ++i) {
-    const std::size_t path = (from + i) % paths_.size();
+  for (std::size_t i = 0; i < count_; ++i) {
+    const std::size_t path = (from + i) % count_;
     if (!eligible(path) || !room(path, bytes)) continue;
     if (static_cast<int>(path) != avoid) return static_cast<int>(path);
     fallback = avoid;  // better the same path than none
@@ -72,6 +81,7 @@ int PathSet::next_with_room(std::size_t from, int avoid, i64 bytes) const noexce
 bool PathSet::has_room(i64 bytes) const noexcept { return next_with_room(0, -1, bytes) >= 0; }
 
 Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
+  if (!states()) return Pick{};
   policy::PathEvent event = this->event(now_ns);
   event.kind = policy::path_kind::pick;
   event.ready_bytes = request.ready_bytes;
@@ -82,10 +92,10 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   policy::PathResult result{};
   result.path = -1;
   const bool answered = ask(policy::hook::path_pick, &event, &result);
-  const auto count = static_cast<i64>(paths_.size());
+  const i64 count = count_;
   const bool valid = answered && result.path >= 0 && result.path < count;
   std::size_t wanted = valid ? static_cast<std::size_t>(result.path) : static_cast<std::size_t>(event.rand * 256.0);
-  wanted %= paths_.size();
+  wanted %= count_;
   if (!valid || !eligible(wanted) || result.burst_bytes < 0) ++shared_->counters.results_corrected;
   const bool avoided = request.avoid_path == static_cast<int>(wanted) && (usable_count_ > 1 || usable_count_ == 0);
   Pick pick;
@@ -101,6 +111,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
 }
 
 void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
+  if (!states()) return;
   PathState& state = paths_[path];
   state.inflight_bytes += bytes;
   state.bytes_sent += bytes;
@@ -109,6 +120,7 @@ void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
 }
 
 void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept {
+  if (!states()) return;
   PathState& state = paths_[path];
   if (rtt_ns >= 0) state.rtt.on_sample(rtt_ns);
   on_heard(now_ns, path);
@@ -123,21 +135,31 @@ void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 by
   static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
 }
 
-void PathSet::set_probe(PathState* state, i64 at_ns) noexcept {
-  if (state->probe_ns == kNever && at_ns != kNever) ++probed_count_;
-  if (state->probe_ns != kNever && at_ns == kNever) --probed_count_;
-  state->probe_ns = at_ns;
+void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
+  if (at_ns == kNever && troubles_ == nullptr) return;
+  if (!troubles()) return;
+  PathTrouble& trouble = troubles_[path];
+  if (trouble.probe_ns == kNever && at_ns != kNever) ++probed_count_;
+  if (trouble.probe_ns != kNever && at_ns == kNever) --probed_count_;
+  trouble.probe_ns = at_ns;
+}
+
+i64 PathSet::probe_interval_ns(u8 path) const noexcept {
+  return paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
 }
 
 void PathSet::measure(i64 now_ns) noexcept {
-  for (PathState& state : paths_) {
-    if (state.rtt.measured() || state.probe_ns != kNever) continue;
-    state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
-    set_probe(&state, now_ns);
+  for (std::size_t i = 0; i < count_; ++i) {
+    const auto path = static_cast<u8>(i);
+    if (this->path(i).rtt.measured() || trouble(i).probe_ns != kNever) continue;
+    if (!states() || !troubles()) return;
+    troubles_[i].probe_interval_ns = probe_interval_ns(path);
+    set_probe(path, now_ns);
   }
 }
 
 void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
+  if (paths_ == nullptr) return;  // nothing was sent over it that this could answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   state.timeouts = 0;
@@ -145,6 +167,7 @@ void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
 }
 
 bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {
+  if (!states()) return false;
   PathState& state = paths_[path];
   if (state.heard_ns >= sent_ns) return false;
   ++state.timeouts;
@@ -160,12 +183,13 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {
 }
 
 void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
-  PathState& state = paths_[path];
-  state.usable = usable;
+  // A path that could not be probed would not come back.
+  if (!usable && !troubles()) return;
+  paths_[path].usable = usable;
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
-  set_probe(&state, usable ? kNever : now_ns);
-  state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
+  set_probe(path, usable ? kNever : now_ns);
+  if (troubles_ != nullptr) troubles_[path].probe_interval_ns = probe_interval_ns(path);
   mirror(path);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
@@ -176,64 +200,68 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
 
 int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
   if (probed_count_ == 0) return -1;
-  for (std::size_t i = 0; i < paths_.size(); ++i) {
+  for (std::size_t i = 0; i < count_; ++i) {
     PathState& state = paths_[i];
-    if (state.probe_ns > now_ns) continue;
+    PathTrouble& trouble = troubles_[i];
+    if (trouble.probe_ns > now_ns) continue;
     if (state.usable && state.rtt.measured() && !state.probe_asked) {
-      set_probe(&state, kNever);  // traffic has measured it meanwhile
+      set_probe(static_cast<u8>(i), kNever);  // traffic has measured it meanwhile
       continue;
     }
-    state.probe_ns = now_ns + state.probe_interval_ns;
-    state.probe_interval_ns = std::min(2 * state.probe_interval_ns, shared_->config.rto_ns_max);
-    state.probe_id = shared_->random.next();
-    state.probe_sent_ns = now_ns;
-    state.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
+    trouble.probe_ns = now_ns + trouble.probe_interval_ns;
+    trouble.probe_interval_ns = std::min(2 * trouble.probe_interval_ns, shared_->config.rto_ns_max);
+    trouble.probe_id = shared_->random.next();
+    trouble.probe_sent_ns = now_ns;
+    trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
     state.probe_asked = false;
-    *probe_id = state.probe_id;
+    *probe_id = trouble.probe_id;
     return static_cast<int>(i);
   }
   return -1;
 }
 
 void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
+  if (!states()) return;
   PathState& state = paths_[path];
   // A silent path is probed anyway; one probe a round trip says all there is to say.
-  if (!state.usable || state.probe_asked || now_ns - state.probe_sent_ns < state.rtt.smoothed_ns()) return;
+  const bool recent = now_ns - trouble(path).probe_sent_ns < state.rtt.smoothed_ns();
+  if (!state.usable || state.probe_asked || recent || !troubles()) return;
   state.probe_asked = true;
-  state.probe_interval_ns = state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
-  set_probe(&state, now_ns);
+  troubles_[path].probe_interval_ns = probe_interval_ns(path);
+  set_probe(path, now_ns);
 }
 
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
-  PathState& state = paths_[path];
-  if (probe_id != state.probe_id || probe_id == 0) return false;
-  state.probe_id = 0;
-  const bool asked = state.probe_order_ns >= 0;
-  if (asked) state.probed_sent_ns = std::max(state.probed_sent_ns, state.probe_order_ns);
-  if (state.usable) set_probe(&state, kNever);
-  on_feedback(now_ns, path, Feedback::good, now_ns - state.probe_sent_ns, 0, -1);
+  if (probe_id != trouble(path).probe_id || probe_id == 0) return false;
+  PathTrouble& trouble = troubles_[path];
+  trouble.probe_id = 0;
+  const bool asked = trouble.probe_order_ns >= 0;
+  if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
+  if (paths_[path].usable) set_probe(path, kNever);
+  on_feedback(now_ns, path, Feedback::good, now_ns - trouble.probe_sent_ns, 0, -1);
   return asked;
 }
 
 bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {
   if (!policy_.replace(choice)) return false;
-  for (std::size_t i = 0; i < paths_.size(); ++i) mirror(static_cast<u8>(i));
-  if (started_) start_policy(now_ns);
+  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
+  if (started_) static_cast<void>(start_policy(now_ns));
   return true;
 }
 
 i64 PathSet::poll_timeout() const noexcept {
   if (probed_count_ == 0) return kNever;
   i64 earliest = kNever;
-  for (const PathState& state : paths_) earliest = std::min(earliest, state.probe_ns);
+  for (std::size_t i = 0; i < count_; ++i) earliest = std::min(earliest, troubles_[i].probe_ns);
   return earliest;
 }
 
 // What is still in flight on a path that fell silent is not to wait ever longer while others carry: only when no path
 // answers is patience doubled.
 i64 PathSet::rto_ns(u8 path) const noexcept {
-  const u32 backoff = any_usable() ? 0 : paths_[path].timeouts;
-  return paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, backoff);
+  const PathState& state = this->path(path);
+  const u32 backoff = any_usable() ? 0 : state.timeouts;
+  return state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, backoff);
 }
 
 }  // namespace weft::core

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "native/core/policy_slot.h"
@@ -11,7 +13,7 @@
 
 namespace weft::core {
 
-// What every packet touches is the first cache line.
+// What every packet touches: a cache line.
 struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
@@ -21,7 +23,11 @@ struct alignas(64) PathState {
   u32 timeouts = 0;  // in a row, with nothing heard between
   bool usable = true;
   bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
+};
+static_assert(sizeof(PathState) == 64);
 
+// What a path needs that is measured, probed, or has lost something.
+struct PathTrouble {
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
@@ -49,12 +55,13 @@ class PathSet {
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
   PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes);
-  bool open() noexcept;
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
   void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged or lost
-  void on_lost(u8 path, i64 segments) noexcept { paths_[path].segments_lost += segments; }
+  void on_lost(u8 path, i64 segments) noexcept {
+    if (troubles()) troubles_[path].segments_lost += segments;
+  }
   // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
   // `flow`: whose acknowledgment it was, -1 of no flow.
   void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept;
@@ -70,9 +77,7 @@ class PathSet {
   void on_heard(i64 now_ns, u8 path) noexcept;
 
   // Every path's round trip, known from before.
-  void know(i64 rtt_ns) noexcept {
-    for (PathState& state : paths_) state.rtt.on_sample(rtt_ns);
-  }
+  void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
   // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
   void measure(i64 now_ns) noexcept;
   // The next path whose probe is due, or -1; moves its timer on.
@@ -82,25 +87,40 @@ class PathSet {
   i64 rto_ns(u8 path) const noexcept;
   // When a loss policy is first asked about a tail: two round trips (RFC 8985, section 7.2), or the timeout.
   i64 first_check_ns(u8 path) const noexcept {
-    const RttEstimator& rtt = paths_[path].rtt;
+    const RttEstimator& rtt = this->path(path).rtt;
     return rtt.measured() ? std::min(2 * rtt.smoothed_ns(), rto_ns(path)) : rto_ns(path);
   }
-  const PathState& path(std::size_t index) const noexcept { return paths_[index]; }
-  u16 count() const noexcept { return static_cast<u16>(paths_.size()); }
+  const PathState& path(std::size_t index) const noexcept { return paths_ != nullptr ? paths_[index] : untouched_; }
+  const PathTrouble& trouble(std::size_t index) const noexcept {
+    static constexpr PathTrouble kNone;
+    return troubles_ != nullptr ? troubles_[index] : kNone;
+  }
+  u16 count() const noexcept { return count_; }
   bool any_usable() const noexcept { return usable_count_ != 0; }
   bool has_room(i64 bytes) const noexcept;
-  std::size_t bytes_held() const noexcept { return paths_.size() * sizeof(PathState) + policy_.bytes_held(); }
+  std::size_t bytes_held() const noexcept {
+    const std::size_t troubles = troubles_ != nullptr ? sizeof(PathTrouble) : 0;
+    const std::size_t states = paths_ != nullptr ? sizeof(PathState) : 0;
+    return count_ * (states + troubles) + policy_.bytes_held();
+  }
   PolicySlot& policy() noexcept { return policy_; }
 
  private:
-  void start_policy(i64 now_ns) noexcept;
-  void set_probe(PathState* state, i64 at_ns) noexcept;
+  bool start_policy(i64 now_ns) noexcept;
+  // Storage that only trouble needs. False: there is none to be had, and the path goes without.
+  bool states() noexcept;
+  bool troubles() noexcept {
+    if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);
+    return troubles_ != nullptr;
+  }
+  void set_probe(u8 path, i64 at_ns) noexcept;
+  i64 probe_interval_ns(u8 path) const noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
   bool room(std::size_t path, i64 bytes) const noexcept {
-    return paths_[path].inflight_bytes == 0 || paths_[path].inflight_bytes + bytes <= room_bytes_;
+    return this->path(path).inflight_bytes == 0 || this->path(path).inflight_bytes + bytes <= room_bytes_;
   }
-  bool eligible(std::size_t path) const noexcept { return paths_[path].usable || usable_count_ == 0; }
+  bool eligible(std::size_t path) const noexcept { return this->path(path).usable || usable_count_ == 0; }
   int next_with_room(std::size_t from, int avoid, i64 bytes) const noexcept;
   policy::PathEvent event(i64 now_ns) noexcept;
   bool ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept;
@@ -109,7 +129,10 @@ class PathSet {
   u32 peer_;
   i64 room_bytes_;
   i64 segment_bytes_;  // payload of the largest datagram: the least burst
-  std::vector<PathState> paths_;
+  u16 count_;
+  PathState untouched_;                 // stands for each until something is sent or asked over one
+  std::unique_ptr<PathState[]> paths_;  // a peer that is only received from has none
+  std::unique_ptr<PathTrouble[]> troubles_;
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come
   PolicySlot policy_;

@@ -18,12 +18,10 @@ class Peer {
         config_(config),
         paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes,
                wire::segment_payload_bytes(config.segment_bytes)),
-        index_(index) {}
-
-  bool open() noexcept {
-    if (config_.rtt_ns > 0) paths_.know(config_.rtt_ns);
-    return paths_.open();
+        index_(index) {
+    if (config.rtt_ns > 0) paths_.know(config.rtt_ns);
   }
+
   PathSet& paths() noexcept { return paths_; }
   const PathSet& paths() const noexcept { return paths_; }
   const PeerConfig& config() const noexcept { return config_; }

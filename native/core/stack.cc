@@ -51,9 +51,7 @@ Status Stack::open_peer(u32 index, const PeerConfig& config) noexcept {
     return Status::invalid_argument;
   }
   try {
-    auto peer = std::make_unique<Peer>(&shared_, index, config);
-    if (!peer->open()) return Status::out_of_memory;
-    peers_[index] = std::move(peer);
+    peers_[index] = std::make_unique<Peer>(&shared_, index, config);
     return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;

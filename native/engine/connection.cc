@@ -248,7 +248,7 @@ ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
     const core::PathState& path = paths.path(i);
     out.paths[i].bytes_sent = path.bytes_sent;
     out.paths[i].segments_sent = path.segments_sent;
-    out.paths[i].segments_lost = path.segments_lost;
+    out.paths[i].segments_lost = paths.trouble(i).segments_lost;
     out.paths[i].rtt_ns = path.rtt.smoothed_ns();
     out.paths[i].usable = path.usable && first_engine ? 1 : 0;
   }

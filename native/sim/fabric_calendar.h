@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <vector>
 
 #include "native/sim/fabric_packet.h"
@@ -27,58 +29,82 @@ struct FabricDue {
 
 class FabricCalendar {
  public:
-  explicit FabricCalendar(i64 window_ps) : window_ps_(window_ps), near_(kNear) {}
+  explicit FabricCalendar(i64 window_ps) : window_ps_(window_ps) {}
 
   void push(const FabricDue& due) {
     const i64 window = due.at_ps / window_ps_;
     if (window < begin_ + static_cast<i64>(kNear)) {
-      near_[static_cast<std::size_t>(window) % kNear].push_back(due);
-      ++near_count_;
+      push_near(window, due);
       return;
     }
     far_.push_back(due);
     std::push_heap(far_.begin(), far_.end(), later);
   }
   // The first window that holds anything; kNever when none does.
-  i64 next_window() noexcept {
+  i64 next_window() const noexcept {
     const i64 far = far_.empty() ? core::kNever : far_.front().at_ps / window_ps_;
-    if (near_count_ == 0) return far;
-    i64 window = std::max(begin_, searched_);
-    while (near_[static_cast<std::size_t>(window) % kNear].empty()) ++window;
-    searched_ = window;
-    return std::min(window, far);
+    for (i64 window = begin_; window < begin_ + static_cast<i64>(kNear); ++window) {
+      if (near_[static_cast<std::size_t>(window) % kNear].count != 0) return std::min(window, far);
+    }
+    return far;
   }
-  // Everything of a window, in no order; nothing of earlier ones may be left. What is pushed from now on is later.
+  // Everything of a window, in the order of pushing but for what came from far; nothing of earlier ones may be left.
+  // What is pushed from now on is later.
   void take(i64 window, std::vector<FabricDue>* out) {
-    out->clear();
     begin_ = window;
     while (!far_.empty() && far_.front().at_ps / window_ps_ < begin_ + static_cast<i64>(kNear)) {
       const FabricDue due = far_.front();
       std::pop_heap(far_.begin(), far_.end(), later);
       far_.pop_back();
-      near_[static_cast<std::size_t>(due.at_ps / window_ps_) % kNear].push_back(due);
-      ++near_count_;
+      push_near(due.at_ps / window_ps_, due);
     }
-    std::vector<FabricDue>& bucket = near_[static_cast<std::size_t>(window) % kNear];
-    near_count_ -= bucket.size();
-    out->swap(bucket);
+    Bucket& bucket = near_[static_cast<std::size_t>(window) % kNear];
+    out->clear();
+    out->reserve(bucket.count);
+    for (std::size_t left = bucket.count; Chunk* chunk : bucket.chunks) {
+      const std::size_t here = std::min(left, kChunk);
+      out->insert(out->end(), chunk->due, chunk->due + here);
+      left -= here;
+      free_.push_back(chunk);
+    }
+    bucket.chunks.clear();
+    bucket.count = 0;
     begin_ = window + 1;
-    searched_ = begin_;
   }
-  std::size_t bytes_held() const noexcept {
-    std::size_t entries = far_.capacity();
-    for (const auto& bucket : near_) entries += bucket.capacity();
-    return entries * sizeof(FabricDue);
-  }
+  std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:
   static constexpr std::size_t kNear = 8;  // windows ahead that have a list of their own: a wire is about one long
+  static constexpr std::size_t kChunk = 1024;
+  struct Chunk {
+    FabricDue due[kChunk];
+  };
+  struct Bucket {
+    std::vector<Chunk*> chunks;
+    std::size_t count = 0;
+  };
   static bool later(const FabricDue& a, const FabricDue& b) noexcept { return a.at_ps > b.at_ps; }
 
+  void push_near(i64 window, const FabricDue& due) {
+    Bucket& bucket = near_[static_cast<std::size_t>(window) % kNear];
+    if (bucket.count % kChunk == 0) bucket.chunks.push_back(chunk());
+    bucket.chunks.back()->due[bucket.count++ % kChunk] = due;
+  }
+  Chunk* chunk() {
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<Chunk>());
+      return all_.back().get();
+    }
+    Chunk* made = free_.back();
+    free_.pop_back();
+    return made;
+  }
+
   i64 window_ps_;
-  i64 begin_ = 0, searched_ = 0;
-  std::size_t near_count_ = 0;
-  std::vector<std::vector<FabricDue>> near_;
+  i64 begin_ = 0;
+  std::array<Bucket, kNear> near_;
+  std::vector<std::unique_ptr<Chunk>> all_;
+  std::vector<Chunk*> free_;
   std::vector<FabricDue> far_;  // a heap
 };
 

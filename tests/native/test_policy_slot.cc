@@ -66,7 +66,6 @@ TEST(policy_slot__a_path_policy_that_fails_gives_way) {
     config.path = {&descriptor, nullptr};
     Shared shared(config);
     PathSet paths(&shared, {}, 0, 4, 1 << 20, 1400);
-    CHECK(paths.open());
     PickRequest request;
     request.segment_bytes = 1000;
     bool seen[4] = {};
