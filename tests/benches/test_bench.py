@@ -68,6 +68,22 @@ def test_bench__turnaround_fails_on_a_missed_budget_only_when_asked(
         assert "the budget of 5 s is MISSED" in done.output
 
 
+def test_bench__fabric_beside_published_figures() -> None:
+    found = bench("fabric", "--only", "128 hosts", "--seeds", "2")
+    (row,) = found["rows"]
+    assert (row["seeds"], row["unfinished"], row["peer"]) == (2, 0, 202.0)
+    assert 170 < row["median"] <= row["worst"]
+    assert len({run["fingerprint"] for run in found["runs"]}) == 2
+
+
+def test_bench__fabric_by_size() -> None:
+    found = bench("fabric", "--study", "sizes", "--largest", "128", "--repeats", "2")
+    first, again = found["rows"]
+    assert first["fingerprint"] == again["fingerprint"]
+    assert first["finished"]
+    assert first["packet_hops"] > first["data_packets"] >= 128 * 2_000_000 // 4_096
+
+
 def test_bench__p2p() -> None:
     found = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000")
     assert [row["contender"] for row in found["rows"]] == ["TCP", "weft 9000"]
