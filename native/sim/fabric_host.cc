@@ -213,16 +213,20 @@ void FabricHost::on_sent(FabricShared* shared, u32 transfer, i64 now_ps) {
   FabricWork& work = *shared->work;
   work.transfers[transfer].sent_ns = now_ps / 1000;
   const u32 connection = work.connection_of[transfer];
+  const FabricConnection& at = work.connections[connection];
   ++work.through[connection];
+  u32& oldest = work.oldest[connection];
+  while (oldest < at.count && work.transfers[work.order[at.first + oldest]].sent_ns >= 0) ++oldest;
   ++shared->sent;
   if (shared->checks != nullptr) shared->checks->on_sent(transfer);
   post(shared, connection, now_ps);
   on_happened(shared, transfer, now_ps);
 }
 
-void FabricHost::on_placed(FabricShared* shared, const FabricReceive& receive, i64 now_ps) {
+void FabricHost::on_placed(FabricShared* shared, FabricReceive& receive, i64 now_ps) {
   FabricWork& work = *shared->work;
   const u32 transfer = receive.transfer;
+  receive.waits = false;
   work.transfers[transfer].received_ns = now_ps / 1000;
   mix(static_cast<u64>(now_ps) * 31 + transfer);
   const u32 connection = work.connection_of[transfer];
@@ -254,12 +258,14 @@ void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
   }
 }
 
-// In the connection's order: what is ready behind one that is not waits for it.
+// In the connection's order: what is ready behind one that is not waits for it. No further than two rounds from the
+// oldest that is not through: so far there are receives.
 void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
   FabricWork& work = *shared->work;
   const FabricConnection& at = work.connections[connection];
+  const u32 ahead = shared->plan->ahead, end = std::min(at.count, work.oldest[connection] + 2 * ahead);
   u32& posted = work.posted[connection];
-  for (; posted < at.count && posted - work.through[connection] < shared->plan->ahead; ++posted) {
+  for (; posted < end && posted - work.through[connection] < ahead; ++posted) {
     const u32 transfer = work.order[at.first + posted];
     if (work.transfers[transfer].ready_ns < 0) return;
     // An address that nobody reads: it tells which bytes of which transfer these are.
@@ -278,6 +284,8 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
   u32& posted = work.posted_receives[connection];
   for (; posted < at.count && posted - work.placed[connection] < room; ++posted) {
     FabricReceive& receive = work.receives[connection][posted % room];
+    if (receive.waits) return;  // overtaken by a whole round
+    receive.waits = true;
     receive.transfer = work.order[at.first + posted];
     receive.ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
     receive.ticket.stripes_placed.store(0, std::memory_order_relaxed);
