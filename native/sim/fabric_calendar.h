@@ -65,6 +65,17 @@ class FabricCalendar {
     begin_ = window + 1;
     searched_ = begin_;
   }
+  template <class Look>
+  void each_packet(Look look) const {
+    for (const FabricDue& due : far_) {
+      if (due.packet != nullptr) look(*due.packet);
+    }
+    for (const auto& bucket : near_) {
+      for (const FabricDue& due : bucket) {
+        if (due.packet != nullptr) look(*due.packet);
+      }
+    }
+  }
   std::size_t bytes_held() const noexcept {
     std::size_t entries = far_.capacity();
     for (const auto& bucket : near_) entries += bucket.capacity();

@@ -203,6 +203,13 @@ void FabricHost::drain_events(FabricShared* shared, i64 now_ps) {
       case core::Event::Kind::peer_dead:
         fail(shared, "a peer was given up", event.status);
         break;
+      case core::Event::Kind::path_down:
+      case core::Event::Kind::path_up:
+        if (shared->checks != nullptr) {
+          const bool usable = event.kind == core::Event::Kind::path_up;
+          shared->checks->on_path(index_, event.peer, event.path, usable, now_ns_of(now_ps));
+        }
+        break;
       default:
         break;
     }

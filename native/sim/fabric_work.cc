@@ -38,7 +38,8 @@ void FabricWork::open(const FabricPlan& plan) {
   next.resize(plan.dependencies.size());
   std::vector<u32> place(next_begin.begin(), next_begin.end() - 1);
   for (const DependencyPlan& dependency : plan.dependencies) next[place[dependency.before]++] = dependency;
-  for (std::vector<u32>* each : {&posted, &through, &oldest, &posted_receives, &placed}) each->assign(connections.size(), 0);
+  for (std::vector<u32>* each : {&posted, &through, &oldest, &posted_receives, &placed})
+    each->assign(connections.size(), 0);
   receives.resize(connections.size());
 }
 
