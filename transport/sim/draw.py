@@ -20,13 +20,14 @@ Tables = dict[str, Any]
 T = TypeVar("T")
 
 PURPOSE = 9  # of chance: no other part of a scenario draws from it
-SEGMENTS_MAX = 2_500  # of all jobs, about: what a run may cost
+SEGMENTS_MAX = 4_000  # of all jobs, about: what a run may cost
 PROBED_MAX = 700  # paths of all connections: each is probed
 LIMIT_NS = 600_000_000_000  # virtual: waiting costs nothing
 SAMPLED_LIMIT_NS = 20_000_000_000
 DOWN_NS_MAX = 50_000_000  # far below peer_silence_ns
 SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_384, 65_535)
 HEADER_BYTES = 64
+GRAPH_HOSTS_MAX = 16
 TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # routed up, then down: PFC cannot lock
 
 
@@ -114,11 +115,14 @@ def draw(seed: int) -> Tables:
     tables["workload"] = jobs.tables
     delays = [int(one) for one in net.ports["delay_ns"]]
     waits = net.ports["queue_bytes_max"] * 1e9 / net.ports["bytes_per_s"]
-    trip_ns = 8 * max(delays) + 4 * int(waits.max()) + 2_000
+    slowest = int(net.ports["bytes_per_s"].min())
+    # A silent path is known to be back when a probe is answered before the next one leaves.
+    probes_ns = 2 * PROBED_MAX * (HEADER_BYTES + overhead) * 10**9 // slowest
+    trip_ns = 8 * max(delays) + 4 * int(waits.max()) + probes_ns + 2_000
     tables["hosts"] = _hosts(chance, segment, overhead, trip_ns)
     tables["hosts"]["paths"] = _paths(chance, jobs.pairs)
     tables["policies"] = _policies(chance)
-    busy_ns = trip_ns + int(jobs.bytes * 1e9 / int(net.ports["bytes_per_s"].min()) / 2)
+    busy_ns = trip_ns + int(jobs.bytes * 1e9 / slowest / 2)
     tables["events"] = _events(chance, net, min(busy_ns, 20_000_000), rate)
     if tables["events"] and chance.yes(0.6):
         tables["workload"].append(_late(tables, chance))
@@ -179,7 +183,9 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(packet * chance.near(1, 400), 256, least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    own["trim"] = chance.yes(0.4)
+    # Headers of what is trimmed go before data: where they alone fill a link, nothing else passes.
+    hosts = own.get("hosts", GRAPH_HOSTS_MAX)
+    own["trim"] = chance.yes(0.5) and packet >= 2 * HEADER_BYTES * hosts
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
         own["header_queue_bytes_max"] = chance.near(2_048, 1 << 20)
@@ -192,15 +198,15 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
 def _shape(chance: Chance, kind: str) -> Tables:
     if kind == "rail":
         rails, servers = chance.whole(1, 4), chance.whole(2, 8)
-        return {"hosts": rails * servers, "rails": rails, "hosts_per_leaf": chance.whole(1, servers),
-                "spines": chance.whole(1, 4)}  # fmt: skip
+        made: Tables = {"hosts": rails * servers, "rails": rails}
+        return made | {"hosts_per_leaf": chance.whole(1, servers), "spines": chance.whole(1, 4)}
     hosts = chance.near(2, 40)
     if kind == "dumbbell":
         return {"hosts": hosts}
     if kind == "multi_plane":
         return {"hosts": min(hosts, 16), "planes": chance.whole(1, 4),
                 "hosts_per_leaf": chance.whole(1, 4), "spines": chance.whole(1, 4)}  # fmt: skip
-    made: Tables = {"hosts": hosts, "hosts_per_leaf": chance.whole(1, 8)}
+    made = {"hosts": hosts, "hosts_per_leaf": chance.whole(1, 8)}
     made["spines"] = chance.whole(1, 6)
     if chance.yes(0.35):
         made |= {"tiers": 3, "pods": chance.whole(2, 4)}
@@ -210,7 +216,7 @@ def _shape(chance: Chance, kind: str) -> Tables:
 
 def _graph(chance: Chance, rate: int, packet: int) -> Tables:
     """Switches joined to a tree and some more, hosts on one or two of them."""
-    hosts, switches = chance.near(2, 16), chance.near(1, 8)
+    hosts, switches = chance.near(2, GRAPH_HOSTS_MAX), chance.near(1, 8)
     links = []
 
     def join(one: str, other: str) -> None:
@@ -433,5 +439,3 @@ def _links(chance: Chance, net: Network) -> str:
     name = net.port_name(chance.whole(0, len(net.ports) - 1))
     one, other = name.split(">")
     return chance.one((name, f"{one}-{other}", f"{one}-{other}", f"{one}-*", f"*>{other}"))
-
-
