@@ -284,8 +284,8 @@ bool FabricChecks::came_to_rest(i64* healed_ns) const {
          std::all_of(down.begin(), down.end(), [](u8 is_down) { return is_down == 0; });
 }
 
-// P-3: a sender is told that it is over when the receiver has everything, not before. (What comes unannounced before its
-// receive is posted waits in the receiver's memory: then a send may be over first.)
+// P-3: a sender is told that it is over when the receiver has everything, not before. (What comes unannounced before
+// its receive is posted waits in the receiver's memory: then a send may be over first.)
 void FabricChecks::on_transfers() {
   if (!plan_.receives_ready) return;
   for (u32 i = 0; i < work_.transfers.size(); ++i) {

@@ -29,6 +29,10 @@ class FabricChecks {
   void on_delivered(const FabricPacket& packet);
   void on_sent(u32 transfer);
   void on_placed(u32 transfer);
+  // Something was handled in another window than its own: the simulator's own mistake.
+  void on_late(u32 node) {
+    violate("time", "node " + std::to_string(node) + " is handled at another time than is due");
+  }
   void on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns);
   // At the end, when nobody steps: of each host, and of all transfers. `finished`: every one is through.
   void on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finished);

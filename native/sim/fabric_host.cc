@@ -86,6 +86,8 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
     net.ports[port].settle(end_ps - 1, shared->sink);
+    // What still waits goes in its window, whether or not the stack has more by then.
+    if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
   }
 }
 
