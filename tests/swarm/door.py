@@ -1,4 +1,4 @@
-"""The door by which a module from the workshop takes the place of transport._native, in tests alone.
+"""The door by which a module from the workshop takes transport._native's place, in tests alone.
 
 `WEFT_TEST_NATIVE=FILE python -m tests.swarm.door ARGUMENTS` is `weft ARGUMENTS` on that module;
 processes that it starts come through here as well, as they import the main module first.

@@ -27,6 +27,8 @@ MODULE = "tests/swarm/module.cc"
 class FabricWorkshop(Workshop):
     """Of a copy of the sources; `policies` has the objects of the `fixed` ones."""
 
+    product = "_native.so"
+
     def __init__(self, directory: Path, policies: Path, optimise: str = "-O1") -> None:
         self.directory = directory
         self.policies = policies
@@ -57,7 +59,7 @@ class FabricWorkshop(Workshop):
         order = sorted(self.units, key=lambda unit: "bind" not in unit.parts)
         with ThreadPoolExecutor(JOBS) as pool:
             objects = list(pool.map(lambda unit: self.compile(unit, self.base), order))
-        return self.link(objects, self.base / "_native.so")
+        return self.link(objects, self.base / self.product)
 
 
 def main() -> None:

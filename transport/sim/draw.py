@@ -133,7 +133,7 @@ def draw(seed: int) -> Tables:
             "every_ns": chance.near(20_000, 1_000_000), "transfers": chance.whole(0, 8),
             "links": chance.some(names, chance.whole(0, 3)),
         }  # fmt: skip
-    return {key: value for key, value in tables.items() if value}
+    return {key: value for key, value in tables.items() if value != []}
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -22,6 +22,10 @@ TWICE_EVERY = 8  # of so many seeds one runs three times: on one thread, on two,
 HOPS_MAX = 20_000_000  # a hundred times what a run takes: it turns in circles
 SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
+KEPT_MAX = 300
+
+# Runs that broke something: to take them apart may break more, and that would be told instead.
+_kept: list[Simulation] = []
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,18 @@ def judged(result: Result, threads: int) -> Finding | None:
 
 def _run(scenario: Scenario, threads: int, hops_max: int) -> tuple[Result, Finding | None]:
     simulation = Simulation(scenario, threads=threads, check=True)
-    while simulation.step(STEP_HOPS):
-        if simulation.totals["packet_hops"] > hops_max:
-            ended = int(simulation.totals["ended_ns"])
-            said = f"P-2: no end after {hops_max:,} packet-hops, at {ended:,} ns"
-            return simulation.result(partial=True), Finding("P-2", said, threads, ended)
-    result = simulation.result()
-    return result, judged(result, threads)
+    endless = False
+    while not endless and simulation.step(STEP_HOPS):
+        endless = simulation.totals["packet_hops"] > hops_max
+    result = simulation.result(partial=endless)
+    finding = judged(result, threads)
+    if endless and finding is not None and finding.kind == "P-2":
+        ended = int(result.totals["ended_ns"])
+        said = f"P-2: no end after {hops_max:,} packet-hops, at {ended:,} ns"
+        finding = Finding("P-2", said, threads, ended)
+    if finding is not None and len(_kept) < KEPT_MAX:
+        _kept.append(simulation)
+    return result, finding
 
 
 def look(
