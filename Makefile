@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden docs tidy wheel clean
+        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -113,6 +113,9 @@ golden: build ## Write the golden tables, traces and plots anew: read the differ
 
 conformance: build ## Every registered policy against the whole suite, a million events each
 	@CONFORMANCE=full $(PY) -m pytest --build-tree $(BUILD)/release tests/conformance
+
+swarm: build ## 10,000 drawn scenarios of the simulated fabric, every invariant checked: nightly, some minutes
+	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
 docs: build ## Regenerate the documentation that comes from tables
 	@mkdir -p docs

@@ -39,6 +39,7 @@ class Fabric {
   void sample(i64 at_ps);
   i64 next_sample_ps() const noexcept;
   void settle_accounts();
+  void check_all(FabricChecks* checks) const;
 
   const FabricPlan& plan_;
   FabricRules rules_;

@@ -71,6 +71,18 @@ class FabricCalendar {
     bucket.count = 0;
     begin_ = window + 1;
   }
+  template <class Look>
+  void each_packet(Look look) const {
+    for (const FabricDue& due : far_) {
+      if (due.packet != nullptr) look(*due.packet);
+    }
+    for (const Bucket& bucket : near_) {
+      for (std::size_t i = 0; i < bucket.count; ++i) {
+        const FabricDue& due = bucket.chunks[i / kChunk]->due[i % kChunk];
+        if (due.packet != nullptr) look(*due.packet);
+      }
+    }
+  }
   std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:

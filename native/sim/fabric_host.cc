@@ -11,12 +11,6 @@
 namespace weft::sim {
 namespace {
 
-// Messages end in any order; what bounds how far others may be ahead is the first that has not.
-void advance(const FabricWork& work, u32 connection, u32* first, i64 TransferReport::* ended_ns) {
-  const FabricConnection& at = work.connections[connection];
-  while (*first < at.count && work.transfers[work.order[at.first + *first]].*ended_ns >= 0) ++*first;
-}
-
 core::StackConfig stack_config(const FabricPlan& plan, i64 link_bytes_per_s, u32 host) {
   core::StackConfig config;
   config.seed = core::Random(plan.seed ^ (u64{1} << 40) ^ u64{host} * 0x9E3779B97F4A7C15u).next();
@@ -94,6 +88,8 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
     net.ports[port].settle(end_ps - 1, shared->sink);
+    // What still waits goes in its window, whether or not the stack has more by then.
+    if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
   }
 }
 
@@ -220,6 +216,13 @@ void FabricHost::drain_events(FabricShared* shared, i64 now_ps) {
       case core::Event::Kind::peer_dead:
         fail(shared, "a peer was given up", event.status);
         break;
+      case core::Event::Kind::path_down:
+      case core::Event::Kind::path_up:
+        if (shared->checks != nullptr) {
+          const bool usable = event.kind == core::Event::Kind::path_up;
+          shared->checks->on_path(index_, event.peer, event.path, usable, now_ns_of(now_ps));
+        }
+        break;
       default:
         break;
     }
@@ -230,20 +233,24 @@ void FabricHost::on_sent(FabricShared* shared, u32 transfer, i64 now_ps) {
   FabricWork& work = *shared->work;
   work.transfers[transfer].sent_ns = now_ps / 1000;
   const u32 connection = work.connection_of[transfer];
-  advance(work, connection, &work.through[connection], &TransferReport::sent_ns);
+  const FabricConnection& at = work.connections[connection];
+  ++work.through[connection];
+  u32& oldest = work.oldest[connection];
+  while (oldest < at.count && work.transfers[work.order[at.first + oldest]].sent_ns >= 0) ++oldest;
   ++shared->sent;
   if (shared->checks != nullptr) shared->checks->on_sent(transfer);
   post(shared, connection, now_ps);
   on_happened(shared, transfer, now_ps);
 }
 
-void FabricHost::on_placed(FabricShared* shared, const FabricReceive& receive, i64 now_ps) {
+void FabricHost::on_placed(FabricShared* shared, FabricReceive& receive, i64 now_ps) {
   FabricWork& work = *shared->work;
   const u32 transfer = receive.transfer;
+  receive.waits = false;
   work.transfers[transfer].received_ns = now_ps / 1000;
   mix(static_cast<u64>(now_ps) * 31 + transfer);
   const u32 connection = work.connection_of[transfer];
-  advance(work, connection, &work.placed[connection], &TransferReport::received_ns);
+  ++work.placed[connection];
   ++shared->received;
   if (shared->checks != nullptr) shared->checks->on_placed(transfer);
   post_receives(shared, connection, now_ps);
@@ -271,12 +278,14 @@ void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
   }
 }
 
-// In the connection's order: what is ready behind one that is not waits for it.
+// In the connection's order: what is ready behind one that is not waits for it. No further than two rounds from the
+// oldest that is not through: so far there are receives.
 void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
   FabricWork& work = *shared->work;
   const FabricConnection& at = work.connections[connection];
+  const u32 ahead = shared->plan->ahead, end = std::min(at.count, work.oldest[connection] + 2 * ahead);
   u32& posted = work.posted[connection];
-  for (; posted < at.count && posted - work.through[connection] < shared->plan->ahead; ++posted) {
+  for (; posted < end && posted - work.through[connection] < ahead; ++posted) {
     const u32 transfer = work.order[at.first + posted];
     if (work.transfers[transfer].ready_ns < 0) return;
     // An address that nobody reads: it tells which bytes of which transfer these are.
@@ -295,6 +304,8 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
   u32& posted = work.posted_receives[connection];
   for (; posted < at.count && posted - work.placed[connection] < room; ++posted) {
     FabricReceive& receive = work.receives[connection][posted % room];
+    if (receive.waits) return;  // overtaken by a whole round
+    receive.waits = true;
     receive.transfer = work.order[at.first + posted];
     receive.ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
     receive.ticket.stripes_placed.store(0, std::memory_order_relaxed);

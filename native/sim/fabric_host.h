@@ -81,7 +81,7 @@ class FabricHost {
   void drain_events(FabricShared* shared, i64 now_ps);
   void fail(FabricShared* shared, const char* what, Status status);
   void on_sent(FabricShared* shared, u32 transfer, i64 now_ps);
-  void on_placed(FabricShared* shared, const FabricReceive& receive, i64 now_ps);
+  void on_placed(FabricShared* shared, FabricReceive& receive, i64 now_ps);
   void on_happened(FabricShared* shared, u32 transfer, i64 now_ps);
   void schedule(u32 transfer, i64 at_ps);
   void begin_due(FabricShared* shared, i64 now_ps);

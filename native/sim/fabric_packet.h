@@ -75,6 +75,9 @@ class FabricPacketPool {
     return packet;
   }
   std::size_t in_use() const noexcept { return in_use_; }
+  std::size_t blocks_in_use() const noexcept {
+    return blocks_[0].size() + blocks_[1].size() - free_blocks_[0].size() - free_blocks_[1].size();
+  }
   std::size_t bytes_held() const noexcept {
     return slabs_.size() * kSlabPackets * sizeof(FabricPacket) + (blocks_[0].size() + blocks_[1].size()) * 64;
   }

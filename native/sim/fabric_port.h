@@ -60,6 +60,12 @@ class alignas(64) FabricPort {
   void prefetch() const noexcept {
     for (std::size_t at = 0; at < 192; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
   }
+  template <class Look>
+  void each_packet(Look look) const {
+    for (const Queue* queue : {&high_, &low_}) {
+      for (const FabricPacket* packet = queue->head; packet != nullptr; packet = packet->next) look(*packet);
+    }
+  }
   u32 from() const noexcept { return from_; }
   u32 to() const noexcept { return to_; }
   // For its node: it is called when the next that waits may go; it has to settle the port in this window.

@@ -85,13 +85,32 @@ void Fabric::sample(i64 at_ps) {
   samples_.queue_bytes_sum.push_back(sum);
 }
 
+// What no shard sees alone.
+void Fabric::check_all(FabricChecks* checks) const {
+  std::size_t lent = 0, found = 0, blocks_lent = 0, blocks_found = 0;
+  const auto look = [&](const FabricPacket& packet) {
+    ++found;
+    if (packet.block != nullptr) ++blocks_found;
+  };
+  for (const auto& shard : shards_) {
+    lent += shard->packets_in_use();
+    blocks_lent += shard->blocks_in_use();
+    shard->each_packet(look);
+  }
+  for (const FabricPort& port : net_.ports) port.each_packet(look);
+  checks->on_packets(lent, found, blocks_lent, blocks_found);
+  checks->on_transfers();
+}
+
 // What is wrong, from whoever saw it first in the order of shards and hosts.
 void Fabric::settle_accounts() {
   for (const auto& shard : shards_) {
     FabricChecks* checks = shard->checks();
     for (u32 host = 0; checks != nullptr && host < plan_.hosts; ++host) {
-      if (shards_[nodes_.shard_of[host]] == shard) checks->on_rest(nodes_.hosts[host]->stack(), host);
+      if (shards_[nodes_.shard_of[host]] != shard) continue;
+      checks->on_rest(nodes_.hosts[host]->stack(), host, FabricHost::now_ns_of(now_ps_), finished_);
     }
+    if (checks != nullptr && shard == shards_.front()) check_all(checks);
     if (violation_.empty() && checks != nullptr) violation_ = checks->violation();
     if (violation_.empty()) violation_ = shard->shared().failure;
     if (policy_failure_.empty()) policy_failure_ = shard->shared().policy_failure;

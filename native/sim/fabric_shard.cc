@@ -69,6 +69,9 @@ void FabricShard::clear_outboxes() noexcept {
 
 void FabricShard::step(i64 window) {
   calendar_.take(window, &due_);
+  for (std::size_t i = 0; checks_ != nullptr && i < due_.size(); ++i) {
+    if (due_[i].at_ps / window_ps_ != window) checks_->on_late(due_[i].node);
+  }
   chain_.resize(due_.size());
   active_.clear();
   // From the last to the first, so that each list is in the order of pushing.

@@ -35,6 +35,15 @@ class FabricShard final : public FabricSink {
 
   i64 packet_hops() const noexcept { return packet_hops_; }
   std::size_t packets_in_use() const noexcept { return packets_.in_use(); }
+  std::size_t blocks_in_use() const noexcept { return packets_.blocks_in_use(); }
+  // Those on wires, and those that another shard has copied.
+  template <class Look>
+  void each_packet(Look look) const {
+    calendar_.each_packet(look);
+    for (const std::vector<FabricDue>& box : outbox_) {
+      for (const FabricDue& due : box) look(*due.packet);
+    }
+  }
   std::size_t bytes_held() const noexcept { return packets_.bytes_held() + calendar_.bytes_held(); }
   FabricChecks* checks() noexcept { return checks_.get(); }
 

@@ -39,12 +39,13 @@ void FabricWork::open(const FabricPlan& plan) {
   next.resize(plan.dependencies.size());
   std::vector<u32> place(next_begin.begin(), next_begin.end() - 1);
   for (const DependencyPlan& dependency : plan.dependencies) next[place[dependency.before]++] = dependency;
-  for (std::vector<u32>* each : {&posted, &through, &posted_receives, &placed}) each->assign(connections.size(), 0);
+  for (std::vector<u32>* each : {&posted, &through, &oldest, &posted_receives, &placed})
+    each->assign(connections.size(), 0);
   receives.resize(connections.size());
 }
 
 std::size_t FabricWork::bytes_held() const noexcept {
-  return connections.size() * (sizeof(FabricConnection) + 4 * sizeof(u32) + sizeof(void*)) +
+  return connections.size() * (sizeof(FabricConnection) + 5 * sizeof(u32) + sizeof(void*)) +
          transfers.size() * (sizeof(TransferReport) + 5 * sizeof(u32) + sizeof(i64)) +
          next.size() * sizeof(DependencyPlan);
 }

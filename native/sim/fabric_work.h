@@ -22,6 +22,7 @@ struct FabricConnection {
 struct FabricReceive {
   core::ReceiveTicket ticket;  // first: of() finds the receive by it
   u32 transfer = 0;
+  bool waits = false;  // posted and not placed: nobody else's yet
 
   static FabricReceive& of(void* cookie) noexcept { return *static_cast<FabricReceive*>(cookie); }
 };
@@ -40,9 +41,9 @@ struct FabricWork {
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // By connection: how many were posted, and how many of these from the first on are through. The first two belong to
-  // the sender, the others to the receiver.
+  // By connection. The first three belong to the sender, the others to the receiver.
   std::vector<u32> posted, through;
+  std::vector<u32> oldest;  // message that is not through: messages overtake each other
   std::vector<u32> posted_receives, placed;
   std::vector<std::unique_ptr<FabricReceive[]>> receives;  // a ring of two rounds of what may be ahead
 

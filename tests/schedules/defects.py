@@ -163,6 +163,8 @@ DEFECTS = (
 class Workshop:
     """Builds the runner natively from a copy of the sources: all of it once, then what changed."""
 
+    product = "weft_schedules"
+
     def __init__(self, directory: Path, policies: Path) -> None:
         self.directory = directory
         self.policies = policies
@@ -223,4 +225,4 @@ class Workshop:
             self.compile(unit, tree) if unit in again else self.object_of(unit, self.base)
             for unit in self.units
         ]
-        return self.link(objects, tree / "weft_schedules")
+        return self.link(objects, tree / self.product)

@@ -17,6 +17,7 @@ COMMANDS = {
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile and replay policies.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
+    "swarm": "Look for broken invariants in thousands of drawn scenarios.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
 

@@ -298,6 +298,16 @@ def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> S
         raise bare.problem(error) from None
 
 
+def from_tables(tables: Tables, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
+    """A scenario from what its file would hold; ScenarioError as of a file, without the line."""
+    folder = folder if folder is not None else Path()
+    bare = Scenario(tables, {}, file, folder)
+    try:
+        return Scenario(tables, _keys(tables), file, folder)
+    except BadKeyError as error:
+        raise bare.problem(error) from None
+
+
 def shipped() -> dict[str, Path]:
     """The scenarios that come with weft, by name."""
     found = Path(str(resources.files("transport.sim") / "scenarios"))

@@ -1,0 +1,1 @@
+"""Swarm tests: planted defects, the generator, the shrinker, replays."""

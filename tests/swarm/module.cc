@@ -1,0 +1,8 @@
+// An extension module of the fabric alone: what stands in for transport._native in tests/swarm.
+#include <pybind11/pybind11.h>
+
+namespace weft::bind {
+void bind_fabric(pybind11::module_& module);
+}  // namespace weft::bind
+
+PYBIND11_MODULE(_native, module) { weft::bind::bind_fabric(module); }

@@ -1,0 +1,77 @@
+"""A swarm finds what it is for: five planted mistakes are found, shrunk and replayed.
+
+Everything is built from a copy at -O1; what the sources as they are do is in test_swarm.py.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.schedules.defects import ROOT, Defect
+
+from .defects import DEFECTS
+from .support import Done, replay, swarm
+from .workshop import FabricWorkshop
+
+SEEDS = 300
+KEYS_MAX = 20  # of a scenario that was shrunk: it fits on a screen
+# What may give each away, first or shrunk: a mistake in counting is seen in more than one way.
+KINDS = {
+    "acknowledgment_off_by_one": {"P-1", "P-2", "P-3", "P-4", "P-7", "window"},
+    "lost_timer": {"P-2"},
+    "slab_given_back_twice": {"P-1", "P-2", "P-3", "P-4", "P-7", "crash"},
+    "verdict_on_an_old_copy": {"P-4"},
+    "silent_path_never_probed": {"P-5"},
+}
+
+
+@pytest.fixture(scope="module")
+def found(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[tuple[Path, Done]]]]:
+    """By name: the module with the defect, and what the swarm said of it."""
+    policies = Path(pytestconfig.getoption("--build-tree")) / "policies"
+    if not list(policies.glob("fixed_*.o")):
+        pytest.skip(f"{policies} has no fixed_*.o: make build compiles them")
+    workshop = FabricWorkshop(tmp_path_factory.mktemp("swarm"), policies)
+    workshop.healthy()
+    with ThreadPoolExecutor(2) as pool:
+        tried = {defect.name: pool.submit(try_out, workshop, defect) for defect in DEFECTS}
+        yield tried
+        for future in tried.values():
+            future.cancel()
+
+
+def try_out(workshop: FabricWorkshop, defect: Defect) -> tuple[Path, Done]:
+    module = workshop.build(defect)
+    arguments = ["--seeds", f"1-{SEEDS}", "--first", "-j", "1"]
+    return module, swarm(workshop.directory / defect.name / "found", *arguments, module=module)
+
+
+def test_defects__there_are_five_and_none_is_in_the_tree() -> None:
+    assert {defect.name for defect in DEFECTS} == set(KINDS)
+    for defect in DEFECTS:
+        source = (ROOT / defect.file).read_text()
+        assert defect.planted(source) != source
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_defects__is_found_shrunk_and_replayed(
+    defect: Defect, found: dict[str, Future[tuple[Path, Done]]]
+) -> None:
+    module, done = found[defect.name].result()
+    assert done.status == 1, f"{SEEDS} seeds did not notice it"
+    (first,) = done.findings[:1]
+    assert first["kind"] in KINDS[defect.name]
+    assert first["small_keys"] <= min(KEYS_MAX, first["keys"])
+    text = Path(first["small_file"]).read_text()
+    assert f"seed {first['seed']}." in text
+    assert first["small_replay"] in text
+    again = replay(first["small_replay"], module)
+    assert again.returncode != 0
+    # A finding that "transfers were not done" is told by the command in its own words.
+    said = again.stdout + again.stderr
+    assert first["kind"] in said or "were not done" in said or first["kind"] == "crash", said
+    print(f"{defect.name}: {done.said}")

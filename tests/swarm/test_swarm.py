@@ -1,0 +1,135 @@
+"""The swarm on the sources as they are: nothing is found; its command says what it is to say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from transport.sim import Simulation
+from transport.sim.draw import draw, scenario_of
+from transport.sim.swarm import Finding, judged, kind_of, look, look_at_seed, replay_command
+from transport.sim.toml_text import written
+
+from .support import ROOT, needs_fabric, swarm, weft
+
+pytestmark = needs_fabric
+
+# `make swarm` looks at 10,000.
+SEEDS = int(os.environ.get("WEFT_TEST_SWARM", "300"))
+
+
+def test_swarm__nothing_is_found(tmp_path: Path) -> None:
+    done = swarm(tmp_path, "--seeds", f"1-{SEEDS}", "-j", "2", "--no-shrink")
+    assert done.findings == []
+    assert (done.status, done.looked) == (0, SEEDS)
+    assert list(tmp_path.glob("*.toml")) == []
+
+
+def test_swarm__faults_do_bite() -> None:
+    """Or the seeds would show nothing: packets are lost, dropped and trimmed, links go down."""
+    lost = dropped = trimmed = marked = resent = 0
+    for seed in range(60):
+        simulation = Simulation(scenario_of(seed), check=True)
+        while simulation.step():
+            pass
+        result = simulation.result()
+        assert result.good, f"seed {seed}: {result.violation}"
+        lost += int(result.ports["lost"].sum() > 0)
+        dropped += int(result.ports["dropped"].sum() > 0)
+        trimmed += int(result.ports["trimmed"].sum() > 0)
+        marked += int(result.ports["marked"].sum() > 0)
+        resent += int(result.streams["segments_resent"].sum() > 0)
+    assert min(lost, dropped, marked, resent) > 5
+    assert trimmed > 0
+
+
+def test_swarm__a_seed_is_a_run() -> None:
+    assert draw(77) == draw(77)
+    assert draw(77) != draw(78)
+    assert look_at_seed(77) == look_at_seed(77)
+
+
+def test_swarm__what_does_not_end_is_p_2() -> None:
+    tables = {"network": {"hosts": 2}, "workload": [{"size_bytes": 1_000_000}], "limit_ns": 3_000}
+    finding = look(tables, twice=False).finding
+    assert finding is not None
+    assert (finding.kind, finding.text) == (
+        "P-2",
+        "P-2: 2 of 2 transfers were not done at 3,000 ns",
+    )
+    circles = look({**tables, "limit_ns": 10**9}, twice=False, hops_max=1).finding
+    assert circles is None or circles.kind == "P-2"
+
+
+def test_swarm__a_scenario_that_cannot_be_is_a_finding() -> None:
+    finding = look({"network": {"hosts": 1}, "workload": [{}]}, twice=False).finding
+    assert finding is not None
+    assert finding.kind == "invalid"
+
+
+def test_swarm__kinds() -> None:
+    assert kind_of("P-4: more copies than loss verdicts (transfer 3)") == "P-4"
+    assert kind_of("window: more in flight than the window allows") == "window"
+    assert replay_command("a.toml", 7, Finding("P-8", "P-8: x", 2)) == (
+        "weft sim a.toml --check --seed 7 --threads 2"
+    )
+
+
+def test_swarm__a_written_scenario_is_the_run_of_its_seed(tmp_path: Path) -> None:
+    for seed in (3, 8, 15):
+        scenario = scenario_of(seed)
+        simulation = Simulation(scenario, check=True)
+        while simulation.step():
+            pass
+        assert judged(simulation.result(), 1) is None
+        file = tmp_path / f"{seed}.toml"
+        file.write_text(written(scenario.tables))
+        out = tmp_path / f"{seed}.json"
+        done = weft("sim", str(file), "--check", "--seed", str(seed), "--json", str(out))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(out.read_text())["fingerprint"] == simulation.result().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seed", "1", "--seeds", "1-2"], "give one of them"),
+        (["--seeds", "5-1"], "from the lesser on"),
+        (["--minutes", "0"], "--minutes"),
+        (["--json", "/no/such/folder/a.json"], "there is no folder"),
+    ],
+)
+def test_cli__wrong_usage_is_one_line(arguments: list[str], said: str) -> None:
+    done = weft("swarm", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_cli__minutes_end_it(tmp_path: Path) -> None:
+    done = swarm(tmp_path, "--seeds", "1-9000", "-j", "2", "--minutes", "0.05")
+    assert 0 < done.looked < 9_000
+
+
+def test_cli__ctrl_c_says_what_was_done(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    command = [sys.executable, "-m", "tests.swarm.door", "swarm", "--seeds", "1-9999"]
+    running = subprocess.Popen(
+        [*command, "--json", str(out)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        time.sleep(4)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130, said
+    assert said.count("\n") == 1
+    assert "interrupted" in said
+    assert json.loads(out.read_text())["partial"]

@@ -1,0 +1,261 @@
+"""`weft swarm`: decides which seeds are looked at, what is said of them, where findings are kept.
+
+Never judges a run: transport.sim.swarm does. Findings are scenarios that `weft sim` replays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from transport.cli.options import SEED
+from transport.cli.output import json_option, write_json
+from transport.cli.sim import INTERRUPTED, SeedsType
+from transport.cli.swarm_crew import Crew, Task
+from transport.sim.draw import Tables, draw
+from transport.sim.errors import ScenarioError
+from transport.sim.shrink import RUNS_MAX, shrink, weight
+from transport.sim.swarm import Finding, header, replay_command
+from transport.sim.toml_text import written
+
+WALL_S = 60.0  # a scenario takes some milliseconds: a minute is a hang
+SHRINK_WALL_S = 10.0
+SHRINK_S_MAX = 120.0
+KINDS_SHRUNK_MAX = 5  # the first of each kind
+DEFAULT_SEEDS = "1-1000"
+
+
+@dataclass
+class Found:
+    """A seed that broke something, and the files that show it."""
+
+    seed: int
+    finding: Finding
+    tables: Tables | None
+    file: str = ""
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Tally:
+    """What was looked at so far."""
+
+    looked: int = 0
+    runs: int = 0
+    hops: int = 0
+    found: list[Found] = field(default_factory=list)
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the options say."""
+
+    seeds: list[int]
+    jobs: int
+    minutes: float | None
+    shrinks: bool
+    first: bool
+    out: Path
+
+
+def commit() -> str:
+    """The sources' commit where there is one, else the package's version."""
+    root = Path(__file__).resolve().parents[2]
+    if (root / ".git").exists() and shutil.which("git"):
+        done = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return done.stdout.strip()
+    try:
+        return f"weft {version('weft')}"
+    except PackageNotFoundError:
+        return "an unknown version"
+
+
+def tables_of(seed: int) -> Tables | None:
+    try:
+        return draw(seed)
+    except ScenarioError:
+        return None
+
+
+def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
+    """Writes a scenario that shows a finding; its file. The replay has to end where the run was."""
+    file = wish.out / f"seed-{one.seed}{suffix}.toml"
+    if one.finding.ended_ns and suffix == "":
+        tables = {**tables, "limit_ns": one.finding.ended_ns}
+    command = replay_command(str(file), one.seed, one.finding)
+    try:
+        wish.out.mkdir(parents=True, exist_ok=True)
+        file.write_text(header(commit(), one.seed, one.finding, command) + "\n" + written(tables))
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+    return str(file)
+
+
+class Watch:
+    """Progress on a terminal; silent elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
+            *(TextColumn("{task.fields[said]}"), TimeElapsedColumn()),
+            console=self.console, transient=True, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("seeds", total=total, said="")
+
+    def __enter__(self) -> Watch:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def of(self, tally: Tally) -> None:
+        said = f"{tally.hops / 1e6:.1f} M packet-hops, {len(tally.found)} findings"
+        self._bar.update(self._task, completed=tally.looked, said=said)
+
+    def shrinking(self, seed: int, runs: int, now: int) -> None:
+        self._bar.update(self._task, description=f"shrinking {seed}",
+                         said=f"{runs} runs, {now} keys")  # fmt: skip
+
+
+def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
+    """Seeds, until time is over or one finding was enough."""
+    for seed in wish.seeds:
+        late = wish.minutes is not None and monotonic() - began > 60 * wish.minutes
+        if late or (wish.first and tally.found):
+            return
+        yield Task(seed)
+
+
+def note(wish: Wish, tally: Tally, seed: int, finding: Finding) -> None:
+    """Keeps a finding; the first is told at once."""
+    tables = tables_of(seed)
+    one = Found(seed, finding, tables)
+    replay = f"weft swarm --seed {seed}"
+    if tables is not None:
+        one.file = keep(wish, one, tables, "")
+        replay = replay_command(one.file, seed, finding)
+    one.row = {"seed": seed, "kind": finding.kind, "text": finding.line(), "file": one.file,
+               "replay": replay, "keys": weight(tables) if tables else 0}  # fmt: skip
+    tally.found.append(one)
+    if len(tally.found) == 1:
+        click.echo(f"seed {seed}: {' '.join(finding.line().split())}; replay: {replay}")
+
+
+def smaller(wish: Wish, crew: Crew, one: Found, watch: Watch) -> None:
+    """Shrinks a finding and keeps what is left of it."""
+    assert one.tables is not None
+    until = monotonic() + SHRINK_S_MAX
+    last: list[Finding] = []
+    runs = 0
+
+    def fails(tables: Tables) -> bool:
+        nonlocal runs
+        if monotonic() > until:
+            return False
+        runs += 1
+        watch.shrinking(one.seed, runs, weight(tables))
+        found = crew.one(Task(one.seed, tables, one.finding.kind == "P-8")).finding
+        if found is None or found.kind != one.finding.kind:
+            return False
+        last[:] = [found]
+        return True
+
+    made = shrink(one.tables, fails, RUNS_MAX)
+    small = Found(one.seed, last[0] if last else one.finding, made.tables)
+    tables = made.tables
+    if small.finding.ended_ns:
+        tables = {**tables, "limit_ns": min(small.finding.ended_ns, tables["limit_ns"])}
+    file = keep(wish, small, tables, "-small")
+    replay = replay_command(file, one.seed, small.finding)
+    one.row |= {"small_file": file, "small_text": small.finding.line(), "shrink_runs": runs,
+                "small_keys": weight(made.tables), "small_replay": replay}  # fmt: skip
+    said = f"{one.row['keys']} keys to {one.row['small_keys']} in {runs} runs"
+    click.echo(f"seed {one.seed}: shrunk from {said}; replay: {replay}")
+
+
+def search(wish: Wish) -> Tally:
+    """Looks at all seeds, then shrinks the first finding of each kind."""
+    tally, began = Tally(), monotonic()
+    with Watch(len(wish.seeds)) as watch, Crew(wish.jobs, WALL_S) as crew:
+        try:
+            for task, looked in crew.each(tasks(wish, began, tally)):
+                tally.looked += 1
+                tally.runs += looked.runs
+                tally.hops += looked.hops
+                if looked.finding is not None:
+                    note(wish, tally, task.seed, looked.finding)
+                watch.of(tally)
+            firsts = {one.finding.kind: one for one in reversed(tally.found)}
+            crew.wall_s = SHRINK_WALL_S
+            for one in list(firsts.values())[-KINDS_SHRUNK_MAX:] if wish.shrinks else []:
+                if one.tables is not None:
+                    smaller(wish, crew, one, watch)
+        except KeyboardInterrupt:
+            tally.partial = True
+    return tally
+
+
+@click.command("swarm")
+@click.option("--seeds", type=SeedsType(), metavar="A-B", help="Which: 1-1000 when not given.")
+@click.option("--seed", type=SEED, help="One seed alone.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Processes at once.")
+@click.option("--minutes", type=click.FloatRange(0.01, 10_000), help="No new seed after so long.")
+@click.option("--shrink/--no-shrink", "shrinks", default=True, show_default=True,
+              help="Look for a smaller scenario that shows the same.")  # fmt: skip
+@click.option("--first", is_flag=True, help="Stop at the first finding.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("findings"),
+              show_default=True, help="Folder of the scenarios that show findings.")  # fmt: skip
+@json_option
+def command(
+    seeds: list[int] | None, seed: int | None, jobs: int | None, minutes: float | None,
+    shrinks: bool, first: bool, out: Path, json_path: str | None,
+) -> int:  # fmt: skip
+    """Draw a scenario from each seed, run it, and check the protocol's invariants P-1 to P-8.
+
+    Status 0: nothing was found; 1: something was, and a file in --out replays it.
+
+    Example: weft swarm --seeds 1-10000 -j 2
+    """
+    if seeds is not None and seed is not None:
+        raise click.UsageError("--seed and --seeds: give one of them")
+    chosen = seeds if seed is None else [seed]
+    if chosen is None:
+        chosen = SeedsType().convert(DEFAULT_SEEDS, None, None)
+    wish = Wish(chosen, jobs or len(os.sched_getaffinity(0)), minutes, shrinks, first, out)
+    began = monotonic()
+    tally = search(wish)
+    seconds = monotonic() - began
+    found = {
+        "commit": commit(), "seeds": [chosen[0], chosen[-1]], "looked": tally.looked,
+        "runs": tally.runs, "packet_hops": tally.hops, "seconds": round(seconds, 1),
+        "findings": [one.row for one in tally.found], "partial": tally.partial,
+    }  # fmt: skip
+    if json_path is not None:
+        write_json(found, json_path)
+    if json_path != "-":
+        click.echo(
+            f"{tally.looked:,} of {len(chosen):,} seeds, {tally.runs:,} runs, "
+            f"{tally.hops / 1e6:.1f} M packet-hops in {seconds:.0f} s: {len(tally.found)} findings"
+        )
+    if tally.partial:
+        click.echo(f"weft: interrupted: {tally.looked} of {len(chosen)} seeds", err=True)
+        return INTERRUPTED
+    return 1 if tally.found else 0

@@ -1,0 +1,161 @@
+"""Decides in which processes a swarm's scenarios run, and what a process says that dies or hangs.
+
+Never judges a run: transport.sim.swarm does. A worker that is lost costs its own scenario alone.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from time import monotonic
+from typing import Any
+
+from transport.sim.draw import Tables
+from transport.sim.swarm import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
+
+MEMORY_BYTES_MAX = 8 << 30  # of a worker: a run takes some MB
+
+
+@dataclass(frozen=True)
+class Task:
+    """A seed to look at, or a scenario where `tables` is given."""
+
+    seed: int
+    tables: Tables | None = None
+    twice: bool = False
+
+
+def serve(pipe: Connection) -> None:
+    """In a worker: looks at what it is given until it is told to go. Ctrl-C is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        while (task := pipe.recv()) is not None:
+            pipe.send(_looked(task))
+    except EOFError:
+        return
+
+
+def _looked(task: Task) -> Looked:
+    try:
+        if task.tables is None:
+            return look_at_seed(task.seed)
+        return look(task.tables, twice=task.twice, hops_max=SHRINK_HOPS_MAX)
+    except Exception as error:  # whatever it is, it is the finding
+        return Looked(Finding("crash", f"{type(error).__name__}: {error}"))
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    task: Task | None = None
+    began: float = 0.0
+
+
+@dataclass
+class Crew:
+    """So many workers; each has so many seconds for a scenario."""
+
+    jobs: int
+    wall_s: float
+    _workers: list[_Worker] = field(default_factory=list)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            _end(worker)
+        self._workers.clear()
+
+    def each(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Looked]]:
+        """Every task with what came of it, in the order in which they are done."""
+        more = True
+        while more or any(worker.task for worker in self._workers):
+            while more and (worker := self._free()) is not None:
+                task = next(tasks, None)
+                if task is None:
+                    more = False
+                else:
+                    self._give(worker, task)
+            yield from self._done()
+
+    def one(self, task: Task) -> Looked:
+        """A single task, now; no other may be under way."""
+        return next(looked for _, looked in self.each(iter([task])))
+
+    def _free(self) -> _Worker | None:
+        for worker in self._workers:
+            if worker.task is None:
+                return worker
+        if len(self._workers) == self.jobs:
+            return None
+        context = get_context("spawn")
+        mine, its = context.Pipe()
+        process = context.Process(target=serve, args=(its,), daemon=True)
+        process.start()
+        its.close()
+        self._workers.append(_Worker(process, mine))
+        return self._workers[-1]
+
+    def _give(self, worker: _Worker, task: Task) -> None:
+        worker.task, worker.began = task, monotonic()
+        worker.pipe.send(task)
+
+    def _done(self) -> Iterator[tuple[Task, Looked]]:
+        busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
+        if not busy:
+            return
+        first = min(worker.began for worker in busy.values())
+        ready = wait(list(busy), timeout=max(first + self.wall_s - monotonic(), 0.01))
+        for pipe in ready:
+            worker = busy[pipe]  # type: ignore[index]
+            task = worker.task
+            assert task is not None
+            try:
+                looked: Looked = worker.pipe.recv()
+                worker.task = None
+            except (EOFError, ConnectionResetError):
+                looked = Looked(Finding("crash", self._lost(worker)))
+            yield task, looked
+        for worker in busy.values():
+            if worker.pipe not in ready and monotonic() - worker.began > self.wall_s:
+                task = worker.task
+                assert task is not None
+                self._workers.remove(worker)
+                _end(worker)
+                yield task, Looked(Finding("hang", f"no end within {self.wall_s:g} s"))
+
+    def _lost(self, worker: _Worker) -> str:
+        self._workers.remove(worker)
+        worker.process.join(10)
+        code = worker.process.exitcode
+        _end(worker)
+        if code is not None and code < 0:
+            return f"the process died of {signal.Signals(-code).name}"
+        return f"the process ended with status {code}"
+
+
+def _end(worker: _Worker) -> None:
+    if worker.task is None and worker.process.is_alive():
+        _say_go(worker.pipe)
+        worker.process.join(2)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
+    worker.pipe.close()
+    worker.process.close()
+
+
+def _say_go(pipe: Any) -> None:
+    try:
+        pipe.send(None)
+    except OSError:
+        return
