@@ -50,8 +50,8 @@ DEFECTS = (
     Defect(
         "lost_bytes_stay_in_flight",
         "native/core/flow_sender_ack.cc",
-        "    paths_->on_gone(path, segment.payload_bytes);\n",
-        "",
+        "  paths_->on_gone(path, segment.payload_bytes);\n  --state",
+        "  --state",
     ),
     Defect(
         "window_less_what_is_in_flight_wraps_below_zero",
@@ -112,8 +112,8 @@ DEFECTS = (
     Defect(
         "silent_path_never_probed",
         "native/core/path_set.cc",
-        "set_probe(&state, usable ? kNever : now_ns);",
-        "set_probe(&state, kNever);",
+        "set_probe(path, usable ? kNever : now_ns);",
+        "set_probe(path, kNever);",
     ),
     Defect(
         "copy_takes_the_path_that_lost_it",

@@ -33,7 +33,7 @@ DEFECTS = (
     Defect(
         "silent_path_never_probed",
         "native/core/path_set.cc",
-        "set_probe(&state, usable ? kNever : now_ns);",
-        "set_probe(&state, kNever);",
+        "set_probe(path, usable ? kNever : now_ns);",
+        "set_probe(path, kNever);",
     ),
 )

@@ -44,7 +44,7 @@ def test_swarm__faults_do_bite() -> None:
         trimmed += int(result.ports["trimmed"].sum() > 0)
         marked += int(result.ports["marked"].sum() > 0)
         resent += int(result.streams["segments_resent"].sum() > 0)
-    assert min(lost, dropped, marked, resent) > 5
+    assert min(lost, dropped, marked, resent) > 2
     assert trimmed > 0
 
 
