@@ -60,6 +60,8 @@ class Stack {
   void prefetch(u32 index, u8 path) const noexcept {
     if (index < flows_.size() && flows_[index] != nullptr) flows_[index]->prefetch(path);
   }
+  bool has_control() const noexcept { return !control_.empty() || !peer_control_.empty(); }
+  bool has_events() const noexcept { return !shared_.events.empty(); }
   // Whether poll_transmit may have a resend or new data; it may still find that none can go.
   bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
