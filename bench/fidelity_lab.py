@@ -29,9 +29,9 @@ WAIT_S = 120.0
 PING_BYTES = 8
 PING_EVERY_S = 0.004
 NAME_BYTES = 8  # of the message that names a channel, before any other
-# Engines do not spin: with more hosts than cores they would only keep each other waiting. A packet
-# takes a millisecond for a link of 72 Mb/s: a timeout of as little is for faster networks.
-KNOBS = {"spin_ns": 0, "engines": 1, "rto_ns_min": 20_000_000}
+# Engines do not spin: with more hosts than cores they would only keep each other waiting. Windows
+# and timeouts are of a slow network: at 50 Mb/s 256 KiB take 42 ms.
+KNOBS = {"spin_ns": 0, "engines": 1, "window_bytes_max": 1 << 18, "rto_ns_min": 100_000_000}
 
 Pairs = Sequence[tuple[int, int]]
 

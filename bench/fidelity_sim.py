@@ -75,7 +75,8 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
 def text(lab: Path, hosts: Config, policies: Mapping[str, str]) -> str:
     """The scenario; a lab's routers serve no packet before another."""
     lines = [f"limit_ns = {LIMIT_NS}", "[network]", 'topology = "lab"']
-    lines += [f"lab = {json.dumps(str(lab))}", "priority = false", "[hosts]"]
+    lines += [f"lab = {json.dumps(str(lab))}", "priority = false", "host_queues = true"]
+    lines.append("[hosts]")
     lines += [f"{key} = {json.dumps(value)}" for key, value in hosts.items()]
     lines += ["[policies]", *(f"{key} = {json.dumps(value)}" for key, value in policies.items())]
     lines += ["[[workload]]", 'pattern = "goal"', 'file = "work.goal"']
@@ -117,8 +118,8 @@ def run(
     times = [one for one in found if one is not None]
     return {
         "simulated_ns": round(median(times)) if times else None,
-        "simulated_ns_min": min(times, default=None),
-        "simulated_ns_max": max(times, default=None),
+        "simulated_least_ns": min(times, default=None),
+        "simulated_most_ns": max(times, default=None),
         "simulated_seeds": seeds,
         "simulated_unfinished": seeds - len(times),
         "sources": sources,
