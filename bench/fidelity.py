@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench import fidelity_lab, fidelity_sim, labs
+from bench import fidelity_events, fidelity_lab, fidelity_sim, labs
 from bench.common import ROOT, Config
 from bench.options import Common, Size, study_options
 from bench.permutation import derangement
@@ -229,9 +229,24 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     show_default=True,
     help="Simulated runs of each piece of work; each has its own way of spreading paths.",
 )
+@click.option(
+    "--events",
+    type=click.IntRange(1_000, 100_000_000),
+    help="Instead: so many decisions of live policies over loopback, put to the same libraries "
+    "again through the simulator's calls; with --json alone.",
+)
 @study_options(many_labs=True, sizes=("64K",), patterns=("one",), seeds=1)
-def command(patterns: tuple[str, ...], sizes: tuple[int, ...], seeds: int, **options: Any) -> None:
+def command(
+    patterns: tuple[str, ...],
+    sizes: tuple[int, ...],
+    seeds: int,
+    events: int | None,
+    **options: Any,
+) -> None:
     """The same transfers in a lab and in the simulator: completion times, and the error."""
+    if events is not None:
+        fidelity_events.run(events, options["json_path"])
+        return
     files = options.pop("lab_file") or ()
     if options.pop("place_path") is not None:
         raise click.UsageError("--place: this bench runs in labs alone; leave it out")

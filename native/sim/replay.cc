@@ -24,7 +24,12 @@ T read(std::span<const std::byte> bytes, std::size_t at) {
 
 std::string text_at(std::span<const std::byte> bytes, std::size_t at, std::size_t most) {
   const char* begin = reinterpret_cast<const char*>(bytes.data() + at);
-  return {begin, static_cast<const char*>(std::find(begin, begin + most, '\0'))};
+  std::string text(begin, static_cast<const char*>(std::find(begin, begin + most, '\0')));
+  // A damaged file may have anything here, and a name is shown.
+  for (char& letter : text) {
+    if (letter < ' ' || letter > '~') letter = '?';
+  }
+  return text;
 }
 
 u32 engine_of(const RecordingEntry& head) { return head.owner >> 24; }
