@@ -294,7 +294,8 @@ def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
 
 
 def show(key: str, value: Any, units: str = "GB/s") -> str:
-    """A value of a row for people; its unit is the end of its key."""
+    """A value of a row for people; its unit is the end of its key, before _min and _max."""
+    key = re.sub(r"_(min|max)$", "", key)
     if value is None:
         return ""
     if isinstance(value, str):
@@ -321,6 +322,7 @@ def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
 
 def heading(key: str, title: str, units: str) -> str:
     """With the unit that show() writes, where the title has none."""
+    key = re.sub(r"_(min|max)$", "", key)
     if "[" in title:
         return title
     if key.endswith("messages_per_s"):
