@@ -148,7 +148,8 @@ class Experiment:
         file, lab = next(iter(self.labs.items()))
         places = labs.places(lab)
         ends = [places[0], places[-1]]
-        measured = fidelity_lab.idle(ends, kind, PINGS)
+        # On one path, so that what connecting showed is soon forgotten.
+        measured = fidelity_lab.idle(ends, f"{kind}/paths=1", PINGS)
         endpoint = measured.pop("endpoint")
         nothing = {"delay_ns": 0, "jitter_ns": 0}
         keys = fidelity_sim.hosts_keys(told, endpoint, nothing)
