@@ -20,6 +20,9 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   mark_full_bytes_ = plan.mark_full_bytes;
   loss_ = plan.loss;
   bit_error_rate_ = plan.bit_error_rate;
+  const double burst_s = static_cast<double>(plan.burst_bytes) / static_cast<double>(plan.bytes_per_s);
+  burst_ps_ = static_cast<i64>(burst_s * static_cast<double>(kFabricPsPerS));
+  free_ps_ = -burst_ps_;
   random_ = core::Random(seed);
 }
 
@@ -53,7 +56,8 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   if (low) mark(packet, low_bytes_ + bytes);
   sending_low_bytes_ = low ? bytes : 0;
   const i64 takes = takes_ps(bytes);
-  free_ps_ = at_ps + takes;
+  // A token bucket: what was not sent meanwhile, up to its size, goes at once.
+  free_ps_ = std::max(free_ps_, at_ps - burst_ps_) + takes;
   busy_ps_ += takes;
   ++packets_;
   bytes_ += bytes;
@@ -64,7 +68,7 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
     sink->lose(packet);
     return;
   }
-  packet->due_ps = free_ps_ + delay_ps_;
+  packet->due_ps = std::max(free_ps_, at_ps) + delay_ps_;
   if (jitter_ps_ > 0) {
     packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
     packet->due_ps = last_due_ps_ = std::max(packet->due_ps, last_due_ps_ + 1);

@@ -101,6 +101,7 @@ class alignas(64) FabricPort {
   i64 low_bytes_ = 0, high_bytes_ = 0;  // that wait
   i64 sending_low_bytes_ = 0;
 
+  i64 burst_ps_ = 0;                    // of sending that an idle port saves up
   i64 timed_bytes_ = 0, timed_ps_ = 0;  // the last division, which is nearly always the next one's too
   i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;

@@ -340,6 +340,7 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
             mark_from_bytes=like.ecn_bytes,
             mark_full_bytes=like.ecn_bytes,
             loss=min(max(1 - kept, 0.0), 1.0),
+            burst_bytes=like.burst_bytes,
         )
         one, other = name.split("-")
         if devices and one.startswith("host"):
