@@ -21,6 +21,7 @@ BENCHES = {
     "fabric": "The simulator beside published figures, and its cost by size.",
     "failover": "A flow while paths are cut and healed, in a lab: time to move, time to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
+    "fidelity": "The same work in a lab and in the simulator, side by side.",
     "incast": "N senders to one receiver, with a victim if wanted.",
     "latency": "Half round trips against TCP_NODELAY.",
     "loss": "A flow over a lab that loses datagrams, against itself without loss.",

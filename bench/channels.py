@@ -73,6 +73,10 @@ class WeftChannel:
             "retransmitted_segments": counters.segments_resent,
         }
 
+    def path_rtts_ns(self) -> list[int]:
+        """As the core has smoothed them, of the paths that it has measured."""
+        return [one.rtt_ns for one in self._connection.counters().paths if one.rtt_ns > 0]
+
     def close(self) -> None:
         self._connection.close()
 

@@ -231,8 +231,9 @@ def _set_tiny(values: dict[str, Any]) -> Callable[[click.Context, click.Paramete
     return callback
 
 
-def study_options(**tiny: Any) -> Callable[[Function], Function]:
+def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function], Function]:
     """Rounds, peers, places, units and files; `tiny` are the defaults that --tiny sets."""
+    what = "Lab files, one after the other" if many_labs else "A lab file"
     return _grouped(
         [
             click.option(
@@ -254,7 +255,8 @@ def study_options(**tiny: Any) -> Callable[[Function], Function]:
             click.option(
                 *("--lab", "lab_file"),
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="A lab file: each process on a host of its own, in their order (root).",
+                multiple=many_labs,
+                help=f"{what}: each process on a host of its own, in their order (root).",
             ),
             click.option(
                 "--tiny",
@@ -292,7 +294,8 @@ def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
 
 
 def show(key: str, value: Any, units: str = "GB/s") -> str:
-    """A value of a row for people; its unit is the end of its key."""
+    """A value of a row for people; its unit is the end of its key, before _min and _max."""
+    key = re.sub(r"_(min|max)$", "", key)
     if value is None:
         return ""
     if isinstance(value, str):
@@ -319,6 +322,7 @@ def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
 
 def heading(key: str, title: str, units: str) -> str:
     """With the unit that show() writes, where the title has none."""
+    key = re.sub(r"_(min|max)$", "", key)
     if "[" in title:
         return title
     if key.endswith("messages_per_s"):

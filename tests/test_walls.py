@@ -172,6 +172,7 @@ def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]
         "transport/_native.pyi",
         "transport/_native_arena.pyi",
         "transport/_native_fabric.pyi",
+        "transport/_native_replay.pyi",
     }:
         yield "only transport/native.py may import _native"
     public_only = where.startswith(("bench/", "examples/")) and top in {"transport", "congestion"}

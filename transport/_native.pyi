@@ -59,6 +59,12 @@ from transport._native_fabric import (
 from transport._native_fabric import (
     FabricTotals as FabricTotals,
 )
+from transport._native_replay import (
+    Replay as Replay,
+)
+from transport._native_replay import (
+    ReplayedPolicy as ReplayedPolicy,
+)
 
 # native/bind/knobs.cc
 

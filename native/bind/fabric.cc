@@ -201,7 +201,7 @@ py::dict samples_of(BoundFabric& self) {
 
 void bind_fabric(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(sim::PortPlan, from, to, bytes_per_s, delay_ns, queue_bytes_max, mark_from_bytes,
-                       mark_full_bytes, loss, bit_error_rate);
+                       mark_full_bytes, loss, bit_error_rate, burst_bytes);
   PYBIND11_NUMPY_DTYPE(sim::PortChange, at_ns, port, up, bytes_per_s, loss);
   PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
   PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);

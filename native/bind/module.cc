@@ -10,6 +10,7 @@ void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
 void bind_rdma_bench(pybind11::module_& module);
+void bind_replay(pybind11::module_& module);
 void bind_rig(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
 }  // namespace weft::bind
@@ -23,5 +24,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_rig(module);
   weft::bind::bind_arena(module);
   weft::bind::bind_fabric(module);
+  weft::bind::bind_replay(module);
   weft::bind::bind_runtime(module);
 }

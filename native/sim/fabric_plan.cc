@@ -31,6 +31,8 @@ std::string port_complaint(const FabricPlan& plan) {
     if (port.delay_ns < 1 || port.delay_ns > kFar) return at("port", i) + "a delay of 1 ns at least";
     if (port.queue_bytes_max < plan.segment_bytes + plan.wire_overhead_bytes)
       return at("port", i) + "a queue that holds one segment";
+    if (port.burst_bytes < 0 || port.burst_bytes / port.bytes_per_s > 1'000)
+      return at("port", i) + "a burst of 0 to 1000 s at its rate";
     if (port.mark_from_bytes < 0 || port.mark_full_bytes < port.mark_from_bytes)
       return at("port", i) + "marks from 0 up to full";
     if (!(port.loss >= 0 && port.loss <= 1) || !(port.bit_error_rate >= 0 && port.bit_error_rate <= 1))

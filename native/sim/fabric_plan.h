@@ -26,6 +26,7 @@ struct PortPlan {
                                                  // first, always from the second on; both 0: never
   double loss = 0;                               // of a packet, on the wire
   double bit_error_rate = 0;                     // a packet with a wrong bit is lost
+  i64 burst_bytes = 0;  // of a token bucket: what an idle port saves up to send at once; 0: a wire, which saves nothing
 };
 
 // What changes on a port at a time. Negative: stays as it is.

@@ -21,6 +21,10 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   mark_full_bytes_ = plan.mark_full_bytes;
   loss_ = plan.loss;
   bit_error_rate_ = plan.bit_error_rate;
+  const double burst_s = static_cast<double>(plan.burst_bytes) / static_cast<double>(plan.bytes_per_s);
+  burst_ps_ = static_cast<i64>(burst_s * static_cast<double>(kFabricPsPerS));
+  free_ps_ = -burst_ps_;
+  set_odd();
   random_ = core::Random(seed);
 }
 
@@ -56,24 +60,31 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   if (low) mark(packet, low_bytes_ + bytes);
   sending_low_bytes_ = low ? bytes : 0;
   const i64 takes = takes_ps(bytes);
-  free_ps_ = at_ps + takes;
+  // A token bucket: what was not sent meanwhile, up to its size, goes at once.
+  free_ps_ = odd_ ? std::max(free_ps_, at_ps - burst_ps_) + takes : at_ps + takes;
   busy_ps_ += takes;
   ++packets_;
   bytes_ += bytes;
   if (packet->data) ++data_packets_;
   sink->leave(*packet, index_, at_ps);
-  if ((loss_ > 0 || bit_error_rate_ > 0) && lost_on_wire(bytes)) {
+  packet->due_ps = std::max(free_ps_, at_ps) + delay_ps_;
+  if (odd_ && !survives(packet, bytes)) {
     ++lost_;
     sink->lose(packet);
     return;
   }
-  packet->due_ps = free_ps_ + delay_ps_;
-  if (jitter_ps_ > 0) {
-    packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
-    packet->due_ps = last_due_ps_ = std::max(packet->due_ps, last_due_ps_ + 1);
-  }
   sink->arrive(packet, index_, to_);
 }
+
+// What chance does to a packet on the wire. Two never arrive at one time: who came first must come first.
+bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
+  if (lost_on_wire(bytes)) return false;
+  if (jitter_ps_ > 0) packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
+  packet->due_ps = last_due_ps_ = std::max(packet->due_ps, last_due_ps_ + 1);
+  return true;
+}
+
+void FabricPort::set_odd() noexcept { odd_ = loss_ > 0 || bit_error_rate_ > 0 || jitter_ps_ > 0 || burst_ps_ > 0; }
 
 void FabricPort::settle(i64 until_ps, FabricSink* sink) {
   if (paused_ || !up_) return;
@@ -154,7 +165,10 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
   if (change.bytes_per_s >= 0) {
     set_rate(change.bytes_per_s);
   }
-  if (change.loss >= 0) loss_ = change.loss;
+  if (change.loss >= 0) {
+    loss_ = change.loss;
+    odd_ = odd_ || loss_ > 0;
+  }
   if (change.up == 1 && !up_) free_ps_ = std::max(free_ps_, now_ps);
   if (change.up >= 0) up_ = change.up == 1;
   for (Queue* queue : {&high_, &low_}) {

@@ -37,6 +37,7 @@ class alignas(64) FabricPort {
   void add_host(i64 delay_ps, i64 jitter_ps) noexcept {
     delay_ps_ += delay_ps;
     jitter_ps_ = jitter_ps;
+    set_odd();
   }
 
   // Takes a packet, or loses it. Settles the port up to now first, so that who came first goes first.
@@ -96,6 +97,8 @@ class alignas(64) FabricPort {
   i64 takes_ps(i64 bytes) const noexcept;
   void start(i64 at_ps, FabricPacket* packet, FabricSink* sink);
   bool lost_on_wire(i64 bytes);
+  bool survives(FabricPacket* packet, i64 bytes);
+  void set_odd() noexcept;
   void mark(FabricPacket* packet, i64 queue_bytes);
   bool overflow(FabricPacket* packet, FabricSink* sink);
   void join_high(FabricPacket* packet, FabricSink* sink);
@@ -116,14 +119,15 @@ class alignas(64) FabricPort {
 
   i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
   core::Random random_{0};
-  double loss_ = 0;
+  bool odd_ = false;  // it loses, delays by chance, or saves up: then start() looks further
+  bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
 
   i64 bytes_per_s_ = 0;
-  double bit_error_rate_ = 0;
+  double loss_ = 0, bit_error_rate_ = 0;
+  i64 burst_ps_ = 0;  // of sending that an idle port saves up
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
-  bool up_ = true, paused_ = false, wake_pending_ = false, touched_ = false, leads_to_host_ = false;
   static constexpr std::size_t kSeen = 64;  // shares of the queue
   std::array<u32, kSeen> seen_{};           // how full arriving data found it
 };

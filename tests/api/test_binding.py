@@ -11,7 +11,7 @@ import pytest
 import transport
 from transport import errors, native
 
-STUBS = [Path(native.PACKAGE) / name for name in ("_native.pyi", "_native_arena.pyi")]
+STUBS = sorted(Path(native.PACKAGE).glob("_native*.pyi"))
 
 
 def declared() -> dict[str, set[str] | None]:

@@ -220,3 +220,15 @@ def test_network__tiers_come_on_the_way_from_host_to_host() -> None:
     assert list(net.tier_ports) == [
         *("host>leaf", "leaf>spine", "spine>core", "core>spine", "spine>leaf", "leaf>host"),
     ]
+
+
+def test_lab__hosts_may_have_queues_that_hold_nobody_back() -> None:
+    lab = f'topology = "lab"\nlab = "{ROOT / "examples" / "labs" / "slow_hosts.toml"}"\n'
+    plain, real = network(lab), network(lab + "host_queues = true")
+    check_whole(real)
+    assert real.switches == plain.switches + plain.hosts
+    (own,) = real.find_ports("device0>leaf0")
+    (back,) = real.find_ports("leaf0>device0")
+    assert real.ports["queue_bytes_max"][own] == 4_194_304
+    assert real.ports["mark_full_bytes"][[own, back]].tolist() == [0, 65_536]
+    assert len(ways(real, 0, 5)) == len(ways(plain, 0, 5)) == 3

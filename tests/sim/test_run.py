@@ -330,3 +330,38 @@ def test_cli__a_shipped_scenario_by_its_name() -> None:
 
 def test_parse__is_public() -> None:
     assert parse(f"[network]\n{SMALL}\n[[workload]]\n").network.hosts == 8
+
+
+def test_lab__an_idle_link_lets_through_at_once_what_it_saved(tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text(
+        'spines = 1\n[host_links]\nrate = "100 Mb/s"\nqueue_bytes = 4_194_304\n'
+        '[uplinks]\nrate = "50 Mb/s"\nqueue_bytes = 4_194_304\n'
+    )
+    text = """limit_ns = "10 s"
+[network]
+topology = "lab"
+lab = "slow.toml"
+host_queues = true
+[hosts]
+segment_bytes = 8972
+rtt_ns = 1000000
+rto_ns_min = "1 s"
+rto_ns_max = "2 s"
+[policies]
+window = "fixed"
+path = "fixed"
+loss = "fixed"
+[[workload]]
+hosts = "0-1"
+size_bytes = 1_000_000
+"""
+    made = parse(text, folder=tmp_path)
+    burst = int(made.network.ports["burst_bytes"][made.network.find_ports("leaf0>spine0")][0])
+    assert burst == 2 * 9_014  # 2 ms at this rate are less than two packets
+    wire_bytes = 1_000_000 + 64 * -(-1_000_000 // (8_972 - 64))
+    alone_ns = wire_bytes * 1e9 / 6_250_000
+    saved_ns = burst * 1e9 / 6_250_000
+    one_ns = 8_972 * 1e9 / 6_250_000
+    for fct_ns in run(made).fct_ns.tolist():
+        # Both ways at once: an acknowledgment costs little.
+        assert alone_ns - saved_ns - 1 <= fct_ns <= alone_ns - saved_ns + 2 * one_ns

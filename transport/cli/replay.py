@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from transport.cli.lookup import named, parameters
 from transport.cli.options import output_file, owner_text
 from transport.cli.options import owner as owner_of
 from transport.cli.output import json_option, print_table, write_json
+from transport.errors import InvalidArgumentError
 from transport.policy_choice import split
 from transport.recording import Recording, RecordingError, Step, read
 from transport.replay import Summary, Track, recorded, replay, summarize
+from transport.replay_native import ReplayedRecordings, replay_files
 
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60
@@ -215,6 +217,13 @@ def tried(one: Wanted, steps: list[Step]) -> Track:
     help="Only one flow's decisions. The number, as in --json, has the engine in its highest 8 of "
     "32 bits, then the flow, or the peer for paths; ENGINE:INDEX says the same.",
 )
+@click.option(
+    "--native",
+    "natively",
+    is_flag=True,
+    help="Every decision of every family, put again to the policy that made it, through the calls "
+    "of the simulator; --policy names those that are not shipped. Exit status 1 where one differs.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="The first so many decisions.")
 @click.option("--plot", type=output_file(), help="Draw into a file.")
 @json_option
@@ -223,6 +232,7 @@ def command(
     names: tuple[str, ...],
     family: str | None,
     owner: int | None,
+    natively: bool,
     limit: int | None,
     plot: Path | None,
     json_path: str | None,
@@ -233,6 +243,11 @@ def command(
 
     Example: weft policy replay run.weftrec --policy dctcp --policy mine.py --plot windows.svg
     """
+    if natively:
+        if family is not None or owner is not None or limit is not None or plot is not None:
+            raise click.UsageError("--native takes --policy and --json, and replays all there is")
+        replay_again(file, names, json_path)
+        return
     pyplot = plots.prepared(plot) if plot is not None else None
     family = family or family_named(names)
     asked = [wanted(name, family) for name in names]
@@ -261,6 +276,47 @@ def command(
             f"{recording.path}: {recording.damage}; only the decisions before it are shown: "
             "copy the file again, or record again"
         )
+
+
+def replay_again(file: Path, names: Sequence[str], json_path: str | None) -> None:
+    """Through the simulator's calls: whether each answer comes out as it was."""
+    words = [(named(split(name)[0]).family.name, split(name)[0]) for name in names]
+    try:
+        found = replay_files([file], words)
+    except InvalidArgumentError as error:
+        raise click.ClickException(str(error)) from None
+    if json_path is not None:
+        write_json(
+            {**asdict(found), "decisions": found.decisions, "differ": found.differ}, json_path
+        )
+    else:
+        show_again(found)
+    if found.good:
+        return
+    unknown = [f"{one.family}/{one.name}" for one in found.policies if not one.known]
+    if unknown:
+        text = f"no library here has the source of {', '.join(unknown)}: give --policy FILE"
+    elif found.differ:
+        text = f"{found.differ} of {found.decisions} differ; first: {found.first_difference}"
+    else:
+        text = found.damage or f"{found.skipped} decisions of flows whose start was not recorded"
+    raise click.ClickException(f"{file}: {text}")
+
+
+def show_again(found: ReplayedRecordings) -> None:
+    headings = ["family", "policy", "source", "decisions", "differ", "failed", "skipped", "by hook"]
+    rows = [
+        (
+            *(one.family, one.name, one.source_sha256[:16], str(one.decisions), str(one.differ)),
+            *(str(one.failed), str(one.skipped)),
+            ", ".join(f"{hook} {count}" for hook, count in one.by_hook.items()),
+        )
+        for one in found.policies
+    ]
+    print_table(headings, rows)
+    click.echo(f"{found.decisions} decisions, {found.differ} differ")
+    if found.lost:
+        click.echo(f"{found.lost} decisions found no room while recording", err=True)
 
 
 def say_what_is_missing(recording: Recording) -> None:

@@ -22,6 +22,9 @@ RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(b/s|bit/s|bps|B/s)")
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 NODES_MAX = 65_536
 ETHERNET_HEADER_BYTES = 14
+# A sleeping CPU comes back within this time; what could have been sent meanwhile is not lost.
+BURST_NS = 2_000_000
+BURST_PACKETS_MIN = 2
 
 
 class LabError(Exception):
@@ -97,6 +100,12 @@ class Link:
             )
         if self.burst_enter > 0 and self.burst_leave == 0:
             raise LabModelError("burst_leave 0 with burst_enter above 0: a burst would never end")
+
+    @property
+    def burst_bytes(self) -> int:
+        """Of the token bucket in front of it: what an idle link lets through at once."""
+        least = BURST_PACKETS_MIN * (self.mtu_bytes + ETHERNET_HEADER_BYTES)
+        return max(self.rate_bytes_per_s * BURST_NS // 10**9, least)
 
     @property
     def damages(self) -> bool:

@@ -21,9 +21,6 @@ INGRESS, EGRESS = "ffff:fff2", "ffff:fff3"
 NEIGHBOUR_PERMANENT = 0x80
 LOWER_UP = 0x10000
 RATE_MAX = 4_250_000_000  # bytes/s: tbf's attribute for it has 32 bits
-# A sleeping CPU comes back within this time; what could have been sent meanwhile is not lost.
-BURST_NS = 2_000_000
-BURST_PACKETS_MIN = 2
 # Left on, one packet of the host would be many datagrams to a router: one loss, one mark for all.
 SEGMENTATION = (
     *("tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation"),
@@ -152,14 +149,13 @@ def shape(link: Any, interface: str, spec: Link, command: str) -> None:
     """A token bucket in front of a device (`add`), or the same with other numbers (`change`)."""
     index = index_of(link, interface)
     frame_bytes = spec.mtu_bytes + ETHERNET_HEADER_BYTES
-    burst = max(spec.rate_bytes_per_s * BURST_NS // 10**9, BURST_PACKETS_MIN * frame_bytes)
     link.tc(
         command,
         "tbf",
         index,
         TBF_HANDLE,
         rate=spec.rate_bytes_per_s,
-        burst=burst,
+        burst=spec.burst_bytes,
         limit=spec.queue_bytes,
     )
     if spec.delay_ns:

@@ -21,6 +21,7 @@ PORT = np.dtype(
         *((("from"), np.uint32), ("to", np.uint32), ("bytes_per_s", np.int64)),
         *(("delay_ns", np.int64), ("queue_bytes_max", np.int64), ("mark_from_bytes", np.int64)),
         *(("mark_full_bytes", np.int64), ("loss", np.float64), ("bit_error_rate", np.float64)),
+        ("burst_bytes", np.int64),
     ]
 )
 QUEUE_NS = 10_000  # a queue holds so much of its link's time where the scenario does not say
@@ -37,6 +38,7 @@ class LinkKind:
     mark_full_bytes: int | None = None
     loss: float = 0.0
     bit_error_rate: float = 0.0
+    burst_bytes: int = 0  # of a token bucket: what an idle link saves up to send at once
 
     def values(self) -> tuple[int | float, ...]:
         """The fields of PORT behind `from` and `to`."""
@@ -49,7 +51,7 @@ class LinkKind:
             raise ValueError(f"mark_from_bytes {start:,} is above mark_full_bytes {full:,}")
         return (
             *(self.bytes_per_s, self.delay_ns, queue, start, full),
-            *(self.loss, self.bit_error_rate),
+            *(self.loss, self.bit_error_rate, self.burst_bytes),
         )
 
 

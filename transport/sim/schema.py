@@ -177,6 +177,9 @@ NETWORK: Table = {
     "uplink_queue_bytes": _bytes(None, "between switches; as queue_bytes when it is not given, "
                                  "or 10 us at their rate", 256),
     "lab": Key("text", None, "with topology lab: a file as docs/LAB.md has it, beside this one"),
+    "host_queues": Key("bool", False, "with topology lab: a host hands packets to the queue of its "
+                       "device at once, as on the wire, and that loses what does not fit; false: "
+                       "they wait in the host"),
     "ecmp": Key("text", "hashed", "hashed: as routers do, by hosts, path and switch; even: no two "
                 "paths share a way until all are taken", choices=("hashed", "even")),
     "trim": Key("bool", False, "a full queue takes a packet's payload and lets its header go on"),

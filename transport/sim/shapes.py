@@ -18,6 +18,8 @@ from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 
 PORTS_MAX = 1 << 24
+# From a program to its device: what a core hands to the kernel, near enough to at once.
+DEVICE_BYTES_PER_S, DEVICE_QUEUE_BYTES = 5_000_000_000, 1 << 30
 
 
 def problem(key: str, text: str) -> BadKeyError:
@@ -314,9 +316,18 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
         model = load(folder / keys["lab"])
     except LabError as error:
         raise problem("lab", str(error)) from None
-    names, kinds = node_list(model.hosts, leaf=model.leaves, spine=model.spines)
+    devices = model.hosts if keys["host_queues"] else 0
+    names, kinds = node_list(model.hosts, leaf=model.leaves, spine=model.spines, device=devices)
+    kinds = ["switch" if kind == "device" else kind for kind in kinds]
     numbers = {name: number for number, name in enumerate(names)}
     links, notes = [], []
+    device = LinkKind(
+        bytes_per_s=DEVICE_BYTES_PER_S,
+        delay_ns=1,
+        queue_bytes=DEVICE_QUEUE_BYTES,
+        mark_from_bytes=0,
+        mark_full_bytes=0,
+    )
     for name in model.link_names():
         like = model.link(name)
         if like.burst_enter:
@@ -331,9 +342,18 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
             mark_from_bytes=like.ecn_bytes,
             mark_full_bytes=like.ecn_bytes,
             loss=min(max(1 - kept, 0.0), 1.0),
+            burst_bytes=like.burst_bytes,
         )
         one, other = name.split("-")
+        if devices and one.startswith("host"):
+            # The queue in front of a host's link loses what does not fit; it holds nobody back.
+            near, one = one, one.replace("host", "device")
+            links.append((numbers[near], numbers[one], device))
         links.append((numbers[one], numbers[other], kind))
     if model.segmentation_offload:
         notes.append("segmentation_offload is left out: packets cross the links one by one")
-    return graph.network(names, kinds, model.hosts, links, notes)
+    made = graph.network(names, kinds, model.hosts, links, notes)
+    for name in ("mark_from_bytes", "mark_full_bytes"):
+        # As a host's own: its queue never marks.
+        made.ports[name][made.ports["from"] >= len(names) - devices] = 0
+    return made

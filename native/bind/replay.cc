@@ -1,0 +1,65 @@
+// Binds the replay of recorded decisions: libraries by name, a recording as any buffer, its totals as attributes.
+// Converts and calls; compares nothing itself.
+#include "native/sim/replay.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/bind/libraries.h"
+
+namespace py = pybind11;
+
+namespace weft::bind {
+namespace {
+
+struct BoundReplay : sim::Replay {
+  Libraries libraries;  // before the records that refer to them are gone
+};
+
+void add(BoundReplay& replay, const std::string& family, const std::string& name,
+         const std::vector<std::string>& directories) {
+  replay.add(*find_policy(family_of(family), name, directories, &replay.libraries).descriptor);
+}
+
+void run(BoundReplay& replay, const py::buffer& recording) {
+  const py::buffer_info image = recording.request();
+  const auto bytes = static_cast<std::size_t>(image.size * image.itemsize);
+  bool is_recording = false;
+  {
+    const py::gil_scoped_release others_run;
+    is_recording = replay.run({static_cast<const std::byte*>(image.ptr), bytes});
+  }
+  if (!is_recording) throw py::value_error("not a recording of policy decisions, or one of another version");
+}
+
+}  // namespace
+
+void bind_replay(py::module_& module) {
+  using P = sim::ReplayedPolicy;
+  py::class_<P>(module, "ReplayedPolicy", "What came of the decisions of one policy.")
+      .def_property_readonly("family", [](const P& self) { return policy::family_name(self.family); })
+      .def_readonly("name", &P::name)
+      .def_readonly("source_sha256", &P::source_sha256)
+      .def_readonly("known", &P::known)
+      .def_readonly("decisions", &P::decisions)
+      .def_readonly("differ", &P::differ)
+      .def_readonly("failed", &P::failed)
+      .def_readonly("skipped", &P::skipped)
+      .def_readonly("by_hook", &P::by_hook);
+  py::class_<BoundReplay>(module, "Replay", "Recorded decisions, through the calls that a simulated stack makes.")
+      .def(py::init<>())
+      .def("add", &add, "A policy that may have decided, by its name or path; ValueError when there is none.",
+           py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{})
+      .def("run", &run, "Every decision of a recording; totals add up over several.", py::arg("recording"))
+      .def_property_readonly("policies", &BoundReplay::policies)
+      .def_property_readonly("lost", &BoundReplay::lost)
+      .def_property_readonly("cut", &BoundReplay::cut)
+      .def_property_readonly("damage", &BoundReplay::damage)
+      .def_property_readonly("first_difference", &BoundReplay::first_difference);
+}
+
+}  // namespace weft::bind

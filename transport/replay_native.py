@@ -1,0 +1,117 @@
+"""Recorded decisions, put to the policies again through the calls that the simulator makes.
+
+Decides which libraries may have decided; compares nothing itself: native/sim/replay.h does.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from congestion.api import FAMILIES
+from congestion.registry import SHIPPED
+from transport import native
+from transport.errors import InvalidArgumentError
+from transport.policy_choice import PolicyName, resolve, split
+from transport.recording import RecordingError
+
+_FOLDERS = {"paths": "path"}  # of congestion/, where they are not called as the family
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of the decisions of one policy."""
+
+    family: str
+    name: str
+    source_sha256: str
+    decisions: int  # replayed
+    differ: int  # of these, in any bit of the answer
+    failed: int  # when they were recorded
+    skipped: int  # whose owner's start was not recorded, or of a policy that is not here
+    known: bool  # whether a library of the source that decided is here
+    by_hook: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ReplayedRecordings:
+    """What came of all decisions of some recordings."""
+
+    policies: tuple[Replayed, ...]
+    lost: int  # found no room when recorded
+    cut: bool  # one ends in the middle of an entry
+    damage: str
+    first_difference: str
+
+    @property
+    def decisions(self) -> int:
+        return sum(one.decisions for one in self.policies)
+
+    @property
+    def differ(self) -> int:
+        return sum(one.differ for one in self.policies)
+
+    @property
+    def skipped(self) -> int:
+        return sum(one.skipped for one in self.policies)
+
+    @property
+    def good(self) -> bool:
+        """Whether every decision was replayed and came out the same."""
+        return not (self.differ or self.skipped or self.damage)
+
+
+def shipped() -> list[tuple[str, str]]:
+    """Family and name of what comes with weft."""
+    parts = [module.split(".")[-2:] for module in SHIPPED]
+    return [(_FOLDERS.get(folder, folder), name) for folder, name in parts]
+
+
+def replay_files(
+    files: Iterable[str | Path], policies: Sequence[tuple[str, PolicyName]] = ()
+) -> ReplayedRecordings:
+    """Replays recordings one after the other; `policies`: by family, besides those of weft."""
+    replay = native.Replay()
+    for family, policy in (*shipped(), *policies):
+        if family not in FAMILIES:
+            known = ", ".join(sorted(FAMILIES))
+            raise InvalidArgumentError(f"no policy family {family!r}: there are {known}")
+        name, _, _ = split(resolve(family, policy))
+        try:
+            replay.add(family, name, [str(native.POLICY_DIRECTORY)])
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from None
+    for file in files:
+        _run(replay, Path(file))
+    made = tuple(_replayed(one) for one in replay.policies)
+    return ReplayedRecordings(made, replay.lost, replay.cut, replay.damage, replay.first_difference)
+
+
+def _run(replay: native.Replay, file: Path) -> None:
+    try:
+        with (
+            file.open("rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as image,
+        ):
+            replay.run(image)
+    except OSError as error:
+        raise RecordingError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        raise RecordingError(f"{file}: {error}; record it again") from None
+
+
+def _replayed(one: native.ReplayedPolicy) -> Replayed:
+    hooks = FAMILIES[one.family].hooks
+    return Replayed(
+        one.family,
+        one.name,
+        one.source_sha256,
+        one.decisions,
+        one.differ,
+        one.failed,
+        one.skipped,
+        one.known,
+        dict(zip(hooks, one.by_hook, strict=False)),
+    )
