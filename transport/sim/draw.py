@@ -29,6 +29,7 @@ QUEUE_NS_MAX = 50_000_000  # of what a queue holds
 SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_384, 65_535)
 HEADER_BYTES = 64
 GRAPH_HOSTS_MAX = 16
+TRIMMED_MIN = 1_024
 TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # routed up, then down: PFC cannot lock
 
 
@@ -197,7 +198,8 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    own["trim"] = chance.yes(0.4)
+    # A header for a third of a packet is no saving: links full of them carry next to nothing else.
+    own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
         own["header_queue_bytes_max"] = chance.near(2_048, 1 << 20)
