@@ -30,7 +30,7 @@ from transport.sim.swarm import Finding, header, replay_command
 from transport.sim.toml_text import written
 
 WALL_S = 60.0  # a scenario takes some milliseconds: a minute may be a hang
-CONFIRM_WALL_S = 240.0  # and is one when it lasts so long alone: two threads on a busy host are slow
+CONFIRM_WALL_S = 240.0  # alone, that is one: two threads are slow on a busy host
 SHRINK_WALL_S = 10.0
 SHRINK_S_MAX = 120.0
 KINDS_SHRUNK_MAX = 5  # the first of each kind
