@@ -90,10 +90,12 @@ void FabricPort::settle(i64 until_ps, FabricSink* sink) {
   if (paused_ || !up_) return;
   while (free_ps_ <= until_ps && waits()) {
     FabricPacket* packet;
-    if (high_.head != nullptr) {
+    if (high_.head != nullptr && (low_.head == nullptr || high_in_a_row_ < kHighInARowMax)) {
+      high_in_a_row_ = low_.head == nullptr ? 0 : high_in_a_row_ + 1;
       packet = high_.pop();
       high_bytes_ -= wire_bytes(*packet);
     } else {
+      high_in_a_row_ = 0;
       packet = low_.pop();
       low_bytes_ -= wire_bytes(*packet);
     }

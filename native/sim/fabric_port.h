@@ -107,6 +107,10 @@ class alignas(64) FabricPort {
   i64 free_ps_ = 0;  // the last bit of what is being sent is out
   Queue high_, low_;
   i64 low_bytes_ = 0, high_bytes_ = 0;  // that wait
+  // Headers of what is trimmed may fill a link for ever, each answered by a copy that is trimmed as well: one segment
+  // goes for every so many of them (NDP, section 3.1, has ten).
+  static constexpr u32 kHighInARowMax = 256;
+  u32 high_in_a_row_ = 0;  // while data waited
   i64 sending_low_bytes_ = 0;
 
   i64 ps_per_byte_ = 0;       // where that is a whole number

@@ -25,9 +25,11 @@ PROBED_MAX = 700  # paths of all connections: each is probed
 LIMIT_NS = 600_000_000_000  # virtual: waiting costs nothing
 SAMPLED_LIMIT_NS = 20_000_000_000
 DOWN_NS_MAX = 50_000_000  # far below peer_silence_ns
+QUEUE_NS_MAX = 50_000_000  # of what a queue holds
 SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_384, 65_535)
 HEADER_BYTES = 64
 GRAPH_HOSTS_MAX = 16
+TRIMMED_MIN = 1_024
 TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # routed up, then down: PFC cannot lock
 
 
@@ -122,6 +124,13 @@ def draw(seed: int) -> Tables:
     tables["hosts"] = _hosts(chance, segment, overhead, trip_ns)
     tables["hosts"]["paths"] = _paths(chance, jobs.pairs)
     tables["policies"] = _policies(chance)
+    if "credit" in tables["policies"]:
+        # An unmet demand is said again after two of them: all together leave room for data.
+        said = len(jobs.tables) * jobs.pairs * (2 * HEADER_BYTES + overhead) * 10**9 // slowest
+        own = tables["hosts"]
+        own["rto_ns_min"] = max(own["rto_ns_min"], 2 * said)
+        own["rto_ns_max"] = max(own["rto_ns_max"], 2 * said)
+    _patience(tables["hosts"])
     busy_ns = trip_ns + int(jobs.bytes * 1e9 / slowest / 2)
     tables["events"] = _events(chance, net, min(busy_ns, 20_000_000), rate)
     if tables["events"] and chance.yes(0.6):
@@ -148,7 +157,7 @@ def _link(chance: Chance, rate: int, packet: int) -> Tables:
     """The keys of links, in [network] or in [[links]]."""
     made: Tables = {"rate": rate, "delay_ns": chance.near(50, 20_000)}
     if chance.yes(0.7):
-        made["queue_bytes"] = max(packet * chance.near(1, 400), 256)
+        made["queue_bytes"] = _queue(chance, rate, packet)
     else:
         made["queue_bytes"] = max(rate // 100_000, 16_384, packet)
     queue = made["queue_bytes"]
@@ -166,6 +175,12 @@ def _link(chance: Chance, rate: int, packet: int) -> Tables:
     return made
 
 
+def _queue(chance: Chance, rate: int, packet: int) -> int:
+    """From one packet to some hundred; not so many that a round trip takes seconds."""
+    held = rate * QUEUE_NS_MAX // 10**9
+    return max(min(packet * chance.near(1, 400), held), packet, 256)
+
+
 def _network(chance: Chance, rate: int, packet: int) -> Tables:
     kind = chance.one(("fat_tree", "fat_tree", "fat_tree", "rail", "multi_plane", "dumbbell",
                        "file"))  # fmt: skip
@@ -181,11 +196,10 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 own["uplink_delay_ns"] = chance.near(50, 50_000)
             if chance.yes(0.5):
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
-                own["uplink_queue_bytes"] = max(packet * chance.near(1, 400), 256, least)
+                own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    # Headers of what is trimmed go before data: where they alone fill a link, nothing else passes.
-    hosts = own.get("hosts", GRAPH_HOSTS_MAX)
-    own["trim"] = chance.yes(0.5) and packet >= 2 * HEADER_BYTES * hosts
+    # A header for a third of a packet is no saving: links full of them carry next to nothing else.
+    own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
         own["header_queue_bytes_max"] = chance.near(2_048, 1 << 20)
@@ -385,6 +399,13 @@ def _hosts(chance: Chance, segment: int, overhead: int, trip_ns: int) -> Tables:
         if chance.yes(share):
             made[name] = value
     return made
+
+
+def _patience(own: Tables) -> None:
+    """A peer is given up long after a segment of it is."""
+    least = 8 * own["rto_ns_max"]
+    if own.get("peer_silence_ns", schema.HOSTS["peer_silence_ns"].default) < least:
+        own["peer_silence_ns"] = least
 
 
 def _paths(chance: Chance, pairs: int) -> int:
