@@ -210,9 +210,7 @@ def search(wish: Wish) -> Tally:
             crew.wall_s = CONFIRM_WALL_S
             for seed in doubted:
                 again = crew.one(Task(seed)).finding
-                once = Finding(
-                    "hang", f"no end within {WALL_S:g} s, and an end when run again alone"
-                )
+                once = Finding("hang", f"no end within {WALL_S:g} s, not so when run again alone")
                 note(wish, tally, seed, again or once)
             firsts = {one.finding.kind: one for one in reversed(tally.found)}
             crew.wall_s = SHRINK_WALL_S
