@@ -3,6 +3,8 @@
 Never raises anything itself and never decides what went wrong: that is the native side's.
 """
 
+from __future__ import annotations
+
 from functools import cache
 from typing import ClassVar
 
@@ -20,6 +22,10 @@ class WeftError(Exception):
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[WeftError], tuple[str]]:
+        """Said in full, as libraries that carry exceptions to other processes guess otherwise."""
+        return type(self), (str(self),)
 
 
 class WouldBlockError(WeftError, BlockingIOError):

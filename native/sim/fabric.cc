@@ -3,16 +3,17 @@
 #include "native/sim/fabric.h"
 
 #include <algorithm>
-#include <barrier>
 #include <thread>
+
+#include "native/sim/meeting.h"
 
 namespace weft::sim {
 
 // What the threads of one run() agree by. Written by each in its own place, read by all between two barriers.
 class Fabric::Crew {
  public:
-  explicit Crew(std::size_t size) : barrier(static_cast<std::ptrdiff_t>(size)), next(size), hops(size), through(size) {}
-  std::barrier<> barrier;
+  explicit Crew(std::size_t size) : meeting(size), next(size), hops(size), through(size) {}
+  Meeting meeting;
   std::vector<i64> next;  // window
   std::vector<i64> hops;
   std::vector<i64> through;  // transfers received, and sent: a thread counts those of its hosts
@@ -39,7 +40,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   FabricShard& shard = *shards_[index];
   const bool alone = shards_.size() == 1;
   const auto wait = [&] {
-    if (!alone) crew->barrier.arrive_and_wait();
+    if (!alone) crew->meeting.meet();
   };
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;

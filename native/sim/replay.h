@@ -72,8 +72,8 @@ class Replay {
 
   std::vector<const policy::Descriptor*> descriptors_;
   std::vector<ReplayedPolicy> policies_;
-  std::map<u32, Named> named_;                            // by engine and its own number
-  std::map<u64, std::unique_ptr<Owner>> owners_;          // by family and owner
+  std::map<u32, Named> named_;                                                         // by engine and its own number
+  std::map<u64, std::unique_ptr<Owner>> owners_;                                       // by family and owner
   std::map<std::pair<u32, const policy::Descriptor*>, std::vector<core::i64>> ports_;  // by engine: of credit policies
   u64 lost_ = 0;
   u64 at_ = 0;  // byte of the recording

@@ -1,0 +1,44 @@
+// Where a number of threads wait until all of them have come, again and again.
+// Knows nothing of what they do; a thread that has waited a while sleeps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+
+namespace weft::sim {
+
+class Meeting {
+ public:
+  explicit Meeting(std::size_t size) noexcept : size_(size) {}
+
+  void meet() {
+    const std::size_t round = round_.load(std::memory_order_acquire);
+    if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+      come_.store(0, std::memory_order_relaxed);
+      {
+        const std::lock_guard lock(mutex_);
+        round_.store(round + 1, std::memory_order_release);
+      }
+      all_here_.notify_all();
+      return;
+    }
+    // Windows are short: who has a core of its own is there in a microsecond or two.
+    for (int look = 0; look < kLooks; ++look) {
+      if (round_.load(std::memory_order_acquire) != round) return;
+    }
+    std::unique_lock lock(mutex_);
+    all_here_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != round; });
+  }
+
+ private:
+  static constexpr int kLooks = 4'000;
+
+  const std::size_t size_;
+  std::atomic<std::size_t> come_{0}, round_{0};
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+};
+
+}  // namespace weft::sim
