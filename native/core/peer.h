@@ -3,7 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <memory>
+#include <new>
 
 #include "native/core/flow_queue.h"
 #include "native/core/path_set.h"
@@ -41,8 +42,9 @@ class Peer {
   void on_flow_rests() noexcept { --waiting_flows_; }
 
   void on_probe(u8 path, const wire::Probe& probe) noexcept {
-    if (path >= paths_.count() || reply_count_ == replies_.size())
-      return;  // a lost reply costs the prober one interval
+    if (path >= paths_.count() || reply_count_ == kRepliesMax) return;  // a lost reply costs the prober one interval
+    if (replies_ == nullptr) replies_.reset(new (std::nothrow) Reply[kRepliesMax]);
+    if (replies_ == nullptr) return;
     replies_[reply_count_++] = {probe, path};
   }
   bool quiet(i64 now_ns) const noexcept { return now_ns - heard_ns_ >= shared_->config.peer_silence_ns / 4; }
@@ -74,7 +76,8 @@ class Peer {
   PeerConfig config_;
   PathSet paths_;
   FlowQueue path_waiters_;  // flows that found every path full
-  std::array<Reply, 16> replies_{};
+  static constexpr std::size_t kRepliesMax = 16;
+  std::unique_ptr<Reply[]> replies_;  // once the peer has asked
   std::size_t reply_count_ = 0;
   u32 index_;
   u32 waiting_flows_ = 0;

@@ -132,7 +132,7 @@ class alignas(64) FabricPort {
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
-  static constexpr std::size_t kSeen = 64;  // shares of the queue
+  static constexpr std::size_t kSeen = 32;  // shares of the queue
   std::array<u32, kSeen> seen_{};           // how full arriving data found it
 };
 
