@@ -139,6 +139,7 @@ void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
   if (at_ns == kNever && troubles_ == nullptr) return;
   if (!troubles()) return;
   PathTrouble& trouble = troubles_[path];
+  if (at_ns == kNever) paths_[path].probe_asked = false;  // what is called off may be asked for again
   if (trouble.probe_ns == kNever && at_ns != kNever) ++probed_count_;
   if (trouble.probe_ns != kNever && at_ns == kNever) --probed_count_;
   trouble.probe_ns = at_ns;

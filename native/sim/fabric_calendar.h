@@ -21,7 +21,8 @@ struct FabricDue {
   static constexpr u32 kPause = 0x4000'0000u;   // plus one of the node's ports: the packet stops it or lets it go on
   static constexpr u32 kChange = 0x8000'0000u;  // plus the number of a change of one of its ports
   static constexpr u32 kSelf = 0xFFFF'FFFFu;
-  // A port delivers one packet after the other, so that two of a node's events never tie but by being the same.
+  // A port delivers one packet after the other, PFC's frames too, so that two of a node's events never tie but by being
+  // the same.
   bool before(const FabricDue& other) const noexcept {
     return at_ps != other.at_ps ? at_ps < other.at_ps : port < other.port;
   }

@@ -22,7 +22,7 @@ struct PortPlan {
   i64 bytes_per_s = 0;
   i64 delay_ns = 0;                              // of propagation, and of the switch that it leads to; at least 1
   i64 queue_bytes_max = 0;                       // of data, what is being sent included
-  i64 mark_from_bytes = 0, mark_full_bytes = 0;  // ECN, by what is left behind a segment that goes: never below the
+  i64 mark_from_bytes = 0, mark_full_bytes = 0;  // ECN, by what the queue holds when a segment goes: never below the
                                                  // first, always from the second on; both 0: never
   double loss = 0;                               // of a packet, on the wire
   double bit_error_rate = 0;                     // a packet with a wrong bit is lost

@@ -35,7 +35,10 @@ void FabricPort::set_rate(i64 bytes_per_s) noexcept {
 }
 
 i64 FabricPort::takes_ps(i64 bytes) const noexcept {
-  return ps_per_byte_ != 0 ? bytes * ps_per_byte_ : bytes * kFabricPsPerS / bytes_per_s_;
+  constexpr i64 kExactBytes = 9'000'000;  // beyond, the product would not fit
+  if (ps_per_byte_ != 0) return bytes * ps_per_byte_;
+  if (bytes <= kExactBytes) return bytes * kFabricPsPerS / bytes_per_s_;
+  return static_cast<i64>(static_cast<double>(bytes) * 1e12 / static_cast<double>(bytes_per_s_));
 }
 
 bool FabricPort::lost_on_wire(i64 bytes) {
@@ -165,6 +168,8 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
 void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
   settle(now_ps, sink);
   if (change.bytes_per_s >= 0) {
+    const double share = static_cast<double>(bytes_per_s_) / static_cast<double>(change.bytes_per_s);
+    burst_ps_ = static_cast<i64>(static_cast<double>(burst_ps_) * share);  // the bucket holds as many bytes as before
     set_rate(change.bytes_per_s);
   }
   if (change.loss >= 0) {

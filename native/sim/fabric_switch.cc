@@ -2,6 +2,8 @@
 // each packet left, all of them are settled at each arrival.
 #include "native/sim/fabric_switch.h"
 
+#include <algorithm>
+
 namespace weft::sim {
 
 bool handle_special(FabricShared* shared, const FabricDue& due) {
@@ -116,7 +118,9 @@ void FabricSwitch::say(FabricShared* shared, Ingress& ingress, bool pause, i64 n
   frame->pause = pause;
   frame->resume = !pause;
   // It takes the wire back, and no time to send: 64 bytes ahead of all else.
-  frame->due_ps = now_ps + shared->plan->ports[ingress.port].delay_ns * 1000;
+  // A pause and the resume that follows it at once keep their order: two are never due at one time.
+  frame->due_ps = std::max(now_ps + shared->plan->ports[ingress.port].delay_ns * 1000, ingress.said_ps + 1);
+  ingress.said_ps = frame->due_ps;
   shared->sink->arrive(frame, FabricDue::kPause + ingress.port, shared->plan->ports[ingress.port].from);
 }
 

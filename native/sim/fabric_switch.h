@@ -23,6 +23,7 @@ class FabricSwitch {
     u32 port = 0;  // of the other end, that leads here
     i64 bytes = 0;
     bool paused = false;
+    i64 said_ps = 0;  // when the last frame to it arrives
   };
   void touch(FabricNet& net, u32 port);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);

@@ -266,6 +266,26 @@ TEST(fabric__under_pfc_loses_nothing_for_want_of_room) {
   }
 }
 
+// A pause and its end at one instant, on wires so much longer than a window that they wait among what is far off.
+TEST(fabric__under_pfc_is_the_same_for_any_number_of_threads) {
+  u64 fingerprint = 0;
+  for (const u32 threads : {1u, 2u, 3u, 4u}) {
+    Nodes nodes(2'000'000);
+    for (PortPlan& port : nodes.plan.ports) {
+      port.delay_ns = port.from < Nodes::kHosts || port.to < Nodes::kHosts ? 100 : 10'000;
+      port.mark_from_bytes = port.mark_full_bytes = 0;
+    }
+    for (u32 from = 1; from < Nodes::kHosts; ++from) nodes.plan.transfers.push_back({from, 0, 500'000, 0, 0, 0});
+    nodes.plan.pause_bytes = 4200;
+    nodes.plan.resume_bytes = 4199;
+    nodes.plan.threads = threads;
+    const Outcome outcome = run(nodes.plan);
+    CHECK(outcome.totals.finished);
+    if (fingerprint == 0) fingerprint = outcome.totals.fingerprint;
+    CHECK_EQUAL(outcome.totals.fingerprint, fingerprint);
+  }
+}
+
 TEST(fabric__starts_what_waited_when_it_may) {
   Nodes nodes;
   nodes.plan.transfers = {{0, 2, 100'000, 0, 0, 0}, {2, 1, 100'000, 0, 0, 0}, {0, 3, 1000, 0, 0, 0}};

@@ -297,7 +297,7 @@ def show_sweep(
 @click.option("--seeds", type=SeedsType(), metavar="A-B", help="A run each: 1-10, or 1,5,9.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE[,VALUE...]",
               help="Instead of the scenario's; several values are a run each.")  # fmt: skip
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 256),
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 64),
               help="Of one run; the result is the same.")  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Runs at once, in a sweep.")
 @click.option("--dask", metavar="ADDRESS", help="Sweep on a Dask cluster: tcp://HOST:PORT.")
