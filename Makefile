@@ -114,7 +114,8 @@ golden: build ## Write the golden tables, traces and plots anew: read the differ
 conformance: build ## Every registered policy against the whole suite, a million events each
 	@CONFORMANCE=full $(PY) -m pytest --build-tree $(BUILD)/release tests/conformance
 
-swarm: build ## 10,000 drawn scenarios of the simulated fabric, every invariant checked: nightly, some minutes
+swarm: build ## Planted mistakes, then 10,000 drawn scenarios of the simulated fabric: nightly, some minutes
+	@SWARM=full $(PY) -m pytest --build-tree $(BUILD)/release tests/swarm/test_defects.py
 	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
 docs: build ## Regenerate the documentation that comes from tables
