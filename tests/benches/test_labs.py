@@ -73,7 +73,7 @@ def test_loss__counts_what_the_paths_lost(lab_rights: None) -> None:
     lossless, lossy = tiny("loss", *SLOW, *words)
     assert [row["loss_rate"] for row in (lossless, lossy)] == [0, 2**-4]
     assert lossless["kept_share"] == 1
-    # One datagram in sixteen: what was lost was sent again. What is left of the goodput is no test's to judge.
+    # One datagram in sixteen: what was lost was sent again. What that leaves is no test's to judge.
     assert lossy["retransmitted_segments"] >= 20
     assert lossy["kept_share"] > 0
 
