@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Decides what is run across a lab on a machine with two GPUs: equal paths unless another lab is named.
+# Decides what is run across a lab on a machine with a GPU for each of its hosts: two, unless another lab is named.
 # Never installs what the machine lacks: beside what nccl.sh needs, pyroute2 has to be importable; needs root.
 #   usage: tests/device/nccl_lab.sh FOLDER [LAB REPEATS CONTENDER...]      JSON goes to FOLDER
 set -euo pipefail
@@ -14,8 +14,9 @@ python3 -c 'import transport._native' 2> /dev/null ||
   { tail -50 "$out/build.log"; exit 1; }
 only=()
 for name in "$@"; do only+=(--only "$name"); done
+gpus=$(python3 -c "import tomllib; print(tomllib.load(open('examples/labs/$lab.toml', 'rb'))['hosts'])")
 status=0
-python3 -m bench nccl --lab "examples/labs/$lab.toml" --size $((128 << 20)) --repeats "$repeats" "${only[@]}" \
+python3 -m bench nccl --gpus "$gpus" --lab "examples/labs/$lab.toml" --size $((128 << 20)) --repeats "$repeats" "${only[@]}" \
   --json "$out/nccl-lab-$lab.json" || status=$?  # a contender that failed is named; the others count
 python3 - "$out/nccl-lab-$lab.json" << 'END'
 import json, sys
