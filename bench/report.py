@@ -22,18 +22,13 @@ from bench.options import UNITS, Columns, Common, heading, show, table
 from bench.record import HASH, sealed
 from transport.cli.output import write_json
 from transport.cli.plots import prepared, save
+from transport.sim.html import STYLE
 
 Config = dict[str, Any]
 
 PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
-body { font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 }
-th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
-code, pre { background: #f4f4f4; padding: .1em .3em }
-img { max-width: 100% }
-</style></head><body>
+$style</style></head><body>
 <h1>$title</h1>$warning
 <p><code>$command</code></p>
 <h2>Results</h2>$table<ul>$notes</ul>$plot
@@ -208,6 +203,7 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
     facts = {**environment, "settings": found["settings"], "peers": found["peers"]}
     partial = "<p><strong>Interrupted: this is a part.</strong></p>" if "partial" in found else ""
     return PAGE.substitute(
+        style=STYLE,
         title=html.escape(f"bench {found['bench']}"),
         warning=partial,
         command=html.escape(" ".join(environment["command"])),

@@ -1,16 +1,18 @@
-"""Decides among a few paths drawn by chance: the one expected to deliver sooner takes the burst.
+"""Decides among two paths drawn by chance and the last one chosen: the soonest to deliver wins.
 
-Never touches the window. Source: Mitzenmacher, "The Power of Two Choices in Randomized Load
-Balancing", IEEE TPDS 2001; the signals are those of a transport: RTT, ECN, nacks, timeouts.
+Never touches the window. Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load
+Balancing", IEEE TPDS 2001, and with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002;
+the signals are those of a transport: RTT, ECN, nacks, timeouts.
 
-Where the better of two draws promises far worse than the mean of all there is a third. Ports hash
-unevenly: where three of eight lead over one slow path, two draws both fall on it in one burst of
-nine, and a path of a quarter of the rate cannot carry that much. A third draw every time would be
-too many: with answers a round trip old, bursts would crowd where it was empty.
+Ports hash unevenly: where two of thirty-two lead over one link, draws alone cannot fill it. The
+last choice, kept while it promises most, can. What keeps it from being kept too long is the wait
+that its own bytes in flight will cause, long before an answer tells: how many nanoseconds a byte
+costs is learnt from queues seen on all paths.
 
-What is known of a path ages towards the mean of all, so that a path once slow is tried again. A
-path not measured yet is taken for better than the mean a few times, then for worse: a path that
-swallows everything cannot win every draw. A path that timed out rests, longer each time.
+What is known of a path ages towards the mean of all, so that a path once slow is tried again; the
+slower it was, the later, or tries alone would overload it. A path not measured yet is taken for
+better than the mean a few times, then for worse: a path that swallows everything cannot win every
+draw. A path that timed out rests, longer each time.
 """
 
 from __future__ import annotations
@@ -20,9 +22,14 @@ from typing import Any
 from congestion.api import ECN, GOOD, NACK, TIMEOUT, path_policy, record
 from congestion.promises import Promises
 
-Flow = record(mean_ns=float)
+Flow = record(
+    mean_ns=float,
+    ns_per_byte=float,  # of queueing delay, in flight on the same path
+    kept=int,  # the last path chosen, plus one; 0: none
+)
 
 Path = record(
+    least_ns=float,  # RTT, 0: not measured
     score_ns=float,  # smoothed RTT with penalties, 0: not measured
     fed_ns=int,
     rest_from_ns=int,
@@ -36,13 +43,13 @@ Params = record(
     smoothing=0.125,
     ecn_multiple=2.0,  # a marked RTT counts as this many
     nack_multiple=4.0,
-    refresh_ns=10_000_000,  # when a measurement has aged to the mean
+    refresh_ns=10_000_000,  # when a measurement has aged to the mean, at least
+    refresh_multiple=8.0,  # and at least this many of what was measured
     rest_ns=10_000_000,  # after the first timeout; doubled by each further one
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
-    margin=1.5,  # by which another must promise to be better: RTTs of equal paths are noisy
-    third_multiple=2.0,  # of the mean: what promises worse than so much has a third draw beside it
-    queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait
+    margin=1.1,  # by which another must promise to be better: RTTs of equal paths are noisy
+    queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait, at least
 )
 
 
@@ -58,11 +65,21 @@ def bar(paths: Any, event: Any, index: int) -> int:
 
 
 def expected_ns(flow: Any, path: Any, params: Any, event: Any) -> Any:
-    queued_ns = params.queued_ns_per_byte * path.inflight_bytes
+    ns_per_byte = max(flow.ns_per_byte, params.queued_ns_per_byte)
+    queued_ns = ns_per_byte * path.inflight_bytes
     if path.score_ns == 0.0:
         return queued_ns + flow.mean_ns * path.untold_picks / params.untold_picks_per_mean
-    age = min(max((event.now_ns - path.fed_ns) / params.refresh_ns, 0.0), 1.0)
+    refresh_ns = max(params.refresh_multiple * path.score_ns, float(params.refresh_ns), 1.0)
+    age = min(max((event.now_ns - path.fed_ns) / refresh_ns, 0.0), 1.0)
     return queued_ns + path.score_ns + (flow.mean_ns - path.score_ns) * age
+
+
+def better(flow: Any, paths: Any, params: Any, event: Any, other: int, chosen: int) -> Any:
+    """The other one, if it promises to be better by the margin."""
+    other_ns = expected_ns(flow, paths[other], params, event)
+    if params.margin * other_ns < expected_ns(flow, paths[chosen], params, event):
+        return other
+    return chosen
 
 
 def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -79,15 +96,8 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     second_turn = min(int(event.rand2 * (count - 1)), count - 2)
     if second_turn >= first_turn:
         second_turn += 1  # the second is drawn from the others
-    # What the first draw left of its chance is uniform too.
-    third_turn = min(int((event.rand * count - first_turn) * (count - 2)), count - 3)
-    if third_turn >= min(first_turn, second_turn):
-        third_turn += 1
-    if third_turn >= max(first_turn, second_turn):
-        third_turn += 1
     first = 0
     second = -1
-    third = -1
     turn = 0
     for index in range(len(paths)):
         if bar(paths, event, index) == least:
@@ -95,19 +105,14 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
                 first = index
             elif turn == second_turn:
                 second = index
-            elif turn == third_turn:
-                third = index
             turn += 1
     chosen = first
     if second >= 0:
-        chosen_ns = expected_ns(flow, paths[first], params, event)
-        second_ns = expected_ns(flow, paths[second], params, event)
-        if params.margin * second_ns < chosen_ns:
-            chosen = second
-            chosen_ns = second_ns
-        if chosen_ns > params.third_multiple * flow.mean_ns and third >= 0:
-            third_ns = expected_ns(flow, paths[third], params, event)
-            chosen = third if params.margin * third_ns < chosen_ns else chosen
+        chosen = better(flow, paths, params, event, second, chosen)
+    kept = flow.kept - 1
+    if 0 <= kept < len(paths) and bar(paths, event, kept) == least:
+        chosen = better(flow, paths, params, event, kept, chosen)
+    flow.kept = chosen + 1
     paths[chosen].untold_picks += 1
     result.path = chosen
     result.burst_bytes = params.burst_bytes
@@ -121,6 +126,17 @@ def learn(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> No
         flow.mean_ns = sample_ns
     flow.mean_ns += params.smoothing * (sample_ns - flow.mean_ns) / max(event.n_paths, 1)
     path.fed_ns = event.now_ns
+
+
+def learn_queues(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> None:
+    """What a byte in flight adds to the RTT of its path, over all of them."""
+    if path.least_ns == 0.0 or sample_ns < path.least_ns:
+        path.least_ns = sample_ns
+    carried_bytes = path.inflight_bytes + event.bytes
+    if carried_bytes > 0:
+        seen = (sample_ns - path.least_ns) / max(carried_bytes, event.segment_bytes)
+        weight = params.smoothing / max(event.n_paths, 1)
+        flow.ns_per_byte += weight * (seen - flow.ns_per_byte)
 
 
 def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
@@ -145,6 +161,7 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
         path.timeouts = 0
         path.rest_ns = 0
         path.untold_picks = 0
+        learn_queues(flow, path, params, event, sample_ns)
         if event.kind == ECN:
             sample_ns *= params.ecn_multiple
         learn(flow, path, params, event, sample_ns)
@@ -160,9 +177,9 @@ POLICY = path_policy(
     pick=pick,
     on_feedback=on_feedback,
     promises=Promises(
-        source="Mitzenmacher, IEEE TPDS 2001",
+        source="Mitzenmacher, Prabhakar and Shah, FOCS 2002",
         signals=("rtt", "ecn", "timeout", "chance"),
-        state_bytes_max=80,
+        state_bytes_max=104,
         spreads=True,
         dead_path_picks=64,
     ),

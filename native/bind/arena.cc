@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
-#include "native/engine/policy_choice.h"
 
 namespace py = pybind11;
 
@@ -21,45 +20,9 @@ using sim::i64;
 using sim::u32;
 using sim::u64;
 
-// A choice refers to its library's memory and to its parameters: the plan holds both.
 struct BoundPlan : sim::ArenaPlan {
-  Libraries libraries;
-  std::vector<std::shared_ptr<std::vector<i64>>> params;
-  std::vector<engine::PolicyRef> chosen;
+  Chosen chosen;
 };
-
-// By text, as the knobs have it: "swift:increase_segments=8". Returns the policy's name.
-std::string choose_text(BoundPlan& plan, const std::string& family, const std::string& text,
-                        const std::vector<std::string>& directories) {
-  using P = sim::ArenaPlan;
-  const policy::Family which = family_of(family);
-  engine::PolicyRef made;
-  std::string error;
-  if (!engine::choose_policy(which, text, directories, &made, &error)) throw py::value_error(error);
-  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) =
-      made == nullptr ? core::PolicyChoice{} : made->choice();
-  if (made == nullptr) return "none";
-  plan.chosen.push_back(made);
-  return made->library->descriptor().name;
-}
-
-void choose(BoundPlan& plan, const std::string& family, const std::string& name,
-            const std::vector<std::string>& directories, const std::string& params) {
-  using P = sim::ArenaPlan;
-  const policy::Family which = family_of(family);
-  core::PolicyChoice choice = find_policy(which, name, directories, &plan.libraries);
-  if (!params.empty()) {
-    if (params.size() != choice.descriptor->params_bytes) {
-      throw py::value_error("the parameters of " + name + " take " + std::to_string(choice.descriptor->params_bytes) +
-                            " bytes, not " + std::to_string(params.size()));
-    }
-    auto words = std::make_shared<std::vector<i64>>((params.size() + 7) / 8);
-    std::memcpy(words->data(), params.data(), params.size());
-    choice.params = words->data();
-    plan.params.push_back(std::move(words));
-  }
-  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) = choice;
-}
 
 void bind_links(py::module_& module) {
   py::class_<sim::LinkConfig>(module, "LinkConfig", "A queue and a wire: rate, delay, limit, marks, losses.")
@@ -136,10 +99,12 @@ void bind_plan(py::module_& module) {
       .def_readwrite("measure_from_ns", &BoundPlan::measure_from_ns)
       .def_readwrite("trace_ns", &BoundPlan::trace_ns)
       .def_readwrite("recording_bytes_max", &BoundPlan::recording_bytes_max)
-      .def("choose", &choose, "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"),
-           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
-      .def("choose_text", &choose_text, "The same by text with parameters, as in a knob; returns the policy's name.",
-           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{});
+      .def("choose", &choose<BoundPlan>, "Sets one policy by its name or path; ValueError when there is none.",
+           py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{},
+           py::arg("params") = py::bytes())
+      .def("choose_text", &choose_text<BoundPlan>,
+           "The same by text with parameters, as in a knob; returns the policy's name.", py::arg("family"),
+           py::arg("text"), py::arg("directories") = std::vector<std::string>{});
 }
 
 void bind_report(py::module_& module) {

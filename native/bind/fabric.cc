@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
-#include "native/engine/policy_choice.h"
 
 namespace py = pybind11;
 
@@ -24,9 +23,7 @@ using sim::i64;
 using sim::u32;
 
 struct BoundFabricPlan : sim::FabricPlan {
-  Libraries libraries;
-  std::vector<std::shared_ptr<std::vector<i64>>> params;
-  std::vector<engine::PolicyRef> chosen;
+  Chosen chosen;
 };
 
 // Any array of the record's layout, or that numpy can turn into it.
@@ -50,38 +47,6 @@ py::array table_of(const std::vector<i64>& values, std::size_t columns) {
   const auto width = static_cast<py::ssize_t>(columns);
   if (width == 0) return array;
   return array.reshape({static_cast<py::ssize_t>(values.size()) / width, width});
-}
-
-std::string choose_text(BoundFabricPlan& plan, const std::string& family, const std::string& text,
-                        const std::vector<std::string>& directories) {
-  using P = sim::FabricPlan;
-  const policy::Family which = family_of(family);
-  engine::PolicyRef made;
-  std::string error;
-  if (!engine::choose_policy(which, text, directories, &made, &error)) throw py::value_error(error);
-  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) =
-      made == nullptr ? core::PolicyChoice{} : made->choice();
-  if (made == nullptr) return "none";
-  plan.chosen.push_back(made);
-  return made->library->descriptor().name;
-}
-
-void choose(BoundFabricPlan& plan, const std::string& family, const std::string& name,
-            const std::vector<std::string>& directories, const std::string& params) {
-  using P = sim::FabricPlan;
-  const policy::Family which = family_of(family);
-  core::PolicyChoice choice = find_policy(which, name, directories, &plan.libraries);
-  if (!params.empty()) {
-    if (params.size() != choice.descriptor->params_bytes) {
-      throw py::value_error("the parameters of " + name + " take " + std::to_string(choice.descriptor->params_bytes) +
-                            " bytes, not " + std::to_string(params.size()));
-    }
-    auto words = std::make_shared<std::vector<i64>>((params.size() + 7) / 8);
-    std::memcpy(words->data(), params.data(), params.size());
-    choice.params = words->data();
-    plan.params.push_back(std::move(words));
-  }
-  *place_of<P>(plan, which, &P::window, &P::path, &P::loss, &P::credit) = choice;
 }
 
 void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array& ports, const py::array& group_of,
@@ -158,9 +123,10 @@ void bind_fabric_plan(py::module_& module) {
             self.dependencies = rows<sim::DependencyPlan>("dependencies", dependencies);
           },
           "What is sent, and what waits for what.", py::arg("transfers"), py::arg("dependencies"))
-      .def("choose", &choose, "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"),
-           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
-      .def("choose_text", &choose_text, "The same by text with parameters, as in a knob; returns the policy's name.",
+      .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError when there is none.",
+           py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{},
+           py::arg("params") = py::bytes())
+      .def("choose_text", &choose_text<P>, "The same by text with parameters, as in a knob; returns the policy's name.",
            py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
       .def(
           "complaint", [](const P& self) { return sim::complaint(self); },

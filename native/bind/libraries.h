@@ -4,11 +4,13 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "native/core/types.h"
+#include "native/engine/policy_choice.h"
 #include "native/policy/loader.h"
 
 namespace weft::bind {
@@ -33,20 +35,60 @@ inline core::PolicyChoice find_policy(policy::Family family, const std::string& 
   return {&library->descriptor(), nullptr};
 }
 
-template <class Owner, class Choice>
-Choice* place_of(Owner& owner, policy::Family family, Choice Owner::* window, Choice Owner::* path,
-                 Choice Owner::* loss, Choice Owner::* credit) {
+// What an owner keeps for a family: its member of that name.
+template <class Owner>
+auto& place_of(Owner& owner, policy::Family family) {
   switch (family) {
     case policy::Family::window:
-      return &(owner.*window);
+      return owner.window;
     case policy::Family::path:
-      return &(owner.*path);
+      return owner.path;
     case policy::Family::loss:
-      return &(owner.*loss);
+      return owner.loss;
     case policy::Family::credit:
       break;
   }
-  return &(owner.*credit);
+  return owner.credit;
+}
+
+// A choice refers to its library's memory and to its parameters: a plan that makes choices holds both.
+struct Chosen {
+  Libraries libraries;
+  std::vector<std::shared_ptr<std::vector<core::i64>>> params;
+  std::vector<engine::PolicyRef> by_text;
+};
+
+// By text, as the knobs have it: "swift:increase_segments=8". Returns the policy's name.
+template <class Plan>
+std::string choose_text(Plan& plan, const std::string& family, const std::string& text,
+                        const std::vector<std::string>& directories) {
+  const policy::Family which = family_of(family);
+  engine::PolicyRef made;
+  std::string error;
+  if (!engine::choose_policy(which, text, directories, &made, &error)) throw pybind11::value_error(error);
+  place_of(plan, which) = made == nullptr ? core::PolicyChoice{} : made->choice();
+  if (made == nullptr) return "none";
+  plan.chosen.by_text.push_back(made);
+  return made->library->descriptor().name;
+}
+
+template <class Plan>
+void choose(Plan& plan, const std::string& family, const std::string& name, const std::vector<std::string>& directories,
+            const std::string& params) {
+  const policy::Family which = family_of(family);
+  core::PolicyChoice choice = find_policy(which, name, directories, &plan.chosen.libraries);
+  if (!params.empty()) {
+    if (params.size() != choice.descriptor->params_bytes) {
+      throw pybind11::value_error("the parameters of " + name + " take " +
+                                  std::to_string(choice.descriptor->params_bytes) + " bytes, not " +
+                                  std::to_string(params.size()));
+    }
+    auto words = std::make_shared<std::vector<core::i64>>((params.size() + 7) / 8);
+    std::memcpy(words->data(), params.data(), params.size());
+    choice.params = words->data();
+    plan.chosen.params.push_back(std::move(words));
+  }
+  place_of(plan, which) = choice;
 }
 
 }  // namespace weft::bind

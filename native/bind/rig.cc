@@ -107,10 +107,9 @@ void bind_schedule(py::module_& module) {
           "add",
           [](Menu& self, const std::string& family, const std::string& name,
              const std::vector<std::string>& directories) {
-            using M = sim::PolicyMenu;
             const policy::Family which = family_of(family);
             const core::PolicyChoice choice = find_policy(which, name, directories, &self.libraries);
-            place_of(self.menu, which, &M::window, &M::path, &M::loss, &M::credit)->push_back(choice);
+            place_of(self.menu, which).push_back(choice);
           },
           py::arg("family"), py::arg("name"), py::arg("directories"));
   py::class_<BoundSchedule>(module, "Schedule", "What the rig is to run: traffic, faults, limits and policies.")
@@ -146,10 +145,8 @@ void bind_schedule(py::module_& module) {
           "choose",
           [](BoundSchedule& self, const std::string& family, const std::string& name,
              const std::vector<std::string>& directories) {
-            using S = sim::Schedule;
             const policy::Family which = family_of(family);
-            *place_of<S>(self, which, &S::window, &S::path, &S::loss, &S::credit) =
-                find_policy(which, name, directories, &self.libraries);
+            place_of(self, which) = find_policy(which, name, directories, &self.libraries);
           },
           "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"), py::arg("name"),
           py::arg("directories"));

@@ -45,7 +45,7 @@ class FlowSender {
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
 
-  // Credit: what to ask for now, if anything is to be asked.
+  // What to ask of a receiver that grants credit. False: nothing is to be asked now.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
   void prefetch(u8 path) const noexcept {

@@ -107,7 +107,7 @@ class PathSet {
 
  private:
   bool start_policy(i64 now_ns) noexcept;
-  // Storage that only trouble needs. False: there is none to be had, and the path goes without.
+  // Storage that is made when it is first needed. False: there is none to be had.
   bool states() noexcept;
   bool troubles() noexcept {
     if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);

@@ -140,10 +140,8 @@ i64 FabricHost::idle_ps(FabricShared* shared, i64 now_ps) const noexcept {
   return earliest_ps;
 }
 
-void FabricHost::pump(FabricShared* shared, i64 now_ps) {
+void FabricHost::send(FabricShared* shared, i64 now_ps) {
   const i64 now_ns = now_ns_of(now_ps);
-  if (!starts_.empty() && starts_.front().at_ps <= now_ps) begin_due(shared, now_ps);
-  if (stack_.poll_timeout() <= now_ns) stack_.on_timer(now_ns);
   data_waits_ = false;
   for (int round = 0; round < 1'000'000; ++round) {
     if (stack_.has_control() && stack_.poll_control(now_ns, shared->burst)) {
@@ -155,7 +153,18 @@ void FabricHost::pump(FabricShared* shared, i64 now_ps) {
     if (data_waits_ || !stack_.poll_data(now_ns, shared->burst)) break;
     send_out(shared, now_ps);
   }
-  if (stack_.has_events()) drain_events(shared, now_ps);
+}
+
+void FabricHost::pump(FabricShared* shared, i64 now_ps) {
+  const i64 now_ns = now_ns_of(now_ps);
+  if (!starts_.empty() && starts_.front().at_ps <= now_ps) begin_due(shared, now_ps);
+  if (stack_.poll_timeout() <= now_ns) stack_.on_timer(now_ns);
+  send(shared, now_ps);
+  // What was heard may be answered at once: a receive is posted again, and its sender waits to be told.
+  while (stack_.has_events()) {
+    drain_events(shared, now_ps);
+    send(shared, now_ps);
+  }
   self_ps_ = starts_.empty() ? core::kNever : std::max(starts_.front().at_ps, now_ps + 1);
   const i64 timeout_ns = stack_.poll_timeout();
   if (timeout_ns != core::kNever)

@@ -74,6 +74,7 @@ class FabricHost {
     fingerprint_ ^= fingerprint_ >> 29;
   }
   void deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps);
+  void send(FabricShared* shared, i64 now_ps);
   void pump(FabricShared* shared, i64 now_ps);
   bool may_send_data(FabricShared* shared, i64 now_ps);
   i64 idle_ps(FabricShared* shared, i64 now_ps) const noexcept;

@@ -14,16 +14,19 @@ from typing import Any
 from transport.sim import plots, tables
 from transport.sim.result import IDEAL, Result
 
-# As the reports of python -m bench.
-PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
+# How every report of weft looks.
+STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 }
 th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left }
 code, pre { background: #f4f4f4; padding: .1em .3em }
 img { max-width: 100% }
-</style></head><body>
+"""
+
+PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
+$style</style></head><body>
 <h1>$title</h1>$warning
 <p><code>$command</code></p>
 $body
@@ -72,6 +75,7 @@ def page(result: Result, command: str) -> str:
         f"<p>fingerprint <code>{result.fingerprint}</code></p>",
     ]
     return PAGE.substitute(
+        style=STYLE,
         title=html.escape(f"weft sim {own.name}"),
         warning=PARTIAL if result.partial else "",
         command=html.escape(command),
@@ -93,6 +97,7 @@ def sweep_page(
         table(heads, runs),
     ]
     return PAGE.substitute(
+        style=STYLE,
         title=html.escape(f"weft sim {name}: a sweep"),
         warning=PARTIAL if partial else "",
         command=html.escape(command),
