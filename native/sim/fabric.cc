@@ -3,6 +3,10 @@
 #include "native/sim/fabric.h"
 
 #include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "native/sim/meeting.h"
@@ -14,7 +18,8 @@ class Fabric::Crew {
  public:
   explicit Crew(std::size_t size) : meeting(size), next(size), hops(size), through(size) {}
   Meeting meeting;
-  std::vector<i64> next;  // window
+  std::atomic<int> begun{0};  // 1: all are there; -1: not all could be had
+  std::vector<i64> next;      // window
   std::vector<i64> hops;
   std::vector<i64> through;  // transfers received, and sent: a thread counts those of its hosts
 };
@@ -24,7 +29,24 @@ bool Fabric::run(i64 hops) {
   const auto count = static_cast<u32>(shards_.size());
   Crew crew(count);
   std::vector<std::thread> others;
-  for (u32 i = 1; i < count; ++i) others.emplace_back([this, i, hops, &crew] { step_thread(i, hops, &crew); });
+  const auto begin = [&](int how) {
+    crew.begun.store(how, std::memory_order_release);
+    crew.begun.notify_all();
+  };
+  try {
+    for (u32 i = 1; i < count; ++i) {
+      others.emplace_back([this, i, hops, &crew] {
+        crew.begun.wait(0, std::memory_order_acquire);
+        if (crew.begun.load(std::memory_order_acquire) == 1) step_thread(i, hops, &crew);
+      });
+    }
+  } catch (const std::system_error& error) {  // nothing was stepped: the caller may try again with fewer
+    begin(-1);
+    for (std::thread& other : others) other.join();
+    throw std::runtime_error("thread " + std::to_string(others.size() + 2) + " of " + std::to_string(count) +
+                             " could not be made (" + error.code().message() + "): run with fewer");
+  }
+  begin(1);
   step_thread(0, hops, &crew);
   for (std::thread& other : others) other.join();
   if (over_) settle_accounts();
@@ -72,11 +94,13 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
     wait();  // the sample is taken, and nobody reads the crew's numbers any more
     if (over || done >= hops) return;
     shard.clear_outboxes();
-    shard.step(next);
+    shard.guarded([&] { shard.step(next); });
     wait();
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      if (i != index) shard.import_from(*shards_[i]);
-    }
+    shard.guarded([&] {
+      for (std::size_t i = 0; i < shards_.size(); ++i) {
+        if (i != index) shard.import_from(*shards_[i]);
+      }
+    });
     // Nobody clears an outbox before all have passed the two waits above.
   }
 }

@@ -102,19 +102,35 @@ void Fabric::check_all(FabricChecks* checks) const {
   checks->on_transfers();
 }
 
-// What is wrong, from whoever saw it first in the order of shards and hosts.
+// What is wrong, from whoever saw it first: the same for any number of threads.
 void Fabric::settle_accounts() {
+  FabricMoment violated, failed, policy_failed;
   for (const auto& shard : shards_) {
-    FabricChecks* checks = shard->checks();
-    for (u32 host = 0; checks != nullptr && host < plan_.hosts; ++host) {
-      if (shards_[nodes_.shard_of[host]] != shard) continue;
-      checks->on_rest(nodes_.hosts[host]->stack(), host, FabricHost::now_ns_of(now_ps_), finished_);
+    if (shard->first_violation() < violated) {
+      violated = shard->first_violation();
+      violation_ = shard->checks()->violation();
     }
-    if (checks != nullptr && shard == shards_.front()) check_all(checks);
-    if (violation_.empty() && checks != nullptr) violation_ = checks->violation();
-    if (violation_.empty()) violation_ = shard->shared().failure;
-    if (policy_failure_.empty()) policy_failure_ = shard->shared().policy_failure;
+    if (shard->first_policy_failure() < policy_failed) {
+      policy_failed = shard->first_policy_failure();
+      policy_failure_ = shard->shared().policy_failure;
+    }
   }
+  for (u32 host = 0; plan_.check && host < plan_.hosts; ++host) {
+    FabricChecks* checks = shards_[nodes_.shard_of[host]]->checks();
+    checks->on_rest(nodes_.hosts[host]->stack(), host, FabricHost::now_ns_of(now_ps_), finished_);
+    if (violation_.empty()) violation_ = checks->violation();
+  }
+  if (FabricChecks* checks = shards_.front()->checks(); checks != nullptr) {
+    check_all(checks);
+    if (violation_.empty()) violation_ = checks->violation();
+  }
+  std::string failure;
+  for (const auto& shard : shards_) {
+    if (shard->shared().failure.empty() || (!failure.empty() && shard->first_failure() >= failed)) continue;
+    failed = shard->first_failure();
+    failure = shard->shared().failure;
+  }
+  if (violation_.empty()) violation_ = failure;
 }
 
 }  // namespace weft::sim

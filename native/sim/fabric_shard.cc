@@ -89,7 +89,17 @@ void FabricShard::step(i64 window) {
     // What the next node will touch is fetched while this one works: nearly every first touch would miss.
     if (k + 1 < active_.size()) gather(k + 1, &next_);
     handle(active_[k], end_ps);
+    note({window, active_[k]});
   }
+}
+
+void FabricShard::note(const FabricMoment& now) noexcept {
+  const auto stamp = [&now](FabricMoment* first, const std::string& text) {
+    if (!text.empty() && first->window == core::kNever) *first = now;
+  };
+  if (checks_ != nullptr) stamp(&first_violation_, checks_->violation());
+  stamp(&first_failure_, shared_.failure);
+  stamp(&first_policy_failure_, shared_.policy_failure);
 }
 
 void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {

@@ -2,7 +2,9 @@
 // waits in an outbox until both stand still. Shares nothing that is written.
 #pragma once
 
+#include <compare>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "native/sim/fabric_checks.h"
@@ -17,6 +19,13 @@ struct FabricNodes {
   std::vector<u8> shard_of;  // by node
 };
 
+// When a thing was first seen, in an order that is the same however nodes are shared out.
+struct FabricMoment {
+  i64 window = core::kNever;
+  u32 node = 0;
+  auto operator<=>(const FabricMoment&) const = default;
+};
+
 class FabricShard final : public FabricSink {
  public:
   FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNet* net, FabricWork* work, FabricNodes* nodes,
@@ -29,6 +38,16 @@ class FabricShard final : public FabricSink {
   void push(const FabricDue& due) { calendar_.push(due); }
   i64 next_window() noexcept { return calendar_.next_window(); }
   void step(i64 window);
+  // Does it; out of memory, all threads stop at their next meeting, for one that ended alone would keep the others
+  // there.
+  template <class Work>
+  void guarded(Work work) noexcept {
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      shared_.failure = "no memory";  // short enough to need none
+    }
+  }
   // Takes what `other` has for this shard; then `other` may throw its copies away.
   void import_from(FabricShard& other);
   void clear_outboxes() noexcept;
@@ -46,6 +65,9 @@ class FabricShard final : public FabricSink {
   }
   std::size_t bytes_held() const noexcept { return packets_.bytes_held() + calendar_.bytes_held(); }
   FabricChecks* checks() noexcept { return checks_.get(); }
+  const FabricMoment& first_violation() const noexcept { return first_violation_; }
+  const FabricMoment& first_failure() const noexcept { return first_failure_; }
+  const FabricMoment& first_policy_failure() const noexcept { return first_policy_failure_; }
 
   void arrive(FabricPacket* packet, u32 port, u32 node) override;
   void lose(FabricPacket* packet) override { packets_.give(packet); }
@@ -58,6 +80,7 @@ class FabricShard final : public FabricSink {
   void deal(i64 begin_ps);
   void sort(i64 begin_ps);
   void handle(u32 node, i64 end_ps);
+  void note(const FabricMoment& now) noexcept;
 
   u32 index_, hosts_;
   i64 window_ps_;
@@ -67,6 +90,7 @@ class FabricShard final : public FabricSink {
   FabricShared shared_;
   std::unique_ptr<core::TxBurst> burst_;
   std::unique_ptr<FabricChecks> checks_;
+  FabricMoment first_violation_, first_failure_, first_policy_failure_;
   i64 packet_hops_ = 0;
   bool pfc_;
   std::vector<FabricDue> due_, sorted_, next_, dealt_;

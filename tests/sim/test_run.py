@@ -40,6 +40,28 @@ def test_run__what_meets_nobody_takes_about_its_ideal_time() -> None:
     assert np.median(found.slowdown) < 1.1
 
 
+def test_run__where_threads_cannot_be_had_it_says_so_and_ends() -> None:
+    """Room for the stacks of a few of 64: 8 MB each, by the limit."""
+    program = """
+import resource
+from transport.errors import OutOfMemoryError
+from transport.sim import Simulation, load
+simulation = Simulation(load("first"), threads=64)
+simulation.plan.check = False
+here = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (here + (96 << 20), resource.RLIM_INFINITY))
+try:
+    simulation.step()
+except OutOfMemoryError as error:
+    print("said:", error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "of 64 could not be made" in done.stdout
+
+
 def test_run__the_same_is_the_same_and_another_seed_is_not() -> None:
     own = scenario(SMALL)
     prints = [run(own, threads=threads).fingerprint for threads in (1, 2)]

@@ -15,7 +15,7 @@ import numpy as np
 from congestion.api import FAMILIES, Policy
 from transport import native
 from transport.arena import choose
-from transport.errors import InvalidArgumentError
+from transport.errors import InvalidArgumentError, OutOfMemoryError
 from transport.policy_choice import PolicyName, resolve, split
 from transport.sim.errors import ScenarioError
 from transport.sim.ideal import base_rtt_ns
@@ -73,10 +73,16 @@ class Simulation:
         return self.plan.estimated_bytes()
 
     def step(self, hops: int = STEP_HOPS) -> bool:
-        """So many packet-hops further; False once the run is over."""
-        if self._fabric is None:
-            self._fabric = native.Fabric(self.plan)
-        return self._fabric.run(hops)
+        """So many packet-hops further; False once the run is over.
+
+        OutOfMemoryError where there is no memory for it, or no thread.
+        """
+        try:
+            if self._fabric is None:
+                self._fabric = native.Fabric(self.plan)
+            return self._fabric.run(hops)
+        except (MemoryError, RuntimeError) as error:
+            raise OutOfMemoryError(f"{self.scenario.name}: {error}") from None
 
     @property
     def totals(self) -> dict[str, int | bool]:
@@ -156,9 +162,11 @@ class Simulation:
         keys = self.scenario.keys["samples"]
         if not keys["every_ns"]:
             return
-        count = len(self.scenario.work.transfers)
-        chosen = np.linspace(0, count - 1, min(keys["transfers"], count)).astype(int)
-        self.sampled = tuple(dict.fromkeys(chosen.tolist()))
+        # A connection is named by its first transfer.
+        named = self.scenario.work.transfers[["from", "to", "stream"]]
+        first = np.sort(np.unique(named, return_index=True)[1])
+        places = np.linspace(0, len(first) - 1, min(keys["transfers"], len(first))).astype(int)
+        self.sampled = tuple(first[places].tolist())
         self.plan.sample_ns = keys["every_ns"]
         self.plan.sample_ports = self.scenario.sampled_ports().tolist()
         self.plan.sample_streams = list(self.sampled)
