@@ -413,6 +413,8 @@ class Schedule:
     windows: bool
     windows_outlive: bool
     late_reads: bool
+    staged_sends: float
+    staged_receives: float
     post_gap_ns_max: int
     close_at_ns: int
     dies_at_ns: int

@@ -127,6 +127,8 @@ void bind_schedule(py::module_& module) {
       .def_readwrite("windows", &BoundSchedule::windows)
       .def_readwrite("windows_outlive", &BoundSchedule::windows_outlive)
       .def_readwrite("late_reads", &BoundSchedule::late_reads)
+      .def_readwrite("staged_sends", &BoundSchedule::staged_sends)
+      .def_readwrite("staged_receives", &BoundSchedule::staged_receives)
       .def_readwrite("post_gap_ns_max", &BoundSchedule::post_gap_ns_max)
       .def_readwrite("close_at_ns", &BoundSchedule::close_at_ns)
       .def_readwrite("dies_at_ns", &BoundSchedule::dies_at_ns)

@@ -139,9 +139,9 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   return Outcome::taken;
 }
 
-Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key,
-                          ReceiveTicket* ticket) noexcept {
-  const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket);
+Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
+                          Stage* stage) noexcept {
+  const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket, stage);
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);

@@ -35,7 +35,8 @@ class FlowReceiver {
   CreditControl* credit() noexcept { return credit_.get(); }
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
-  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket) noexcept;
+  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
+              Stage* stage) noexcept;
   void on_advert_ack(const wire::AdvertAck& ack) noexcept {
     advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
   }

@@ -30,7 +30,8 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
   if (credit_in_force_) granted_bytes_ = flow_config.speculative_bytes;
 }
 
-Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie) noexcept {
+Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
+                        Stage* stage) noexcept {
   if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
   if (!window_.started()) {
     if (!window_.open()) return Status::out_of_memory;
@@ -43,6 +44,8 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   entry.stripe = stripe_of(message, message_bytes, stripe_, stripes_);
   entry.memory = memory;
   entry.cookie = cookie;
+  entry.stage = stage;
+  if (stage != nullptr) stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
   return queue_.post(entry) ? Status::ok : Status::would_block;
 }
 
@@ -75,6 +78,8 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
     case AdvertLedger::Permission::go:
       break;
   }
+  unstaged_ = !message.is_there(message.next_bytes(segment_payload_bytes_));
+  if (unstaged_) return Blocked::stage;
   if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
   const Blocked gate = gate_window(now_ns);
   if (gate != Blocked::sent) return gate;
@@ -153,7 +158,7 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u
   data.message = static_cast<u32>(message.number);
   data.offset_bytes = offset_bytes;
   data.message_bytes = message.message_bytes;
-  const u8* payload = payload_bytes == 0 ? nullptr : message.data + offset_bytes;
+  const u8* payload = payload_bytes == 0 ? nullptr : message.at(offset_bytes);
   if (payload_crc_) {
     common.flags |= wire::kFlagPayloadCrc;
     data.payload_crc = wire::crc32c(0, payload, payload_bytes);
@@ -198,8 +203,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   // The gate has been passed by the first segment; the others need a message that may go, room and window.
   for (;;) {
     SendMessage& message = queue_.next();
-    const u64 left = message.stripe.end - message.next_offset;
-    const auto payload_bytes = static_cast<u16>(std::min<u64>(left, segment_payload_bytes_));
+    const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes_));
+    if (out->count != 0 && !message.is_there(payload_bytes)) return;
     if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes))
       return;
     const u64 offset = message.next_offset;
@@ -210,8 +215,9 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     spent_bytes_ += payload_bytes;
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
+      // Not out of a ring: a NIC that gets late to an original whose copy has arrived would write what is there by then.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
-      message.remote_key = receive.key;
+      message.remote_key = message.stage == nullptr ? receive.key : 0;
       message.remote_address = receive.address;
     }
     const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, message.remote_key, out);

@@ -18,12 +18,14 @@ namespace weft::core {
 class FlowSender {
  public:
   // Why poll_transmit had nothing: tells the scheduler what to wait for.
-  enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, credit, memory };
+  enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, stage, credit, memory };
 
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
 
-  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie) noexcept;
+  // `stage`: through which its bytes come, instead of lying at `data`; null: they are there.
+  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
+              Stage* stage) noexcept;
   // Fills at most one burst of at most `budget_bytes` (one segment always fits).
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // False: the packet is malformed or claims what was never sent; nothing changed.
@@ -144,6 +146,7 @@ class FlowSender {
   bool credit_in_force_;
   bool too_long_ = false;
   bool paced_ = false;
+  bool unstaged_ = false;  // what is to go next has not been copied yet
 };
 
 }  // namespace weft::core

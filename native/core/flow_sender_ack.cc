@@ -48,6 +48,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   acked->bytes += segment.payload_bytes;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
+  if (message.stage != nullptr) message.stage->settle(segment.offset_bytes, segment.payload_bytes);
   if (queue_.on_acked(message, segment.payload_bytes)) {
     Event event{};
     event.kind = Event::Kind::send_done;
@@ -89,7 +90,7 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   facts.path = path;
   facts.inflight_bytes = ledger_.inflight_bytes();
   facts.delivered_bytes = counters_.bytes_sent;
-  facts.app_limited = !queue_.has_unsent();
+  facts.app_limited = !queue_.has_unsent() || unstaged_;
   return facts;
 }
 

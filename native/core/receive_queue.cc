@@ -63,18 +63,21 @@ bool ReceiveQueue::ensure(u64 message) noexcept {
   }
 }
 
-Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key,
-                          ReceiveTicket* ticket) noexcept {
+Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
+                          Stage* stage) noexcept {
   if (message < posted_) return Status::invalid_argument;
   if (!ensure(message)) return Status::would_block;
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
     if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
     u8* block = slot.data;
+    if (stage != nullptr) stage->settle_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
       // Segments of one message may still be missing; copying the holes too is harmless, they are filled later.
-      std::memcpy(data, block, slot.message_bytes);
+      std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
     }
+    // Of a message this short, which bytes have come matters to nobody: it lies in one piece.
+    if (stage != nullptr) stage->settle(0, slot.placed_bytes);
     shared_->eager_blocks.give(block);
     ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
   } else {
@@ -84,6 +87,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   slot.capacity_bytes = capacity_bytes;
   slot.ticket = ticket;
   slot.key = key;
+  slot.stage = stage;
   slot.state = Slot::posted;
   posted_ = message + 1;
   (in_turn(message) ? count_ : others_) += 1;
@@ -140,6 +144,10 @@ bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
     if (!slot.ticket->agreed_bytes.compare_exchange_strong(agreed, wanted) && agreed != wanted) return false;
   }
   slot.message_bytes = message_bytes;
+  if (slot.stage != nullptr) {
+    const Range stripe = stripe_of(slot.message, message_bytes, stripe_, stripes_);
+    slot.stage->settle_size(stripe.begin, stripe.bytes());
+  }
   return true;
 }
 
@@ -161,13 +169,20 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
     if (slot->message != message || slot->state != Slot::posted) return Placement::refused;
     if (message_bytes > slot->capacity_bytes) return Placement::too_long;
   }
-  return settle(*slot, message_bytes) ? Placement::placed : Placement::refused;
+  if (!settle(*slot, message_bytes)) return Placement::refused;
+  const bool room = slot->stage == nullptr || slot->stage->reaches(offset_bytes + payload_bytes);
+  return room ? Placement::placed : Placement::refused;
 }
 
 bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
-  u8* const to = slot.data + offset_bytes;
-  if (shared_->config.place_payload && payload_bytes != 0 && payload != to) std::memcpy(to, payload, payload_bytes);
+  if (slot.stage != nullptr) {
+    if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
+    slot.stage->settle(offset_bytes, payload_bytes);
+  } else if (u8* const to = slot.data + offset_bytes;
+             shared_->config.place_payload && payload_bytes != 0 && payload != to) {
+    std::memcpy(to, payload, payload_bytes);
+  }
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (!is_whole(slot)) return false;
@@ -189,6 +204,7 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   }
   slot.state = Slot::whole;
   slot.data = nullptr;  // from here on the buffer is the caller's again
+  slot.stage = nullptr;
   Event event{};
   event.kind = Event::Kind::stripe_placed;
   event.flow = flow;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "native/core/shared.h"
+#include "native/core/stage.h"
 #include "native/core/status.h"
 #include "native/core/stripes.h"
 
@@ -49,8 +50,10 @@ class ReceiveQueue {
   // Posts the receive for `message`, which is `posted()` or later: those between cannot come over this flow. An eager
   // message that was there already completes at once.
   // would_block: full; message_too_long: the waiting message does not fit (the connection is to be failed).
-  // `key`: of a window onto the buffer that the peer may write through, or 0.
-  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket) noexcept;
+  // `key`: of a window onto the buffer that the peer may write through, or 0. `stage`: through which its bytes go,
+  // instead of to `data`, or null; such a receive has no window. What comes before there is room for it is refused.
+  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
+              Stage* stage = nullptr) noexcept;
 
   // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
@@ -70,6 +73,7 @@ class ReceiveQueue {
     u64 message_bytes = ~u64{0};  // ~0: not known yet
     u64 placed_bytes = 0;
     ReceiveTicket* ticket = nullptr;
+    Stage* stage = nullptr;
     u32 key = 0;  // of the window onto `data`
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message

@@ -114,21 +114,21 @@ void Stack::release_peer(u32 index) noexcept {
   free_peers_.push_back(index);
 }
 
-Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, u32 memory,
-                        void* cookie) noexcept {
+Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
+                        Stage* stage) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
-  const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie);
+  const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie, stage);
   refresh(now_ns, index);
   return status;
 }
 
 Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes, u32 key,
-                           ReceiveTicket* ticket) noexcept {
+                           ReceiveTicket* ticket, Stage* stage) noexcept {
   Flow* target = flow(index);
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
-  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket);
+  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
@@ -140,6 +140,11 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, Status::connection_closed);
   refresh(now_ns, index);
   return status;
+}
+
+void Stack::on_staged(u32 index) noexcept {
+  const Flow* target = flow(index);
+  if (target != nullptr && target->is_open()) queue_ready(index);
 }
 
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {

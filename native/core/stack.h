@@ -25,14 +25,18 @@ class Stack {
   void release_flow(u32 index) noexcept;  // after flow_closed, or never opened
   void release_peer(u32 index) noexcept;  // once none of its flows is left
 
-  // `memory`: the registration that `data` lies in, for the datapath; 0: none.
-  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory,
-                   void* cookie) noexcept;
+  // `memory`: the registration that `data` lies in, for the datapath; 0: none. `stage`: through which the flow's stripe
+  // comes, where there is no `data`; it must stay until the send is done or the flow lets go.
+  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
+                   Stage* stage = nullptr) noexcept;
   // `message`: numbers grow; one that is left out cannot come over this flow (takes_part of its capacity says no).
   // `key`: of a window onto the buffer, or 0. Whoever opened it closes it when an event says so, or once the flow lets
   // go of its buffers.
-  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key,
-                      ReceiveTicket* ticket) noexcept;
+  // `stage`: through which the flow's stripe goes, where there is no `data`; then there is no window either.
+  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
+                      Stage* stage = nullptr) noexcept;
+  // More of what the flow is to send has been copied into its stage.
+  void on_staged(u32 flow) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
   // The peer is known to be gone (its control socket says so): its flows fail now.

@@ -75,6 +75,11 @@ void Rig::plan_messages() {
       transfer->send_ns = send_ns += static_cast<i64>(random_.next() % gap);
       transfer->receive_ns = receive_ns += static_cast<i64>(random_.next() % gap);
       transfer->seed = random_.next();
+      const auto staged = [&](double fraction) { return fraction > 0.0 && random_.uniform() < fraction; };
+      if (staged(schedule_.staged_sends))
+        transfer->outgoing = std::make_unique<Staging>(schedule_.stripes, kRingBytes, kPieceBytes, 0);
+      if (staged(schedule_.staged_receives))
+        transfer->incoming = std::make_unique<Staging>(schedule_.stripes, kRingBytes, kPieceBytes, kRingBytes);
       unposted_ += 2;
       sides_[end]->sends.push_back(transfer.get());
       sides_[1 - end]->receives.push_back(transfer.get());
@@ -94,8 +99,10 @@ bool Rig::post_send(int end, Transfer& transfer) {
   while (transfer.next_send_stripe < schedule_.stripes) {
     const u32 i = transfer.next_send_stripe;
     if (core::takes_part(transfer.number, transfer.bytes, i, schedule_.stripes)) {
-      const Status status = side.stack.post_send(now_ns_, side.flows[i], transfer.number, transfer.send_buffer.data(),
-                                                 transfer.bytes, 1, &transfer);
+      core::Stage* const stage = transfer.outgoing != nullptr ? transfer.outgoing->stage(i) : nullptr;
+      u8* const buffer = stage != nullptr ? nullptr : transfer.send_buffer.data();
+      const Status status = side.stack.post_send(now_ns_, side.flows[i], transfer.number, buffer, transfer.bytes,
+                                                 stage != nullptr ? 0 : 1, &transfer, stage);
       if (status == Status::would_block) return false;
       if (status != Status::ok) side.failed = true;
     }
@@ -116,11 +123,13 @@ bool Rig::post_receive(int end, Transfer& transfer) {
       ++transfer.next_receive_stripe;
       continue;
     }
-    u8* const buffer = transfer.receive_buffer.data();
-    const u32 key = schedule_.windows && transfer.capacity_bytes > schedule_.eager_bytes ? ++side.next_key : 0;
+    core::Stage* const stage = transfer.incoming != nullptr ? transfer.incoming->stage(i) : nullptr;
+    u8* const buffer = stage != nullptr ? nullptr : transfer.receive_buffer.data();
+    const bool window = schedule_.windows && stage == nullptr && transfer.capacity_bytes > schedule_.eager_bytes;
+    const u32 key = window ? ++side.next_key : 0;
     if (key != 0) side.windows[key] = {buffer, transfer.capacity_bytes};
     const Status status = side.stack.post_receive(now_ns_, side.flows[i], transfer.number, buffer,
-                                                  transfer.capacity_bytes, key, &transfer.ticket);
+                                                  transfer.capacity_bytes, key, &transfer.ticket, stage);
     if (status != Status::ok) side.windows.erase(key);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
@@ -149,6 +158,43 @@ void Rig::post_due(int end) {
   }
 }
 
+// Copiers come by when they like: about every other time that there is something to do.
+void Rig::stage_due(int end) {
+  Side& side = *sides_[end];
+  if (side.failed) return;
+  for (std::size_t k = 0; schedule_.staged_sends > 0.0 && k < side.next_send; ++k) {
+    Transfer& transfer = *side.sends[k];
+    for (u32 i = 0; transfer.outgoing != nullptr && !transfer.send_finished && i < schedule_.stripes; ++i) {
+      if (!transfer.outgoing->may_fill(i) || random_.uniform() < 0.5) continue;
+      static_cast<void>(transfer.outgoing->fill(i, transfer.send_buffer.data()));
+      side.stack.on_staged(side.flows[i]);
+    }
+  }
+  for (std::size_t k = 0; schedule_.staged_receives > 0.0 && k < side.next_receive; ++k) {
+    Transfer& transfer = *side.receives[k];
+    for (u32 i = 0; transfer.incoming != nullptr && !transfer.receive_finished && i < schedule_.stripes; ++i) {
+      if (!transfer.incoming->may_empty(i) || random_.uniform() < 0.5) continue;
+      static_cast<void>(transfer.incoming->empty(i, transfer.receive_buffer.data()));
+    }
+  }
+}
+
+i64 Rig::next_stage_ns(int end) const noexcept {
+  const Side& side = *sides_[end];
+  bool any = false;
+  for (std::size_t k = 0; schedule_.staged_sends > 0.0 && k < side.next_send; ++k) {
+    const Transfer& transfer = *side.sends[k];
+    for (u32 i = 0; transfer.outgoing != nullptr && !transfer.send_finished && i < schedule_.stripes; ++i)
+      any = any || transfer.outgoing->may_fill(i);
+  }
+  for (std::size_t k = 0; schedule_.staged_receives > 0.0 && k < side.next_receive; ++k) {
+    const Transfer& transfer = *side.receives[k];
+    for (u32 i = 0; transfer.incoming != nullptr && !transfer.receive_finished && i < schedule_.stripes; ++i)
+      any = any || transfer.incoming->may_empty(i);
+  }
+  return any && !side.failed ? now_ns_ + kStageNs : core::kNever;
+}
+
 void Rig::on_send_done(int end, Transfer& transfer) {
   if (transfer.send_finished) return violate("P-3", "a send completed twice");
   if (++transfer.stripes_sent != core::stripe_count(transfer.bytes, schedule_.stripes)) return;
@@ -158,8 +204,9 @@ void Rig::on_send_done(int end, Transfer& transfer) {
   mix(transfer.number * 4 + static_cast<u64>(end));
   // The buffer is the caller's again: a copy sent from it after this would carry other bytes.
   std::memset(transfer.send_buffer.data(), kReused, transfer.send_buffer.size());
+  if (transfer.outgoing != nullptr) transfer.outgoing->spoil(kReused);
   const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished &&
-                       transfer.bytes <= transfer.capacity_bytes;
+                       transfer.bytes <= transfer.capacity_bytes && transfer.incoming == nullptr;
   if (visible && !matches(transfer.receive_buffer.data(), transfer.bytes, transfer.seed)) {
     violate("P-3", "a send completed before the peer held its bytes");
   }
@@ -177,6 +224,9 @@ void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
   if (message_bytes != transfer.bytes) {
     ++report_.corrupt_messages;
     return violate("P-3", "a receive reported another size than was sent");
+  }
+  for (u32 i = 0; transfer.incoming != nullptr && i < schedule_.stripes; ++i) {
+    static_cast<void>(transfer.incoming->empty(i, transfer.receive_buffer.data()));
   }
   if (!matches(transfer.receive_buffer.data(), transfer.bytes, transfer.seed)) {
     ++report_.corrupt_messages;
@@ -331,6 +381,7 @@ bool Rig::step() {
   }
   for (int end = 0; end < 2; ++end) {
     drain_events(end);
+    if (!dead(end)) stage_due(end);
     pump(end);
   }
   swap_if_due();
@@ -381,7 +432,7 @@ i64 Rig::next_ns() const noexcept {
   for (int end = 0; end < 2; ++end) {
     if (dead(end)) continue;
     const Side& side = *sides_[end];
-    next = std::min(next, side.stack.poll_timeout());
+    next = std::min({next, side.stack.poll_timeout(), next_stage_ns(end)});
     if (side.next_send < side.sends.size())
       next = std::min(next, std::max(side.sends[side.next_send]->send_ns, now_ns_ + 50'000));
     if (side.next_receive < side.receives.size()) {

@@ -43,6 +43,8 @@ struct Schedule {
   // Receives longer than eager_bytes are advertised with a window, and the link writes into it when a segment arrives.
   bool windows = false;
   bool windows_outlive = false;  // a defect to be found: a window stays open after its message is whole
+  // Of sends, and of receives: their bytes pass through small rings, as those of device memory do.
+  double staged_sends = 0.0, staged_receives = 0.0;
   // The link reads payload when it delivers, not when it is sent: a NIC that gets to a request late.
   bool late_reads = false;
   core::PolicyChoice window, path, loss, credit;
@@ -89,6 +91,8 @@ class Rig {
   void connect();
   void plan_messages();
   void post_due(int end);
+  void stage_due(int end);
+  i64 next_stage_ns(int end) const noexcept;
   bool post_send(int end, Transfer& transfer);
   bool post_receive(int end, Transfer& transfer);
   void pump(int end);
@@ -153,6 +157,8 @@ enum FaultKind : u32 {
   kSwap = 2048,
   kWindows = 4096,
   kLateReads = 8192,
+  kStagedSends = 16384,
+  kStagedReceives = 32768,
 };
 u32 fault_kinds(const Schedule& schedule) noexcept;
 u64 schedule_hash(const Schedule& schedule) noexcept;

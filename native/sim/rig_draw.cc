@@ -93,6 +93,8 @@ Schedule draw_schedule(u64 seed, const PolicyMenu& menu) {
   if (coin(0.2)) draw_swaps(&schedule, menu, random);
   schedule.windows = coin(0.3);
   schedule.late_reads = coin(0.3);
+  if (coin(0.3)) schedule.staged_sends = random.uniform();
+  if (coin(0.3)) schedule.staged_receives = random.uniform();
   return schedule;
 }
 
@@ -112,6 +114,8 @@ u32 fault_kinds(const Schedule& schedule) noexcept {
   if (!schedule.swaps.empty()) kinds |= kSwap;
   if (schedule.windows) kinds |= kWindows;
   if (schedule.late_reads) kinds |= kLateReads;
+  if (schedule.staged_sends > 0) kinds |= kStagedSends;
+  if (schedule.staged_receives > 0) kinds |= kStagedReceives;
   return kinds;
 }
 
@@ -129,9 +133,9 @@ u64 schedule_hash(const Schedule& schedule) noexcept {
         static_cast<u64>(schedule.faults.bytes_per_s)}) {
     mix(value);
   }
-  for (const double value :
-       {schedule.faults.loss, schedule.faults.reorder, schedule.faults.duplicate, schedule.faults.corrupt,
-        schedule.faults.mark, schedule.faults.replay, schedule.faults.stray}) {
+  for (const double value : {schedule.faults.loss, schedule.faults.reorder, schedule.faults.duplicate,
+                             schedule.faults.corrupt, schedule.faults.mark, schedule.faults.replay,
+                             schedule.faults.stray, schedule.staged_sends, schedule.staged_receives}) {
     mix_real(value);
   }
   for (const PathOutage& outage : schedule.outages) {

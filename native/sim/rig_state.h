@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "native/sim/rig.h"
+#include "native/sim/rig_stage.h"
 
 namespace weft::sim {
 
@@ -13,6 +14,8 @@ inline constexpr u32 kStripesMax = 16;
 inline constexpr u64 kGuardBytes = 64;  // beyond a receive's capacity: must stay as it was
 inline constexpr u8 kUntouched = 0xA5;  // a receive buffer before anything arrives
 inline constexpr u8 kReused = 0x5A;     // a buffer that went back to its owner
+inline constexpr u64 kRingBytes = 32'768, kPieceBytes = 8'192;
+inline constexpr i64 kStageNs = 50'000;  // between two looks of a copier that has something to do
 
 struct Rig::Transfer {
   core::ReceiveTicket ticket;  // first: of() finds the transfer by it
@@ -23,6 +26,7 @@ struct Rig::Transfer {
   std::vector<u8> send_buffer, receive_buffer;
   u32 next_send_stripe = 0, next_receive_stripe = 0, stripes_sent = 0;
   bool send_finished = false, receive_finished = false;
+  std::unique_ptr<Staging> outgoing, incoming;  // null: its bytes lie in the buffers themselves
 
   static Transfer* of(core::ReceiveTicket* ticket) noexcept { return reinterpret_cast<Transfer*>(ticket); }
 };

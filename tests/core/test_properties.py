@@ -48,6 +48,8 @@ traffic = st.fixed_dictionaries(
         "both_ways": st.booleans(),
         "windows": st.booleans(),
         "late_reads": st.booleans(),
+        "staged_sends": st.one_of(st.just(0.0), st.floats(0.0, 1.0)),
+        "staged_receives": st.one_of(st.just(0.0), st.floats(0.0, 1.0)),
         "post_gap_ns_max": st.one_of(st.integers(0, 2_000), st.integers(0, 5 * MS)),
         "eager_bytes": st.one_of(st.just(0), st.integers(1, 9_000)),
         "eager_slots": st.integers(0, 16),
@@ -124,6 +126,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
     schedule.outages = []
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long = False
+    schedule.staged_receives = 0.0  # what finds a ring full is sent again
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
@@ -139,6 +142,7 @@ def late_writes(draw: st.DrawFn) -> Any:
     """Long messages through windows, over a network that delays, repeats and reorders originals."""
     schedule = draw(schedules())
     schedule.windows = schedule.late_reads = True
+    schedule.staged_sends = schedule.staged_receives = draw(st.sampled_from([0.0, 0.3]))
     schedule.segment_bytes, schedule.messages = 576, 8
     schedule.message_bytes_max, schedule.eager_bytes = 60_000, 0
     schedule.zero_fraction = schedule.small_fraction = 0.0
@@ -156,7 +160,7 @@ def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
-    assert report.writes > 0
+    assert report.writes > 0 or schedule.staged_sends > 0.0  # all of them, by chance
 
 
 def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:

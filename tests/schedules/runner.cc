@@ -18,9 +18,9 @@
 namespace weft::sim {
 namespace {
 
-constexpr std::array<const char*, 14> kKinds = {"loss",      "reorder",   "duplicate", "corrupt",   "delay",
-                                                "dead_path", "dead_peer", "replay",    "stray",     "early_close",
-                                                "too_long",  "swap",      "windows",   "late_reads"};
+constexpr std::array<const char*, 16> kKinds = {
+    "loss",  "reorder",     "duplicate", "corrupt", "delay",   "dead_path",  "dead_peer",    "replay",
+    "stray", "early_close", "too_long",  "swap",    "windows", "late_reads", "staged_sends", "staged_receives"};
 
 struct Menu {
   PolicyMenu choices;

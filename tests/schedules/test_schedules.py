@@ -14,6 +14,7 @@ KIND_COUNT_MIN = 500
 KINDS = {
     *("loss", "reorder", "duplicate", "corrupt", "delay", "dead_path", "dead_peer", "replay"),
     *("stray", "early_close", "too_long", "swap", "windows", "late_reads"),
+    *("staged_sends", "staged_receives"),
 }
 
 

@@ -1,0 +1,46 @@
+// The copier of a message that passes through rings: what a GPU's copy engine does, by hand and by chance.
+// Private to the rig's own files.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "native/core/random.h"
+#include "native/core/stage.h"
+
+namespace weft::sim {
+
+using core::i64;
+using core::u32;
+using core::u64;
+using core::u8;
+
+class Staging {
+ public:
+  // One ring for each flow that may carry a part. `limit_bytes`: what each stage allows from the start.
+  Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes);
+
+  core::Stage* stage(u32 stripe) noexcept { return &lanes_[stripe].stage; }
+  // Copies at most a piece of the stripe from `message` into its ring. True: it did.
+  bool fill(u32 stripe, const u8* message) noexcept;
+  // Copies what is whole from a stripe's ring to `message`. True: there was something.
+  bool empty(u32 stripe, u8* message) noexcept;
+  // Whether either could do something now.
+  bool may_fill(u32 stripe) const noexcept;
+  bool may_empty(u32 stripe) const noexcept;
+  // Whatever the rings hold is nobody's any more.
+  void spoil(u8 byte) noexcept;
+
+ private:
+  struct Lane {
+    std::vector<u8> ring;
+    std::unique_ptr<std::atomic<u32>[]> settled;
+    core::Stage stage;
+    u64 copied = 0;
+  };
+  static u64 left(const Lane& lane) noexcept;
+  static u64 piece_at(const Lane& lane, u64 at) noexcept { return at % lane.stage.ring_bytes / lane.stage.piece_bytes; }
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace weft::sim
