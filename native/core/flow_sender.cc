@@ -215,7 +215,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     spent_bytes_ += payload_bytes;
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
-      // Not out of a ring: a NIC that gets late to an original whose copy has arrived would write what is there by then.
+      // Not out of a ring: a NIC that gets late to an original whose copy has arrived would write what lies there by
+      // then.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
       message.remote_key = message.stage == nullptr ? receive.key : 0;
       message.remote_address = receive.address;

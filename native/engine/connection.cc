@@ -58,8 +58,9 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       last_(flows_.size()) {}
 
 // Under the direction's mutex: the slot of the next message, if it is free.
-Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept {
-  if (bytes > core::kMessageBytesMax || (data == nullptr && bytes != 0)) return Status::invalid_argument;
+Status ConnectionCore::begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept {
+  const bool nowhere = place.data == nullptr && place.stages == nullptr;
+  if (bytes > core::kMessageBytesMax || (nowhere && bytes != 0)) return Status::invalid_argument;
   const Status failure = health();
   if (failure != Status::ok) return failure;
   if (direction->swept) return Status::connection_closed;
@@ -69,7 +70,12 @@ Status ConnectionCore::begin(Direction* direction, const void* data, std::size_t
   }
   RequestSlot& slot = direction->slots[direction->next_message % kRequestsMax];
   if (!slot.usable()) return Status::would_block;
-  slot.begin(data, bytes);
+  // What a request holds of its caller's: quiesce() finds it by this.
+  if (place.stages != nullptr) {
+    slot.begin(place.stages, sizeof(core::Stage) * flows_.size());
+  } else {
+    slot.begin(place.data, bytes);
+  }
   *out = &slot;
   return Status::ok;
 }
@@ -86,11 +92,11 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
   return true;
 }
 
-Status ConnectionCore::post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept {
+Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request** out) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(send_.mutex);
   RequestSlot* slot = nullptr;
-  const Status status = begin(&send_, data, bytes, &slot);
+  const Status status = begin(&send_, place, bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = send_.next_message;
   if (!reserve(message, bytes)) {
@@ -99,21 +105,22 @@ Status ConnectionCore::post_send(const void* data, std::size_t bytes, std::uint3
   }
   ++send_.next_message;
   slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
-  auto* bytes_at = static_cast<std::uint8_t*>(const_cast<void*>(data));
+  auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
-    flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, memory});
+    core::Stage* stage = place.stages != nullptr ? &place.stages[i] : nullptr;
+    flows_[i].engine->post(
+        {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage});
   }
   *out = slot;
   return Status::ok;
 }
 
-Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory,
-                                    Request** out) noexcept {
+Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(receive_.mutex);
   RequestSlot* slot = nullptr;
-  const Status status = begin(&receive_, data, capacity_bytes, &slot);
+  const Status status = begin(&receive_, place, capacity_bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = receive_.next_message;
   if (!reserve(message, capacity_bytes)) {
@@ -127,11 +134,20 @@ Status ConnectionCore::post_receive(void* data, std::size_t capacity_bytes, std:
   // A message no longer than the capacity takes part in no flow that one of the full capacity would not use.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
-    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message, static_cast<std::uint8_t*>(data),
-                            capacity_bytes, &slot->ticket, memory});
+    core::Stage* stage = place.stages != nullptr ? &place.stages[i] : nullptr;
+    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message,
+                            static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory,
+                            stage});
   }
   *out = slot;
   return Status::ok;
+}
+
+bool ConnectionCore::on_staged(Request* send, std::uint32_t flow) noexcept {
+  if (send->done() || flow >= stripes()) return true;  // nobody waits for it
+  if (!flows_[flow].engine->reserve(1)) return false;
+  flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr});
+  return true;
 }
 
 void ConnectionCore::release(Request* request) noexcept {

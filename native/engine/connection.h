@@ -46,8 +46,15 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, Notifier* notifier);
 
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept;
-  Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept;
+  // Where a message's bytes are: at `data`, in a registration or none, or behind stages.
+  struct Place {
+    void* data = nullptr;
+    std::uint32_t memory = 0;
+    core::Stage* stages = nullptr;
+  };
+  Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
+  Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
+  bool on_staged(Request* send, std::uint32_t flow) noexcept;
   void release(Request* request) noexcept;
   Status wait(Request* request, std::int64_t timeout_ns) noexcept;
   void close() noexcept;
@@ -75,7 +82,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     std::unique_ptr<RequestSlot[]> slots;
     bool swept = false;  // nothing will ever complete again but by the sweep that has run
   };
-  Status begin(Direction* direction, const void* data, std::size_t bytes, RequestSlot** out) noexcept;
+  Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
@@ -103,11 +110,19 @@ class ConnectionHandle final : public Connection {
       : board_(board), runtime_(std::move(runtime)), core_(std::move(core)) {}
   ~ConnectionHandle() override { core_->close(); }
   Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
-    return core_->post_send(data, bytes, memory, out);
+    return core_->post_send({const_cast<void*>(data), memory, nullptr}, bytes, out);
   }
   Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
-    return core_->post_receive(data, bytes, memory, out);
+    return core_->post_receive({data, memory, nullptr}, bytes, out);
   }
+  Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
+    return core_->post_send({nullptr, 0, stages}, bytes, out);
+  }
+  Status post_staged_receive(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
+    return core_->post_receive({nullptr, 0, stages}, bytes, out);
+  }
+  std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
+  bool on_staged(Request* send, std::uint32_t flow) noexcept override { return core_->on_staged(send, flow); }
   void release(Request* request) noexcept override { core_->release(request); }
   Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
   void close() noexcept override { core_->close(); }

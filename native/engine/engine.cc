@@ -265,9 +265,10 @@ void Engine::do_command(const Command& command) noexcept {
   ConnectionCore* connection = owner(command.flow);
   // Posted to a connection that has failed meanwhile: its sweep completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
+  if (command.kind == Command::Kind::staged) return stack_.on_staged(command.flow);
   const Status status = command.kind == Command::Kind::send
                             ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes,
-                                               command.memory, command.cookie)
+                                               command.memory, command.cookie, command.stage)
                             : post_receive(command);
   if (status == Status::ok) return;
   // To a flow that its peer has closed: the connection says so, once all of its flows have been.
@@ -287,7 +288,7 @@ Status Engine::post_receive(const Command& command) noexcept {
     datapath_->close_window(std::exchange(key, 0));
   }
   const Status status = stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes, key,
-                                            static_cast<core::ReceiveTicket*>(command.cookie));
+                                            static_cast<core::ReceiveTicket*>(command.cookie), command.stage);
   if (status != Status::ok) close_window(key);
   return status;
 }

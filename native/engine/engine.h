@@ -31,7 +31,7 @@ struct FlowRef {
 
 // What callers' threads ask of an engine.
 struct Command {
-  enum class Kind : std::uint8_t { send, receive } kind;
+  enum class Kind : std::uint8_t { send, receive, staged } kind;
   std::uint32_t flow;
   std::uint64_t connection;  // whose flow it was when the command was posted; flow indices are reused
   std::uint64_t message;
@@ -39,6 +39,7 @@ struct Command {
   std::uint64_t bytes;
   void* cookie;
   std::uint32_t memory;  // the registration that `data` lies in; 0: none
+  core::Stage* stage;    // instead of `data`; null: none
 };
 
 struct EngineConfig {

@@ -1,4 +1,5 @@
-// A piece is used anew only when every byte of its last use is acknowledged, and emptied only when every byte is there.
+// Fills a piece anew only when every byte of its last use is acknowledged, and empties one only when all of it is there.
+// Never waits, and knows no flow: whoever uses it looks again.
 #include "native/sim/rig_stage.h"
 
 #include <algorithm>
@@ -6,30 +7,33 @@
 
 namespace weft::sim {
 
-Staging::Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes) : lanes_(stripes) {
-  for (Lane& lane : lanes_) {
+Staging::Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes)
+    : stages_(std::make_unique<core::Stage[]>(stripes)), lanes_(stripes) {
+  for (u32 i = 0; i < stripes; ++i) {
+    Lane& lane = lanes_[i];
+    lane.stage = &stages_[i];
     lane.ring.resize(ring_bytes);
     lane.settled = std::make_unique<std::atomic<u32>[]>(ring_bytes / piece_bytes);
-    lane.stage.ring = lane.ring.data();
-    lane.stage.ring_bytes = ring_bytes;
-    lane.stage.piece_bytes = piece_bytes;
-    lane.stage.settled = lane.settled.get();
-    lane.stage.limit.store(limit_bytes);
+    lane.stage->ring = lane.ring.data();
+    lane.stage->ring_bytes = ring_bytes;
+    lane.stage->piece_bytes = piece_bytes;
+    lane.stage->settled = lane.settled.get();
+    lane.stage->limit.store(limit_bytes);
   }
 }
 
 // Of the piece that comes next.
 u64 Staging::left(const Lane& lane) noexcept {
-  const i64 bytes = lane.stage.stripe_bytes.load(std::memory_order_acquire);
+  const i64 bytes = lane.stage->stripe_bytes.load(std::memory_order_acquire);
   if (bytes < 0) return 0;
-  return std::min(static_cast<u64>(bytes) - lane.copied, lane.stage.piece_bytes);
+  return std::min(static_cast<u64>(bytes) - lane.copied, lane.stage->piece_bytes);
 }
 
 bool Staging::may_fill(u32 stripe) const noexcept {
   const Lane& lane = lanes_[stripe];
   if (left(lane) == 0) return false;
-  const bool fresh = lane.copied < lane.stage.ring_bytes;
-  return fresh || lane.settled[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == lane.stage.piece_bytes;
+  const bool fresh = lane.copied < lane.stage->ring_bytes;
+  return fresh || lane.settled[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == lane.stage->piece_bytes;
 }
 
 bool Staging::fill(u32 stripe, const u8* message) noexcept {
@@ -37,9 +41,10 @@ bool Staging::fill(u32 stripe, const u8* message) noexcept {
   Lane& lane = lanes_[stripe];
   const u64 bytes = left(lane);
   lane.settled[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
-  std::memcpy(lane.ring.data() + lane.copied % lane.stage.ring_bytes, message + lane.stage.begin + lane.copied, bytes);
+  std::memcpy(lane.ring.data() + lane.copied % lane.stage->ring_bytes, message + lane.stage->begin + lane.copied,
+              bytes);
   lane.copied += bytes;
-  lane.stage.limit.store(lane.copied, std::memory_order_release);
+  lane.stage->limit.store(lane.copied, std::memory_order_release);
   return true;
 }
 
@@ -54,11 +59,11 @@ bool Staging::empty(u32 stripe, u8* message) noexcept {
   bool any = false;
   for (; may_empty(stripe); any = true) {
     const u64 bytes = left(lane);
-    std::memcpy(message + lane.stage.begin + lane.copied, lane.ring.data() + lane.copied % lane.stage.ring_bytes,
+    std::memcpy(message + lane.stage->begin + lane.copied, lane.ring.data() + lane.copied % lane.stage->ring_bytes,
                 bytes);
     lane.settled[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
     lane.copied += bytes;
-    lane.stage.limit.store(lane.copied + lane.stage.ring_bytes, std::memory_order_release);
+    lane.stage->limit.store(lane.copied + lane.stage->ring_bytes, std::memory_order_release);
   }
   return any;
 }

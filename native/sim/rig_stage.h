@@ -20,7 +20,7 @@ class Staging {
   // One ring for each flow that may carry a part. `limit_bytes`: what each stage allows from the start.
   Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes);
 
-  core::Stage* stage(u32 stripe) noexcept { return &lanes_[stripe].stage; }
+  core::Stage* stage(u32 stripe) noexcept { return &stages_[stripe]; }
   // Copies at most a piece of the stripe from `message` into its ring. True: it did.
   bool fill(u32 stripe, const u8* message) noexcept;
   // Copies what is whole from a stripe's ring to `message`. True: there was something.
@@ -35,11 +35,14 @@ class Staging {
   struct Lane {
     std::vector<u8> ring;
     std::unique_ptr<std::atomic<u32>[]> settled;
-    core::Stage stage;
+    core::Stage* stage = nullptr;
     u64 copied = 0;
   };
   static u64 left(const Lane& lane) noexcept;
-  static u64 piece_at(const Lane& lane, u64 at) noexcept { return at % lane.stage.ring_bytes / lane.stage.piece_bytes; }
+  static u64 piece_at(const Lane& lane, u64 at) noexcept {
+    return at % lane.stage->ring_bytes / lane.stage->piece_bytes;
+  }
+  std::unique_ptr<core::Stage[]> stages_;  // side by side, as the engines take them
   std::vector<Lane> lanes_;
 };
 

@@ -63,6 +63,9 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     CHECK(bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
     CHECK_EQUAL(bench.paths.path(2).rtt.smoothed_ns(), kMs);
+    // A policy that measures takes the one path that ever answered, unless the others have.
+    for (const u8 path : {u8{0}, u8{1}, u8{3}})
+      bench.paths.on_feedback(21 * kMs, path, PathSet::Feedback::good, kMs, 1400, -1);
     CHECK(bench.picks(21 * kMs) == std::set<int>({0, 1, 2, 3}));
     CHECK_EQUAL(bench.paths.poll_timeout(), kNever);
   }

@@ -7,6 +7,7 @@
 
 #include "native/engine/clock.h"
 #include "native/engine/runtime.h"
+#include "native/sim/rig_stage.h"
 #include "tests/native/check.h"
 
 namespace {
@@ -109,6 +110,75 @@ TEST(runtime__credit_policy) {
   Knobs knobs;
   knobs.credit_policy = "grant";
   exchange_sizes(knobs);
+}
+
+namespace {
+
+constexpr std::uint64_t kRing = 1 << 17, kPiece = 1 << 14;
+
+// Both copiers by hand, while engines send and place.
+void exchange_staged(Connection& from, Connection& to, std::size_t bytes, bool staged_send, bool staged_receive) {
+  const auto sent = pattern(bytes, static_cast<std::uint32_t>(bytes));
+  std::vector<std::uint8_t> received(bytes + 1000, 0xEE);
+  sim::Staging out(from.flows(), kRing, kPiece, 0), in(to.flows(), kRing, kPiece, kRing);
+  Request *send = nullptr, *receive = nullptr;
+  CHECK_EQUAL(staged_receive ? to.post_staged_receive(in.stage(0), received.size(), &receive)
+                             : to.post_receive(received.data(), received.size(), 0, &receive),
+              Status::ok);
+  CHECK_EQUAL(
+      staged_send ? from.post_staged_send(out.stage(0), bytes, &send) : from.post_send(sent.data(), bytes, 0, &send),
+      Status::ok);
+  for (const std::int64_t until = now_ns() + kPatienceNs; !send->done() || !receive->done();) {
+    for (std::uint32_t i = 0; staged_send && i < from.flows(); ++i) {
+      if (!out.fill(i, sent.data())) continue;
+      while (!from.on_staged(send, i)) std::this_thread::yield();
+    }
+    for (std::uint32_t i = 0; staged_receive && i < to.flows(); ++i) static_cast<void>(in.empty(i, received.data()));
+    CHECK(now_ns() < until);
+  }
+  for (std::uint32_t i = 0; staged_receive && i < to.flows(); ++i) static_cast<void>(in.empty(i, received.data()));
+  CHECK_EQUAL(receive->bytes(), bytes);
+  CHECK(bytes == 0 || std::memcmp(sent.data(), received.data(), bytes) == 0);
+  for (std::size_t i = bytes; i < received.size(); ++i) CHECK_EQUAL(received[i], 0xEE);
+  CHECK_EQUAL(finish(to, receive), Status::ok);
+  CHECK_EQUAL(finish(from, send), Status::ok);
+}
+
+void exchange_staged_sizes(const Knobs& knobs) {
+  Pair pair(knobs);
+  for (const std::size_t bytes : {0, 1, 8192, 8193, 131'072, 131'073, 1'048'577, 5'000'000}) {
+    exchange_staged(*pair.here, *pair.there, bytes, true, true);
+    exchange_staged(*pair.there, *pair.here, bytes, true, false);
+    exchange_staged(*pair.here, *pair.there, bytes, false, true);
+  }
+}
+
+}  // namespace
+
+TEST(runtime__stages) { exchange_staged_sizes({}); }
+
+TEST(runtime__stages_of_several_flows_under_faults) {
+  Knobs knobs;
+  knobs.engines = 2;
+  knobs.stripes = 3;
+  knobs.fault_loss = 0.01;
+  knobs.fault_reorder = 0.02;
+  knobs.fault_duplicate = 0.01;
+  exchange_staged_sizes(knobs);
+}
+
+// Nothing is ever copied: the engines wait for it, and let go of the stages when the connection ends.
+TEST(runtime__a_stage_that_stays_empty_is_let_go) {
+  Pair pair({});
+  sim::Staging out(pair.here->flows(), kRing, kPiece, 0);
+  std::vector<std::uint8_t> received(1 << 20);
+  Request *send = nullptr, *receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), 0, &receive), Status::ok);
+  CHECK_EQUAL(pair.here->post_staged_send(out.stage(0), received.size(), &send), Status::ok);
+  CHECK_EQUAL(pair.here->wait(send, 50'000'000), Status::timed_out);
+  pair.here->quiesce(out.stage(0), sizeof(core::Stage));
+  CHECK(send->done());
+  CHECK_EQUAL(finish(*pair.here, send), Status::cancelled);
 }
 
 TEST(runtime__requests_are_bounded) {

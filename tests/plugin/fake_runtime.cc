@@ -86,6 +86,10 @@ class FakeConnection final : public Connection {
   Status post_receive(void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
+  Status post_staged_send(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
+  Status post_staged_receive(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
+  std::uint32_t flows() const noexcept override { return 1; }
+  bool on_staged(Request*, std::uint32_t) noexcept override { return true; }
   void release(Request* request) noexcept override {
     const std::lock_guard lock(wire_->mutex);
     requests_.erase(request);
