@@ -81,7 +81,7 @@ NATIVE_ROOMS = {
     "policy": {"policy"},
     "core": {"core", "wire", "policy"},
     "datapath": {"datapath", "wire"},
-    "gpu": {"gpu"},
+    "gpu": {"gpu", "core"},
     "engine": {"engine", "core", "wire", "policy", "datapath", "gpu"},
     "sim": {"sim", "core", "wire", "policy"},
     "plugin": {"plugin", "engine"},

@@ -1,0 +1,216 @@
+// A piece goes into a ring when the last use of its place is acknowledged, and out of it when all of it has been
+// placed. Believes an event, never the order of calls: a copy is under way until its event says otherwise.
+#include "native/gpu/copier.h"
+
+#include <algorithm>
+#include <new>
+
+namespace weft::gpu {
+
+Transfer::Transfer(Copier* copier, Way way, Address device, core::Stage* stages, std::uint32_t flows, Stream stream)
+    : copier_(copier), way_(way), device_(device), stages_(stages), stream_(stream), lanes_(flows) {}
+
+Transfer::~Transfer() {
+  for (Lane& lane : lanes_) {
+    for (; lane.count != 0; --lane.count, ++lane.first) copier_->give_event(lane.flying[lane.first % kFlyingMax].done);
+  }
+}
+
+void Transfer::fail(const char* symbol, Result result) noexcept {
+  if (!error_.empty()) return;
+  try {
+    error_ = copier_->driver_.say(symbol, result);
+  } catch (const std::bad_alloc&) {
+    error_ = "no memory";  // short enough to need none
+  }
+}
+
+// Bytes of the next piece that can be copied now; 0: none.
+std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) const noexcept {
+  const std::int64_t stripe_bytes = stage.stripe_bytes.load(std::memory_order_acquire);
+  if (stripe_bytes < 0 || lane.count == kFlyingMax) return 0;
+  const auto bytes =
+      std::min<std::uint64_t>(static_cast<std::uint64_t>(stripe_bytes) - lane.launched, stage.piece_bytes);
+  if (bytes == 0) return 0;
+  const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
+  if (way_ == Way::to_device) {
+    // What is emptied stays counted until its copy has arrived, and a ring ahead of that nothing is placed.
+    return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
+  }
+  return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;
+}
+
+bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
+  bool any = false;
+  for (std::uint64_t bytes; !failed() && (bytes = next_piece(*lane, *stage)) != 0; any = true) {
+    Result result = kSuccess;
+    const Event done = copier_->take_event(&result);
+    if (done == nullptr) {
+      fail("cuEventCreate", result);
+      break;
+    }
+    std::uint8_t* const host = stage->ring + lane->launched % stage->ring_bytes;
+    const Address there = device_ + stage->begin + lane->launched;
+    const Driver& driver = copier_->driver_;
+    if (way_ == Way::to_host) {
+      settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
+      result = driver.copy_to_host(host, there, bytes, stream_);
+    } else {
+      result = driver.copy_to_device(there, host, bytes, stream_);
+    }
+    if (result != kSuccess) {
+      copier_->give_event(done);
+      fail(way_ == Way::to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", result);
+      break;
+    }
+    lane->launched += bytes;
+    result = driver.event_record(done, stream_);
+    if (result != kSuccess) {
+      fail("cuEventRecord", result);
+      // The copy is under way and nothing will tell when it is over: the one place that waits, and after an error.
+      static_cast<void>(driver.stream_synchronize(stream_));  // an error: the context is past use, and so is the copy
+      copier_->give_event(done);
+      break;
+    }
+    lane->flying[(lane->first + lane->count++) % kFlyingMax] = {done, lane->launched};
+  }
+  return any;
+}
+
+bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
+  bool any = false;
+  for (; lane->count != 0; any = true) {
+    const Copy& copy = lane->flying[lane->first % kFlyingMax];
+    const Result result = copier_->driver_.event_query(copy.done);
+    if (result == kNotReady) break;
+    copier_->give_event(copy.done);
+    const std::uint64_t from = lane->arrived;
+    ++lane->first;
+    --lane->count;
+    // A context that failed runs no copy any more: this one is over, and brought nothing.
+    if (result != kSuccess) fail("cuEventQuery", result);
+    if (failed()) continue;
+    lane->arrived = copy.end;
+    if (way_ == Way::to_host) {
+      stage->limit.store(lane->arrived, std::memory_order_release);
+      lane->untold = true;
+    } else {
+      settled(*stage, from).store(0, std::memory_order_relaxed);
+      stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
+    }
+  }
+  return any;
+}
+
+bool Transfer::poll(Listener* listener) noexcept {
+  const Current current(copier_->driver_, copier_->context_);
+  if (current.result() != kSuccess) {
+    fail("cuCtxPushCurrent", current.result());
+    return false;
+  }
+  bool any = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    any |= collect(&lanes_[i], &stages_[i]);
+    any |= launch(&lanes_[i], &stages_[i]);
+    if (lanes_[i].untold) lanes_[i].untold = !listener->on_staged(static_cast<std::uint32_t>(i));
+  }
+  return any;
+}
+
+std::uint64_t Transfer::arrived_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.arrived;
+  return bytes;
+}
+
+bool Transfer::quiet() const noexcept {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count == 0; });
+}
+
+std::unique_ptr<Copier> Copier::open(const Driver& driver, int device, std::string* error) {
+  DeviceId id = 0;
+  const Result result = driver.device_get(&id, device);
+  if (result != kSuccess) {
+    *error = driver.say("cuDeviceGet", result) + " (device " + std::to_string(device) + ")";
+    return nullptr;
+  }
+  std::unique_ptr<Copier> copier(new Copier(driver, id));
+  return copier->make(error) ? std::move(copier) : nullptr;
+}
+
+bool Copier::make(std::string* error) {
+  Result result = driver_.primary_retain(&context_, device_);
+  if (result != kSuccess) {
+    context_ = nullptr;
+    *error = driver_.say("cuDevicePrimaryCtxRetain", result);
+    return false;
+  }
+  const Current current(driver_, context_);
+  result = current.result();
+  if (result != kSuccess) {
+    *error = driver_.say("cuCtxPushCurrent", result);
+    return false;
+  }
+  for (auto& way : streams_) {
+    for (Stream& stream : way) {
+      result = driver_.stream_create(&stream, kNonBlocking);
+      if (result == kSuccess) continue;
+      stream = nullptr;
+      *error = driver_.say("cuStreamCreate", result);
+      return false;
+    }
+  }
+  return true;
+}
+
+Copier::~Copier() {
+  if (context_ == nullptr) return;
+  {
+    const Current current(driver_, context_);
+    // Nobody to tell, and a context that is gone has freed them.
+    for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
+    for (const auto& way : streams_) {
+      for (const Stream stream : way) {
+        if (stream != nullptr) static_cast<void>(driver_.stream_destroy(stream));
+      }
+    }
+  }
+  static_cast<void>(driver_.primary_release(device_));
+}
+
+// An event that comes back always finds room: there is as much as events were made.
+Event Copier::take_event(Result* result) noexcept {
+  if (!events_.empty()) {
+    const Event event = events_.back();
+    events_.pop_back();
+    return event;
+  }
+  *result = kOutOfMemory;
+  try {
+    events_.reserve(events_made_ + 1);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  Event made = nullptr;
+  *result = driver_.event_create(&made, kDisableTiming);
+  if (*result != kSuccess) return nullptr;
+  ++events_made_;
+  return made;
+}
+
+std::unique_ptr<Transfer> Copier::begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
+                                        std::string* error) {
+  const auto which = static_cast<std::size_t>(way);
+  const Stream stream = streams_[which][turn_[which]++ % kStreams];
+  if (after != nullptr) {
+    const Current current(driver_, context_);
+    const Result result = current.result() != kSuccess ? current.result() : driver_.stream_wait_event(stream, after, 0);
+    if (result != kSuccess) {
+      *error = driver_.say("cuStreamWaitEvent", result);
+      return nullptr;
+    }
+  }
+  return std::make_unique<Transfer>(this, way, device, stages, flows, stream);
+}
+
+}  // namespace weft::gpu

@@ -1,0 +1,107 @@
+// Copies messages between a device and the rings that their stripes pass through, while the network sends and places.
+// Never waits: poll() launches what can be launched and tells what has arrived. One thread uses a copier.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/core/stage.h"
+#include "native/gpu/driver.h"
+
+namespace weft::gpu {
+
+enum class Way : std::uint8_t { to_host, to_device };  // of a send, of a receive
+
+class Copier;
+
+// One message on its way. Its stages belong to the caller, have their rings, and stay until quiet().
+class Transfer {
+ public:
+  Transfer(Copier* copier, Way way, Address device, core::Stage* stages, std::uint32_t flows, Stream stream);
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+  ~Transfer();
+
+  // Who hears that more of a send is in its ring: as engine::Connection::on_staged. False: not now, say it again.
+  class Listener {
+   public:
+    virtual bool on_staged(std::uint32_t flow) noexcept = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+  // Once around all stripes. True: something moved. After an error nothing more is launched.
+  bool poll(Listener* listener) noexcept;
+  // Bytes that are where they belong: in rings for a send, on the device for a receive.
+  std::uint64_t arrived_bytes() const noexcept;
+  // No copy of it is under way: what it refers to may go.
+  bool quiet() const noexcept;
+  bool failed() const noexcept { return !error_.empty(); }
+  const std::string& error() const noexcept { return error_; }
+
+ private:
+  static constexpr std::size_t kFlyingMax = 4;  // copies of a stripe: two would do, were they always polled in time
+  struct Copy {
+    Event done = nullptr;
+    std::uint64_t end = 0;  // of the stripe
+  };
+  struct Lane {
+    std::array<Copy, kFlyingMax> flying;
+    std::size_t first = 0, count = 0;
+    std::uint64_t launched = 0, arrived = 0;
+    bool untold = false;
+  };
+  std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
+  std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
+    return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
+  }
+  bool launch(Lane* lane, core::Stage* stage) noexcept;
+  bool collect(Lane* lane, core::Stage* stage) noexcept;
+  void fail(const char* symbol, Result result) noexcept;
+
+  Copier* copier_;
+  const Way way_;
+  const Address device_;
+  core::Stage* const stages_;
+  const Stream stream_;
+  std::vector<Lane> lanes_;
+  std::string error_;
+};
+
+class Copier {
+ public:
+  // Of a device, in its primary context. Null with `error`.
+  static std::unique_ptr<Copier> open(const Driver& driver, int device, std::string* error);
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+  // Every transfer must be gone.
+  ~Copier();
+
+  // `after`: an event of the caller's stream, whose work comes first; null: nothing does. Null with `error`.
+  std::unique_ptr<Transfer> begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
+                                  std::string* error);
+  const Driver& driver() const noexcept { return driver_; }
+  Context context() const noexcept { return context_; }
+
+ private:
+  friend class Transfer;
+  static constexpr std::size_t kStreams =
+      4;  // each way: who waits for a stream's work holds up a quarter of the others
+  Copier(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
+  bool make(std::string* error);
+  Event take_event(Result* result) noexcept;
+  void give_event(Event event) noexcept { events_.push_back(event); }  // has room: see take_event
+
+  const Driver& driver_;
+  const DeviceId device_;
+  Context context_ = nullptr;
+  std::array<std::array<Stream, kStreams>, 2> streams_{};
+  std::array<std::size_t, 2> turn_{};
+  std::vector<Event> events_;  // those that nobody uses
+  std::size_t events_made_ = 0;
+};
+
+}  // namespace weft::gpu

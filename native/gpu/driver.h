@@ -1,0 +1,82 @@
+// The functions of libcuda that we call, found at run time: without the library there is no device memory, and nothing
+// else is missing. Built without CUDA's headers, whose types are declared here as its ABI has them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace weft::gpu {
+
+using Result = int;     // CUresult
+using DeviceId = int;   // CUdevice
+using Context = void*;  // CUcontext, CUstream, CUevent
+using Stream = void*;
+using Event = void*;
+using Address = std::uint64_t;  // CUdeviceptr
+
+inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
+inline constexpr Result kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
+inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: no error, ask again
+inline constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: the legacy default stream does not hold it up
+inline constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts
+
+// Our name, the exported symbol (the version whose types are those here), the parameters.
+// clang-format off
+#define WEFT_CUDA_FUNCTIONS(X)                                                                                        \
+  X(init, "cuInit", (unsigned))                                                                                       \
+  X(driver_version, "cuDriverGetVersion", (int*))                                                                     \
+  X(device_count, "cuDeviceGetCount", (int*))                                                                         \
+  X(device_get, "cuDeviceGet", (DeviceId*, int))                                                                      \
+  X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, DeviceId))                                                 \
+  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (DeviceId))                                                      \
+  X(context_push, "cuCtxPushCurrent_v2", (Context))                                                                   \
+  X(context_pop, "cuCtxPopCurrent_v2", (Context*))                                                                    \
+  X(host_alloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                                                    \
+  X(host_free, "cuMemFreeHost", (void*))                                                                              \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))                              \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))                                      \
+  X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                             \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                   \
+  X(stream_synchronize, "cuStreamSynchronize", (Stream))                                                              \
+  X(stream_wait_event, "cuStreamWaitEvent", (Stream, Event, unsigned))                                                \
+  X(event_create, "cuEventCreate", (Event*, unsigned))                                                                \
+  X(event_destroy, "cuEventDestroy_v2", (Event))                                                                      \
+  X(event_record, "cuEventRecord", (Event, Stream))                                                                   \
+  X(event_query, "cuEventQuery", (Event))                                                                             \
+  X(error_name, "cuGetErrorName", (Result, const char**))                                                             \
+  X(error_string, "cuGetErrorString", (Result, const char**))
+// clang-format on
+
+struct Driver {
+#define WEFT_CUDA_POINTER(name, symbol, parameters) Result(*name) parameters = nullptr;
+  WEFT_CUDA_FUNCTIONS(WEFT_CUDA_POINTER)
+#undef WEFT_CUDA_POINTER
+  // "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access was encountered".
+  std::string say(const char* symbol, Result result) const;
+};
+
+// The library and its cuInit, once for a path; null with `error` saying what is missing and what to do. The driver
+// stays loaded: it starts threads. `path`: "libcuda.so.1", but in tests.
+const Driver* load_driver(const char* path, std::string* error);
+
+// Makes a context current in this thread for as long as it lives.
+class Current {
+ public:
+  Current(const Driver& driver, Context context) : driver_(driver), result_(driver.context_push(context)) {}
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  ~Current() {
+    Context popped = nullptr;
+    if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // nobody to tell; the next call will say
+  }
+  Result result() const noexcept { return result_; }
+
+ private:
+  const Driver& driver_;
+  Result result_;
+};
+
+}  // namespace weft::gpu
