@@ -278,4 +278,3 @@ TEST(gpu__waits_for_the_callers_stream) {
   copier.reset();
   CHECK_EQUAL(live(), 0);
 }
-
