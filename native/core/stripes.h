@@ -21,16 +21,20 @@ constexpr u32 stripe_count(u64 message_bytes, u32 flows) noexcept {
   return wanted <= 1 ? 1 : wanted >= flows ? flows : static_cast<u32>(wanted);
 }
 
-// Whether flow `flow` carries a part of the message. Successive messages begin at successive flows.
+// Which part of the message the flow carries, if so many parts there are: successive messages begin at successive flows.
+constexpr u32 turn_of(u64 message, u32 flow, u32 flows) noexcept {
+  return static_cast<u32>((flow + flows - message % flows) % flows);
+}
+
+// Whether flow `flow` carries a part of the message.
 constexpr bool takes_part(u64 message, u64 message_bytes, u32 flow, u32 flows) noexcept {
-  const auto turn = static_cast<u32>((flow + flows - message % flows) % flows);
-  return turn < stripe_count(message_bytes, flows);
+  return turn_of(message, flow, flows) < stripe_count(message_bytes, flows);
 }
 
 // The bytes that flow carries; empty when it takes no part (or the message is empty).
 constexpr Range stripe_of(u64 message, u64 message_bytes, u32 flow, u32 flows) noexcept {
   const u64 parts = stripe_count(message_bytes, flows);
-  const u64 turn = (flow + flows - message % flows) % flows;
+  const u64 turn = turn_of(message, flow, flows);
   if (turn >= parts) return {0, 0};
   // Stripes begin on page boundaries so that copies stay aligned; whole pages are shared out evenly, so that no flow
   // that takes part is left without a byte.

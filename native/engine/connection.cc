@@ -72,7 +72,7 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   if (!slot.usable()) return Status::would_block;
   // What a request holds of its caller's: quiesce() finds it by this.
   if (place.stages != nullptr) {
-    slot.begin(place.stages, sizeof(core::Stage) * flows_.size());
+    slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()));
   } else {
     slot.begin(place.data, bytes);
   }
@@ -104,11 +104,12 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
     return Status::would_block;
   }
   ++send_.next_message;
+  slot->message = message;
   slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
   auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
-    core::Stage* stage = place.stages != nullptr ? &place.stages[i] : nullptr;
+    core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
     flows_[i].engine->post(
         {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage});
   }
@@ -134,7 +135,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   // A message no longer than the capacity takes part in no flow that one of the full capacity would not use.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
-    core::Stage* stage = place.stages != nullptr ? &place.stages[i] : nullptr;
+    core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
     flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message,
                             static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory,
                             stage});
@@ -143,8 +144,9 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   return Status::ok;
 }
 
-bool ConnectionCore::on_staged(Request* send, std::uint32_t flow) noexcept {
-  if (send->done() || flow >= stripes()) return true;  // nobody waits for it
+bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
+  if (send->done() || stage >= stripes()) return true;  // nobody waits for it
+  const auto flow = static_cast<std::uint32_t>((static_cast<RequestSlot*>(send)->message + stage) % stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
   flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr});
   return true;

@@ -31,6 +31,7 @@ class RequestSlot final : public Request {
 
   core::ReceiveTicket ticket;           // receives: shared by the flows
   std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
+  std::uint64_t message = 0;            // sends: its number
 
  private:
   std::atomic<std::int32_t> sleepers_{0};
@@ -54,7 +55,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
-  bool on_staged(Request* send, std::uint32_t flow) noexcept;
+  bool on_staged(Request* send, std::uint32_t stage) noexcept;
   void release(Request* request) noexcept;
   Status wait(Request* request, std::int64_t timeout_ns) noexcept;
   void close() noexcept;
@@ -122,7 +123,7 @@ class ConnectionHandle final : public Connection {
     return core_->post_receive({nullptr, 0, stages}, bytes, out);
   }
   std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
-  bool on_staged(Request* send, std::uint32_t flow) noexcept override { return core_->on_staged(send, flow); }
+  bool on_staged(Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
   void release(Request* request) noexcept override { core_->release(request); }
   Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
   void close() noexcept override { core_->close(); }

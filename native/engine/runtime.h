@@ -67,14 +67,15 @@ class Connection {
   // `memory`: a registration of the runtime's that the whole buffer lies in, or 0.
   virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept = 0;
   virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept = 0;
-  // The same for bytes that no thread can read or write where they lie: `stages` has one for each of flows() flows,
-  // each with a ring that takes 64 KB at least; a flow that carries no part of the message leaves its own alone. The
-  // caller copies, as stage.h says. quiesce() and close() let go of the stages as of a buffer.
+  // The same for bytes that no thread can read or write where they lie: `stages` has one for each part of the message
+  // (core::stripe_count of the bytes posted, over flows() flows; of a shorter message the last ones stay as they are),
+  // each with a ring of 64 KB at least. The caller copies, as stage.h says. A message without a byte needs none of
+  // this. quiesce() and close() let go of the stages as of a buffer.
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept = 0;
   virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes, Request** out) noexcept = 0;
   virtual std::uint32_t flows() const noexcept = 0;
-  // More of a staged send has been copied into the stage of this flow. False: the engine's ring is full, say it again.
-  virtual bool on_staged(Request* send, std::uint32_t flow) noexcept = 0;
+  // More of a staged send has been copied into this stage. False: the engine's ring is full, say it again.
+  virtual bool on_staged(Request* send, std::uint32_t stage) noexcept = 0;
   // Hands a done request back for reuse; the pointer is dead afterwards.
   virtual void release(Request* request) noexcept = 0;
   // Sleeps until the request is done or the time is over (ok / timed_out). The only blocking call; any thread.

@@ -28,7 +28,7 @@ class Transfer {
   // Who hears that more of a send is in its ring: as engine::Connection::on_staged. False: not now, say it again.
   class Listener {
    public:
-    virtual bool on_staged(std::uint32_t flow) noexcept = 0;
+    virtual bool on_staged(std::uint32_t stage) noexcept = 0;
 
    protected:
     ~Listener() = default;

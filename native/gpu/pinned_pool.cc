@@ -1,31 +1,32 @@
-// One allocation, portable to all contexts.
+// First fit: some hundred granules, looked through once a message of a device.
 // Frees nothing that is lent: its owner waits for copies before.
 #include "native/gpu/pinned_pool.h"
 
+#include <algorithm>
+
 namespace weft::gpu {
 
-std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context context, std::size_t ring_bytes,
-                                             std::size_t rings, std::string* error) {
-  if (ring_bytes == 0 || rings == 0 || rings > SIZE_MAX / ring_bytes) {
-    *error = "a pool of " + std::to_string(rings) + " rings of " + std::to_string(ring_bytes) + " bytes cannot be";
+std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context context, std::size_t bytes,
+                                             std::size_t granule_bytes, std::string* error) {
+  if (granule_bytes == 0 || bytes == 0 || bytes % granule_bytes != 0) {
+    *error = "a pool of " + std::to_string(bytes) + " bytes in granules of " + std::to_string(granule_bytes) +
+             " cannot be: it needs a whole number of them, at least one";
     return nullptr;
   }
-  std::unique_ptr<PinnedPool> pool(new PinnedPool(driver, context, ring_bytes, rings));
-  pool->free_.reserve(rings);
+  std::unique_ptr<PinnedPool> pool(new PinnedPool(driver, context, bytes, granule_bytes));
   const Current current(driver, context);
   if (current.result() != kSuccess) {
     *error = driver.say("cuCtxPushCurrent", current.result());
     return nullptr;
   }
-  const Result result = driver.host_alloc(&pool->memory_, ring_bytes * rings, kHostAllocPortable);
+  void* memory = nullptr;
+  const Result result = driver.host_alloc(&memory, bytes, kHostAllocPortable);
   if (result != kSuccess) {
-    pool->memory_ = nullptr;
-    *error = driver.say("cuMemHostAlloc", result) + " (" + std::to_string(ring_bytes * rings) +
+    *error = driver.say("cuMemHostAlloc", result) + " (" + std::to_string(bytes) +
              " bytes of pinned memory: a smaller pool may do)";
     return nullptr;
   }
-  for (std::size_t i = rings; i-- != 0;)
-    pool->free_.push_back(static_cast<std::uint8_t*>(pool->memory_) + i * ring_bytes);
+  pool->memory_ = static_cast<std::uint8_t*>(memory);
   return pool;
 }
 
@@ -35,22 +36,34 @@ PinnedPool::~PinnedPool() {
   static_cast<void>(driver_.host_free(memory_));  // a context that is gone has freed it
 }
 
-std::uint8_t* PinnedPool::take() noexcept {
+std::uint8_t* PinnedPool::take(std::size_t bytes) noexcept {
+  const std::size_t wanted = std::max<std::size_t>((bytes + granule_bytes_ - 1) / granule_bytes_, 1);
   const std::lock_guard lock(mutex_);
-  if (free_.empty()) return nullptr;
-  std::uint8_t* const ring = free_.back();
-  free_.pop_back();
-  return ring;
+  for (std::size_t at = 0, free = 0; at < runs_.size();) {
+    if (runs_[at] != 0) {
+      at += runs_[at];
+      free = 0;
+      continue;
+    }
+    ++at;
+    if (++free != wanted) continue;
+    runs_[at - wanted] = static_cast<std::uint32_t>(wanted);
+    lent_ += wanted;
+    return memory_ + (at - wanted) * granule_bytes_;
+  }
+  return nullptr;
 }
 
-void PinnedPool::give(std::uint8_t* ring) noexcept {
+void PinnedPool::give(std::uint8_t* run) noexcept {
   const std::lock_guard lock(mutex_);
-  free_.push_back(ring);  // reserved for all
+  std::uint32_t& granules = runs_[static_cast<std::size_t>(run - memory_) / granule_bytes_];
+  lent_ -= granules;
+  granules = 0;
 }
 
-std::size_t PinnedPool::lent() const noexcept {
+std::size_t PinnedPool::lent_bytes() const noexcept {
   const std::lock_guard lock(mutex_);
-  return rings_ - free_.size();
+  return lent_ * granule_bytes_;
 }
 
 }  // namespace weft::gpu

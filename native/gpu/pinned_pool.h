@@ -1,4 +1,4 @@
-// Pinned host memory of one stated size, cut into rings that are lent out: what device memory passes through.
+// Pinned host memory of one stated size, lent out in runs of granules: what device memory passes through.
 // Knows no stream and no message; pins once, at the beginning, for pinning synchronises devices.
 #pragma once
 
@@ -13,31 +13,35 @@ namespace weft::gpu {
 
 class PinnedPool {
  public:
-  // Of `rings` times `ring_bytes`, usable by every context; null with `error`. `context`: any, to pin by.
-  static std::unique_ptr<PinnedPool> open(const Driver& driver, Context context, std::size_t ring_bytes,
-                                          std::size_t rings, std::string* error);
+  // Usable by every context; null with `error`. `context`: any, to pin by. `bytes`: a multiple of the granule.
+  static std::unique_ptr<PinnedPool> open(const Driver& driver, Context context, std::size_t bytes,
+                                          std::size_t granule_bytes, std::string* error);
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
-  // Every ring must be back.
+  // What is lent must be back.
   ~PinnedPool();
 
-  // Any thread. Null: all are lent; ask again when one has come back.
-  std::uint8_t* take() noexcept;
-  void give(std::uint8_t* ring) noexcept;
-  std::size_t ring_bytes() const noexcept { return ring_bytes_; }
-  std::size_t rings() const noexcept { return rings_; }
-  std::size_t lent() const noexcept;
+  // Any thread. So many bytes together, or null: not now, or never where that is more than bytes().
+  std::uint8_t* take(std::size_t bytes) noexcept;
+  void give(std::uint8_t* run) noexcept;
+  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t lent_bytes() const noexcept;
 
  private:
-  PinnedPool(const Driver& driver, Context context, std::size_t ring_bytes, std::size_t rings)
-      : driver_(driver), context_(context), ring_bytes_(ring_bytes), rings_(rings) {}
+  PinnedPool(const Driver& driver, Context context, std::size_t bytes, std::size_t granule_bytes)
+      : driver_(driver),
+        context_(context),
+        bytes_(bytes),
+        granule_bytes_(granule_bytes),
+        runs_(bytes / granule_bytes) {}
 
   const Driver& driver_;
   const Context context_;
-  const std::size_t ring_bytes_, rings_;
-  void* memory_ = nullptr;
+  const std::size_t bytes_, granule_bytes_;
+  std::uint8_t* memory_ = nullptr;
   mutable std::mutex mutex_;
-  std::vector<std::uint8_t*> free_;  // the last that came back is warm: it goes first
+  std::vector<std::uint32_t> runs_;  // granules of the run that is lent from here on; 0: free, or inside such a run
+  std::size_t lent_ = 0;             // granules
 };
 
 }  // namespace weft::gpu

@@ -79,7 +79,7 @@ class End final : public gpu::Transfer::Listener {
     const bool send = way == gpu::Way::to_host;
     for (std::uint32_t i = 0; i < flows_; ++i) {
       core::Stage& stage = stages_[i];
-      stage.ring = pool_->take();
+      stage.ring = pool_->take(kRing);
       CHECK(stage.ring != nullptr);
       stage.ring_bytes = kRing;
       stage.piece_bytes = kPiece;
@@ -97,7 +97,7 @@ class End final : public gpu::Transfer::Listener {
   ~End() {
     for (std::uint32_t i = 0; i < flows_; ++i) pool_->give(stages_[i].ring);
   }
-  bool on_staged(std::uint32_t flow) noexcept override { return connection_->on_staged(request_, flow); }
+  bool on_staged(std::uint32_t stage) noexcept override { return connection_->on_staged(request_, stage); }
 
   bool poll() { return transfer_->poll(this); }
   bool over() const {
@@ -129,7 +129,7 @@ struct Bench {
     std::string error;
     copier = gpu::Copier::open(driver(), 0, &error);
     CHECK_EQUAL(error, "");
-    pool = gpu::PinnedPool::open(driver(), copier->context(), kRing, 8, &error);
+    pool = gpu::PinnedPool::open(driver(), copier->context(), 8 * kRing, kPiece, &error);
     CHECK_EQUAL(error, "");
   }
   // True: all arrived. False: a call to the device failed, and both ends ended.
@@ -172,7 +172,7 @@ void exchange_sizes(const Knobs& knobs) {
     for (const std::size_t bytes : {0, 1, 8192, 8193, 32'768, 262'144, 262'145, 1'048'577, 5'000'000}) {
       CHECK(bench.exchange(bytes));
     }
-    CHECK_EQUAL(bench.pool->lent(), 0u);
+    CHECK_EQUAL(bench.pool->lent_bytes(), 0u);
   }
   CHECK_EQUAL(live(), 0);
 }
@@ -223,10 +223,27 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   }
   auto copier = gpu::Copier::open(driver(), 0, &error);
   fail_at("cuMemHostAlloc", 1);
-  CHECK(gpu::PinnedPool::open(driver(), copier->context(), kRing, 8, &error) == nullptr);
+  CHECK(gpu::PinnedPool::open(driver(), copier->context(), 8 * kRing, kPiece, &error) == nullptr);
   fail_at(nullptr, 0);
   CHECK(error.find("2097152 bytes of pinned memory") != std::string::npos);
-  CHECK(gpu::PinnedPool::open(driver(), copier->context(), kRing, 0, &error) == nullptr);
+  CHECK(gpu::PinnedPool::open(driver(), copier->context(), kRing + 1, kPiece, &error) == nullptr);
+}
+
+TEST(gpu__a_pool_lends_runs_and_takes_them_back) {
+  std::string error;
+  auto copier = gpu::Copier::open(driver(), 0, &error);
+  auto pool = gpu::PinnedPool::open(driver(), copier->context(), 8 * kPiece, kPiece, &error);
+  std::uint8_t *a = pool->take(3 * kPiece), *b = pool->take(1), *c = pool->take(4 * kPiece);
+  CHECK(a != nullptr && b == a + 3 * kPiece && c == b + kPiece);
+  CHECK(pool->take(1) == nullptr);
+  CHECK_EQUAL(pool->lent_bytes(), 8 * kPiece);
+  pool->give(b);
+  CHECK(pool->take(2 * kPiece) == nullptr);  // two there are not
+  pool->give(a);
+  CHECK(pool->take(4 * kPiece) == a);  // together again
+  pool->give(c);
+  CHECK(pool->take(9 * kPiece) == nullptr);
+  CHECK_EQUAL(pool->lent_bytes(), 4 * kPiece);
 }
 
 // Work that the caller's stream does first is done first.
