@@ -178,6 +178,11 @@ Copier::~Copier() {
   static_cast<void>(driver_.primary_release(device_));
 }
 
+void Copier::drop(Event event) noexcept {
+  const Current current(driver_, context_);
+  static_cast<void>(driver_.event_destroy(event));  // a context that is gone has freed it
+}
+
 // An event that comes back always finds room: there is as much as events were made.
 Event Copier::take_event(Result* result) noexcept {
   if (!events_.empty()) {

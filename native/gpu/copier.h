@@ -83,6 +83,8 @@ class Copier {
   // `after`: an event of the caller's stream, whose work comes first; null: nothing does. Null with `error`.
   std::unique_ptr<Transfer> begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
                                   std::string* error);
+  // Destroys an event of a caller's that was given to begin().
+  void drop(Event event) noexcept;
   const Driver& driver() const noexcept { return driver_; }
   Context context() const noexcept { return context_; }
 

@@ -1,0 +1,291 @@
+// Every connection's oldest message of a direction gets pinned memory, from beside the pool if need be: were all of the
+// pool lent to messages that wait for others, nobody would come further. Younger ones wait for the pool.
+#include "native/engine/device_worker.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "native/core/stripes.h"
+#include "native/engine/clock.h"
+#include "native/engine/futex.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::size_t kGranuleBytes = 64 * 1024;  // also the least piece: a shorter copy costs as much
+constexpr std::size_t kPieceBytesMax = 1 << 20;
+constexpr std::size_t kPiecesWanted = 8;       // of a part: the network begins when the first is there
+constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
+constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
+constexpr std::int64_t kPauseNs = 50'000;
+constexpr const char* kClosed = "device closed";  // short enough to need no memory
+
+constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+Status DeviceRequest::wait(std::int64_t timeout_ns) noexcept {
+  const std::int64_t until_ns = now_ns() + timeout_ns;
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
+    futex_wait(&state_, 0, left_ns);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  return done() ? Status::ok : Status::timed_out;
+}
+
+void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& error) noexcept {
+  bytes_ = bytes;
+  try {
+    error_ = error;
+  } catch (const std::bad_alloc&) {
+    error_ = "no memory";  // short enough to need none
+  }
+  state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
+}
+
+// One message: its stages, what it has of the pinned memory, and the copies.
+class DeviceWorker::Job final : public gpu::Transfer::Listener {
+ public:
+  bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
+  std::size_t parts() const noexcept { return core::stripe_count(bytes, connection->flows()); }
+  void release() noexcept {
+    for (const auto& [pool, run] : runs) pool->give(run);
+    runs.clear();
+  }
+
+  std::shared_ptr<Connection> connection;
+  gpu::Way way = gpu::Way::to_host;
+  gpu::Address address = 0;
+  std::size_t bytes = 0;
+  gpu::Event after = nullptr;
+  std::unique_ptr<core::Stage[]> stages;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
+  std::vector<std::pair<gpu::PinnedPool*, std::uint8_t*>> runs;
+  Request* request = nullptr;
+  std::shared_ptr<DeviceRequest> told;
+  std::unique_ptr<gpu::Transfer> transfer;
+  std::string error;
+  bool given_up = false;
+};
+
+DeviceWorker::DeviceWorker(const gpu::Driver& driver, const DeviceLimits& limits, std::function<void()> on_done)
+    : driver_(driver), limits_(limits), on_done_(std::move(on_done)) {}
+
+std::unique_ptr<DeviceWorker> DeviceWorker::open(const gpu::Driver& driver, int device, const DeviceLimits& limits,
+                                                 std::function<void()> on_done, std::string* error) {
+  std::unique_ptr<DeviceWorker> worker(new DeviceWorker(driver, limits, std::move(on_done)));
+  return worker->start(device, error) ? std::move(worker) : nullptr;
+}
+
+bool DeviceWorker::start(int device, std::string* error) {
+  copier_ = gpu::Copier::open(driver_, device, error);
+  if (copier_ == nullptr) return false;
+  pools_.push_back(
+      gpu::PinnedPool::open(driver_, copier_->context(), up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
+  if (pools_.back() == nullptr) return false;
+  // Signals belong to the application's threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), ("weft-gpu-" + std::to_string(device)).substr(0, 15).c_str());
+  } catch (const std::system_error& problem) {
+    *error = std::string("no thread for a device: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
+}
+
+DeviceWorker::~DeviceWorker() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  posted_.notify_all();
+  thread_.join();
+}
+
+std::size_t DeviceWorker::pinned_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool->bytes();
+  return bytes;
+}
+
+std::size_t DeviceWorker::pinned_bytes_lent() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool->lent_bytes();
+  return bytes;
+}
+
+// Under the mutex. Rings for all parts or for none; small ones where the pool has nothing and this message is the
+// first.
+bool DeviceWorker::lend(Job* job, bool first) {
+  const std::size_t parts = job->parts();
+  // A part may be some pages longer than the others.
+  const std::size_t part_bytes = up(job->bytes / parts + 2 * 4096, kGranuleBytes);
+  std::size_t piece = std::clamp(up(part_bytes / kPiecesWanted, kGranuleBytes), kGranuleBytes, kPieceBytesMax);
+  std::size_t ring = std::max(std::min(up(part_bytes, piece), limits_.ring_bytes_max / piece * piece), piece);
+  job->runs.reserve(parts);
+  const auto take = [&](std::size_t bytes) {
+    for (const auto& pool : pools_) {
+      std::uint8_t* const run = pool->take(bytes);
+      if (run == nullptr) continue;
+      job->runs.emplace_back(pool.get(), run);
+      return true;
+    }
+    return false;
+  };
+  while (job->runs.size() < parts && take(ring)) {
+  }
+  if (job->runs.size() < parts) {
+    job->release();
+    if (!first) return false;
+    piece = kGranuleBytes;
+    ring = 2 * kGranuleBytes;
+    while (job->runs.size() < parts) {
+      if (take(ring)) continue;
+      std::string unused;
+      auto beside = gpu::PinnedPool::open(driver_, copier_->context(), kBesideBytes, kGranuleBytes, &unused);
+      if (beside == nullptr) {
+        job->release();
+        return false;
+      }
+      pools_.push_back(std::move(beside));
+    }
+  }
+  const std::size_t pieces = ring / piece;
+  job->stages = std::make_unique<core::Stage[]>(parts);
+  job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
+  for (std::size_t i = 0; i < parts; ++i) {
+    core::Stage& stage = job->stages[i];
+    stage.ring = job->runs[i].second;
+    stage.ring_bytes = ring;
+    stage.piece_bytes = piece;
+    stage.settled = &job->settled[i * pieces];
+    stage.limit.store(job->way == gpu::Way::to_host ? 0 : ring, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way, gpu::Address address,
+                          std::size_t bytes, gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept try {
+  out->reset();
+  if (address == 0 && bytes != 0) return Status::invalid_argument;
+  auto job = std::make_unique<Job>();
+  job->connection = connection;
+  job->way = way;
+  job->address = address;
+  job->bytes = bytes;
+  job->told = std::make_shared<DeviceRequest>();
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return Status::cancelled;
+  const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
+    return other->connection == connection && other->way == way;
+  });
+  if (bytes != 0 && !lend(job.get(), first)) return first ? Status::out_of_memory : Status::would_block;
+  std::list<std::unique_ptr<Job>> place;
+  Job* const made = place.emplace_back(std::move(job)).get();
+  under_way_.reserve(under_way_.size() + 1);
+  const bool send = way == gpu::Way::to_host;
+  Status status = Status::ok;
+  if (bytes == 0) {
+    status = send ? connection->post_send(nullptr, 0, 0, &made->request)
+                  : connection->post_receive(nullptr, 0, 0, &made->request);
+  } else {
+    status = send ? connection->post_staged_send(made->stages.get(), bytes, &made->request)
+                  : connection->post_staged_receive(made->stages.get(), bytes, &made->request);
+  }
+  if (status != Status::ok) {
+    made->release();
+    return status;
+  }
+  made->after = after;
+  *out = made->told;
+  under_way_.push_back(made);
+  fresh_.splice(fresh_.end(), place);
+  posted_.notify_one();
+  return Status::ok;
+} catch (const std::bad_alloc&) {
+  return Status::out_of_memory;
+}
+
+void DeviceWorker::sleep_a_while(bool busy) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!fresh_.empty() || stopping_) return;
+  if (busy) {
+    static_cast<void>(posted_.wait_for(lock, std::chrono::nanoseconds(kPauseNs)));
+  } else {
+    posted_.wait(lock, [this] { return !fresh_.empty() || stopping_; });
+  }
+}
+
+void DeviceWorker::run() noexcept {
+  std::int64_t moved_ns = now_ns();
+  for (bool stopping = false;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.splice(jobs_.end(), fresh_);
+      stopping = stopping_;
+    }
+    if (stopping && jobs_.empty()) return;
+    bool moved = false;
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+      if (stopping && (*job)->error.empty()) (*job)->error = kClosed;
+      moved |= poll(job->get());
+      if (!(*job)->told->done()) {
+        ++job;
+        continue;
+      }
+      {
+        const std::lock_guard lock(mutex_);
+        under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job->get()));
+      }
+      job = jobs_.erase(job);
+      on_done_();
+    }
+    if (moved) moved_ns = now_ns();
+    if (jobs_.empty() || now_ns() - moved_ns > kSpinNs) sleep_a_while(!jobs_.empty());
+  }
+}
+
+// Once around a message. True: something moved.
+bool DeviceWorker::poll(Job* job) noexcept {
+  if (job->transfer == nullptr && job->error.empty()) {
+    job->transfer =
+        copier_->begin(job->way, job->address, job->stages.get(),
+                       job->bytes == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after, &job->error);
+    if (job->after != nullptr) copier_->drop(job->after);
+    job->after = nullptr;
+  }
+  const bool moved = job->transfer != nullptr && job->transfer->poll(job);
+  if (job->transfer != nullptr && job->transfer->failed() && job->error.empty()) job->error = job->transfer->error();
+  if (!job->error.empty() && !job->given_up) {
+    job->given_up = true;
+    // Nobody may wait for bytes that do not come; engines let go of the stages.
+    if (job->bytes != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
+    if (!job->request->done()) job->connection->close();
+  }
+  const bool quiet = job->transfer == nullptr || job->transfer->quiet();
+  if (!job->request->done() || !quiet) return moved;
+  const Status status = job->request->status();
+  const std::size_t bytes = job->request->bytes();
+  const bool device_failed = !job->error.empty();
+  const bool emptied =
+      job->way == gpu::Way::to_host || job->transfer == nullptr || job->transfer->arrived_bytes() == bytes;
+  if (status == Status::ok && !device_failed && !emptied) return moved;
+  job->connection->release(job->request);
+  job->transfer.reset();
+  job->release();
+  job->told->finish(device_failed ? Status::system_error : status, device_failed ? 0 : bytes, job->error);
+  return true;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,88 @@
+// Sends and receives of one device's memory: a thread that takes rings from a pinned pool, lets a copier fill and empty
+// them, and tells callers when a message is where it belongs. Touches no packet; engines carry the stages.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/engine/runtime.h"
+#include "native/gpu/copier.h"
+#include "native/gpu/pinned_pool.h"
+
+namespace weft::engine {
+
+struct DeviceLimits {
+  std::size_t pool_bytes = 256 << 20;     // pinned, for all messages of the device
+  std::size_t ring_bytes_max = 32 << 20;  // of a part of a message: a window and what is being copied
+};
+
+// A message on its way, shared by its caller and the worker.
+class DeviceRequest {
+ public:
+  bool done() const noexcept { return state_.load(std::memory_order_acquire) != 0; }
+  // Sleeps until it is done or the time is over (ok / timed_out).
+  Status wait(std::int64_t timeout_ns) noexcept;
+  // Valid once done. ok: the bytes of a receive are on the device, those of a send are with the peer.
+  Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
+  std::size_t bytes() const noexcept { return bytes_; }
+  // What the device said, where it was the device that failed.
+  const std::string& error() const noexcept { return error_; }
+
+ private:
+  friend class DeviceWorker;
+  void finish(Status status, std::size_t bytes, const std::string& error) noexcept;
+  std::atomic<std::int32_t> state_{0};  // 0, or 1 + Status
+  std::atomic<std::int32_t> sleepers_{0};
+  std::size_t bytes_ = 0;
+  std::string error_;
+};
+
+class DeviceWorker {
+ public:
+  // `on_done` runs in the worker's thread whenever a request is done. Null with `error`.
+  static std::unique_ptr<DeviceWorker> open(const gpu::Driver& driver, int device, const DeviceLimits& limits,
+                                            std::function<void()> on_done, std::string* error);
+  DeviceWorker(const DeviceWorker&) = delete;
+  DeviceWorker& operator=(const DeviceWorker&) = delete;
+  // Gives up what is under way, which ends its connections, and waits for the copies.
+  ~DeviceWorker();
+
+  // Any thread; messages of a connection match in the order of the calls. The memory must stay until the request is
+  // done. `after`: an event of the caller's stream whose work comes first, which the worker destroys; null: none.
+  // would_block: rings are full, or no pinned memory is free and the connection has a message under way: try again.
+  Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, gpu::Address address, std::size_t bytes,
+              gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept;
+  gpu::Copier& copier() noexcept { return *copier_; }
+  std::size_t pinned_bytes() const;       // the pool, and what heads of queues had to have beside it
+  std::size_t pinned_bytes_lent() const;  // in use
+
+ private:
+  class Job;
+  DeviceWorker(const gpu::Driver& driver, const DeviceLimits& limits, std::function<void()> on_done);
+  bool start(int device, std::string* error);
+  bool lend(Job* job, bool first);
+  void run() noexcept;
+  bool poll(Job* job) noexcept;
+  void sleep_a_while(bool busy) noexcept;
+
+  const gpu::Driver& driver_;
+  const DeviceLimits limits_;
+  const std::function<void()> on_done_;
+  std::unique_ptr<gpu::Copier> copier_;  // the thread's, once it runs
+  mutable std::mutex mutex_;
+  std::condition_variable posted_;
+  std::vector<std::unique_ptr<gpu::PinnedPool>> pools_;  // the first is the stated one
+  std::list<std::unique_ptr<Job>> fresh_;                // not yet seen by the thread
+  std::vector<Job*> under_way_;                          // all, by the order of their posts
+  bool stopping_ = false;
+  std::list<std::unique_ptr<Job>> jobs_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace weft::engine
