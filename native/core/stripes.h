@@ -21,7 +21,8 @@ constexpr u32 stripe_count(u64 message_bytes, u32 flows) noexcept {
   return wanted <= 1 ? 1 : wanted >= flows ? flows : static_cast<u32>(wanted);
 }
 
-// Which part of the message the flow carries, if so many parts there are: successive messages begin at successive flows.
+// Which part of the message the flow carries, if so many parts there are: successive messages begin at successive
+// flows.
 constexpr u32 turn_of(u64 message, u32 flow, u32 flows) noexcept {
   return static_cast<u32>((flow + flows - message % flows) % flows);
 }
