@@ -39,13 +39,17 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   }
   SendMessage entry;
   entry.number = message;
-  entry.data = data;
   entry.message_bytes = message_bytes;
   entry.stripe = stripe_of(message, message_bytes, stripe_, stripes_);
   entry.memory = memory;
   entry.cookie = cookie;
-  entry.stage = stage;
-  if (stage != nullptr) stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
+  entry.staged = stage != nullptr;
+  if (entry.staged) {
+    entry.stage = stage;
+    stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
+  } else {
+    entry.data = data;
+  }
   return queue_.post(entry) ? Status::ok : Status::would_block;
 }
 
@@ -218,7 +222,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       // Not out of a ring: a NIC that gets late to an original whose copy has arrived would write what lies there by
       // then.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
-      message.remote_key = message.stage == nullptr ? receive.key : 0;
+      message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;
     }
     const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, message.remote_key, out);

@@ -83,11 +83,15 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   } else {
     clear(slot, message);
   }
-  slot.data = data;
+  slot.staged = stage != nullptr;
+  if (slot.staged) {
+    slot.stage = stage;
+  } else {
+    slot.data = data;
+  }
   slot.capacity_bytes = capacity_bytes;
   slot.ticket = ticket;
   slot.key = key;
-  slot.stage = stage;
   slot.state = Slot::posted;
   posted_ = message + 1;
   (in_turn(message) ? count_ : others_) += 1;
@@ -144,7 +148,7 @@ bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
     if (!slot.ticket->agreed_bytes.compare_exchange_strong(agreed, wanted) && agreed != wanted) return false;
   }
   slot.message_bytes = message_bytes;
-  if (slot.stage != nullptr) {
+  if (slot.staged) {
     const Range stripe = stripe_of(slot.message, message_bytes, stripe_, stripes_);
     slot.stage->settle_size(stripe.begin, stripe.bytes());
   }
@@ -170,13 +174,13 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
     if (message_bytes > slot->capacity_bytes) return Placement::too_long;
   }
   if (!settle(*slot, message_bytes)) return Placement::refused;
-  const bool room = slot->stage == nullptr || slot->stage->reaches(offset_bytes + payload_bytes);
+  const bool room = !slot->staged || slot->stage->reaches(offset_bytes + payload_bytes);
   return room ? Placement::placed : Placement::refused;
 }
 
 bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
-  if (slot.stage != nullptr) {
+  if (slot.staged) {
     if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
     slot.stage->settle(offset_bytes, payload_bytes);
   } else if (u8* const to = slot.data + offset_bytes;
@@ -204,7 +208,7 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   }
   slot.state = Slot::whole;
   slot.data = nullptr;  // from here on the buffer is the caller's again
-  slot.stage = nullptr;
+  slot.staged = false;
   Event event{};
   event.kind = Event::Kind::stripe_placed;
   event.flow = flow;

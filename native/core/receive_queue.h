@@ -68,15 +68,18 @@ class ReceiveQueue {
   struct Slot {
     enum State : u8 { idle, eager, posted, whole };
     u64 message = ~u64{0};
-    u8* data = nullptr;  // the caller's buffer, or the eager block
+    union {
+      u8* data = nullptr;  // the caller's buffer, or the eager block
+      Stage* stage;        // where `staged`: through which its bytes go
+    };
     u64 capacity_bytes = 0;
     u64 message_bytes = ~u64{0};  // ~0: not known yet
     u64 placed_bytes = 0;
     ReceiveTicket* ticket = nullptr;
-    Stage* stage = nullptr;
     u32 key = 0;  // of the window onto `data`
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message
+    bool staged = false;
   };
   bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
   bool is_elsewhere(const Slot& slot) const noexcept;

@@ -12,8 +12,10 @@ namespace weft::core {
 
 struct SendMessage {
   u64 number = 0;  // within the connection
-  const u8* data = nullptr;
-  Stage* stage = nullptr;  // through which its bytes come; null: they lie at `data`
+  union {
+    const u8* data = nullptr;
+    Stage* stage;  // where `staged`: through which its bytes come
+  };
   u64 message_bytes = 0;
   Range stripe;         // the part that this flow carries
   u64 next_offset = 0;  // first byte not yet handed out
@@ -24,17 +26,16 @@ struct SendMessage {
   u32 memory = 0;           // the registration that `data` lies in
   bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
   bool done = false;
+  bool staged = false;
 
   // Where bytes that are sent together from `offset_bytes` on lie.
-  const u8* at(u64 offset_bytes) const noexcept {
-    return stage != nullptr ? stage->at(offset_bytes) : data + offset_bytes;
-  }
+  const u8* at(u64 offset_bytes) const noexcept { return staged ? stage->at(offset_bytes) : data + offset_bytes; }
   // How long the next segment is, which is never empty but for an empty stripe's.
   u64 next_bytes(u64 segment_payload_bytes) const noexcept {
     const u64 left = std::min(stripe.end - next_offset, segment_payload_bytes);
-    return stage != nullptr ? std::min(left, stage->together(next_offset)) : left;
+    return staged ? std::min(left, stage->together(next_offset)) : left;
   }
-  bool is_there(u64 bytes) const noexcept { return stage == nullptr || stage->reaches(next_offset + bytes); }
+  bool is_there(u64 bytes) const noexcept { return !staged || stage->reaches(next_offset + bytes); }
 };
 
 class SendQueue {

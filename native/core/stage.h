@@ -33,6 +33,7 @@ struct Stage {
   u8* at(u64 offset_bytes) const noexcept { return ring + (offset_bytes - begin) % ring_bytes; }
 
   void write(u64 offset_bytes, const u8* from, u64 bytes) const noexcept {
+    if (bytes == 0) return;
     const u64 first = std::min(bytes, together(offset_bytes));
     std::memcpy(at(offset_bytes), from, first);
     if (first != bytes) std::memcpy(ring, from + first, bytes - first);
