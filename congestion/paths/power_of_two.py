@@ -29,7 +29,8 @@ Flow = record(
 )
 
 Path = record(
-    least_ns=float,  # RTT, 0: not measured
+    least_ns=float,  # RTT of the last seconds, 0: not measured
+    least_from_ns=int,
     score_ns=float,  # smoothed RTT with penalties, 0: not measured
     fed_ns=int,
     rest_from_ns=int,
@@ -49,6 +50,7 @@ Params = record(
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
     margin=1.1,  # by which another must promise to be better: RTTs of equal paths are noisy
+    least_ns_max=10_000_000_000,  # how long a least RTT counts: routes change
     queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait, at least
 )
 
@@ -130,8 +132,10 @@ def learn(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> No
 
 def learn_queues(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> None:
     """What a byte in flight adds to the RTT of its path, over all of them."""
-    if path.least_ns == 0.0 or sample_ns < path.least_ns:
+    old = event.now_ns - path.least_from_ns >= params.least_ns_max
+    if path.least_ns == 0.0 or sample_ns < path.least_ns or old:
         path.least_ns = sample_ns
+        path.least_from_ns = event.now_ns
     carried_bytes = path.inflight_bytes + event.bytes
     if carried_bytes > 0:
         seen = (sample_ns - path.least_ns) / max(carried_bytes, event.segment_bytes)
@@ -154,6 +158,7 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
         path.rest_from_ns = event.now_ns
         path.rest_ns = rest_ns
         path.score_ns = 0.0
+        path.least_ns = 0.0
         path.untold_picks = 0
     elif event.kind == NACK:
         learn(flow, path, params, event, params.nack_multiple * sample_ns)
@@ -161,7 +166,8 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
         path.timeouts = 0
         path.rest_ns = 0
         path.untold_picks = 0
-        learn_queues(flow, path, params, event, sample_ns)
+        if event.rtt_ns > 0:
+            learn_queues(flow, path, params, event, sample_ns)
         if event.kind == ECN:
             sample_ns *= params.ecn_multiple
         learn(flow, path, params, event, sample_ns)
@@ -179,7 +185,7 @@ POLICY = path_policy(
     promises=Promises(
         source="Mitzenmacher, Prabhakar and Shah, FOCS 2002",
         signals=("rtt", "ecn", "timeout", "chance"),
-        state_bytes_max=104,
+        state_bytes_max=112,
         spreads=True,
         dead_path_picks=64,
     ),

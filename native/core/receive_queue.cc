@@ -76,8 +76,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
       // Segments of one message may still be missing; copying the holes too is harmless, they are filled later.
       std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
     }
-    // Of a message this short, which bytes have come matters to nobody: it lies in one piece.
-    if (stage != nullptr) stage->settle(0, slot.placed_bytes);
+    slot.settles_late = stage != nullptr;
     shared_->eager_blocks.give(block);
     ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
   } else {
@@ -182,7 +181,7 @@ bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payl
   Slot& slot = ring_[message & mask_];
   if (slot.staged) {
     if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
-    slot.stage->settle(offset_bytes, payload_bytes);
+    if (!slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   } else if (u8* const to = slot.data + offset_bytes;
              shared_->config.place_payload && payload_bytes != 0 && payload != to) {
     std::memcpy(to, payload, payload_bytes);
@@ -207,6 +206,8 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
     --others_;
   }
   slot.state = Slot::whole;
+  if (slot.settles_late) slot.stage->settle(0, slot.message_bytes);
+  slot.settles_late = false;
   slot.data = nullptr;  // from here on the buffer is the caller's again
   slot.staged = false;
   Event event{};

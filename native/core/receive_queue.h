@@ -80,6 +80,7 @@ class ReceiveQueue {
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message
     bool staged = false;
+    bool settles_late = false;  // which bytes came before the stage did is not known: all are counted in the end
   };
   bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
   bool is_elsewhere(const Slot& slot) const noexcept;

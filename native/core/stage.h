@@ -10,9 +10,11 @@
 
 namespace weft::core {
 
-// One stripe's. The copier fills pieces of what is to be sent in order, or empties pieces of what came in order, and
-// moves `limit`; the flow counts what it is done with, in any order. Each byte passes once: a copy of a segment that is
-// sent again is read from the ring, whose piece is not used anew before all of it is acknowledged.
+// One part's of a message. A receive's ring holds a piece and the longest segment at least, unless all of the part
+// fits: a segment that straddles the ring's end needs its first piece emptied, which may need that segment. The copier
+// fills pieces of what is to be sent in order, or empties pieces of what came in order, and moves `limit`; the flow
+// counts what it is done with, in any order. Each byte passes once: a copy of a segment that is sent again is read from
+// the ring, whose piece is not used anew before all of it is acknowledged.
 struct Stage {
   u8* ring = nullptr;
   u64 ring_bytes = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "native/core/stripes.h"
 #include "native/engine/clock.h"
@@ -16,11 +17,12 @@ namespace {
 
 constexpr std::size_t kGranuleBytes = 64 * 1024;  // also the least piece: a shorter copy costs as much
 constexpr std::size_t kPieceBytesMax = 1 << 20;
+constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
 constexpr std::size_t kPiecesWanted = 8;       // of a part: the network begins when the first is there
 constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
 constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
 constexpr std::int64_t kPauseNs = 50'000;
-constexpr const char* kClosed = "device closed";  // short enough to need no memory
+constexpr const char *kClosed = "device closed", *kNoMemory = "no memory";  // short enough to need none
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
 
@@ -41,7 +43,7 @@ void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& 
   try {
     error_ = error;
   } catch (const std::bad_alloc&) {
-    error_ = "no memory";  // short enough to need none
+    error_ = kNoMemory;
   }
   state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
@@ -50,6 +52,7 @@ void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& 
 // One message: its stages, what it has of the pinned memory, and the copies.
 class DeviceWorker::Job final : public gpu::Transfer::Listener {
  public:
+  ~Job() { release(); }
   bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
   std::size_t parts() const noexcept { return core::stripe_count(bytes, connection->flows()); }
   void release() noexcept {
@@ -125,46 +128,23 @@ std::size_t DeviceWorker::pinned_bytes_lent() const {
   return bytes;
 }
 
-// Under the mutex. Rings for all parts or for none; small ones where the pool has nothing and this message is the
-// first.
-bool DeviceWorker::lend(Job* job, bool first) {
-  const std::size_t parts = job->parts();
-  // A part may be some pages longer than the others.
-  const std::size_t part_bytes = up(job->bytes / parts + 2 * 4096, kGranuleBytes);
-  std::size_t piece = std::clamp(up(part_bytes / kPiecesWanted, kGranuleBytes), kGranuleBytes, kPieceBytesMax);
-  std::size_t ring = std::max(std::min(up(part_bytes, piece), limits_.ring_bytes_max / piece * piece), piece);
-  job->runs.reserve(parts);
-  const auto take = [&](std::size_t bytes) {
-    for (const auto& pool : pools_) {
-      std::uint8_t* const run = pool->take(bytes);
-      if (run == nullptr) continue;
-      job->runs.emplace_back(pool.get(), run);
-      return true;
-    }
-    return false;
-  };
-  while (job->runs.size() < parts && take(ring)) {
-  }
-  if (job->runs.size() < parts) {
-    job->release();
-    if (!first) return false;
-    piece = kGranuleBytes;
-    ring = 2 * kGranuleBytes;
-    while (job->runs.size() < parts) {
-      if (take(ring)) continue;
-      std::string unused;
-      auto beside = gpu::PinnedPool::open(driver_, copier_->context(), kBesideBytes, kGranuleBytes, &unused);
-      if (beside == nullptr) {
-        job->release();
-        return false;
-      }
-      pools_.push_back(std::move(beside));
-    }
-  }
-  const std::size_t pieces = ring / piece;
+// Under the mutex: rings for all parts, of these sizes, or none.
+bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
+  const std::size_t parts = job->parts(), pieces = ring / piece;
   job->stages = std::make_unique<core::Stage[]>(parts);
   job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
+  job->runs.reserve(parts);
   for (std::size_t i = 0; i < parts; ++i) {
+    for (const auto& pool : pools_) {
+      if (std::uint8_t* const run = pool->take(ring)) {
+        job->runs.emplace_back(pool.get(), run);
+        break;
+      }
+    }
+    if (job->runs.size() == i) {
+      job->release();
+      return false;
+    }
     core::Stage& stage = job->stages[i];
     stage.ring = job->runs[i].second;
     stage.ring_bytes = ring;
@@ -172,6 +152,30 @@ bool DeviceWorker::lend(Job* job, bool first) {
     stage.settled = &job->settled[i * pieces];
     stage.limit.store(job->way == gpu::Way::to_host ? 0 : ring, std::memory_order_relaxed);
   }
+  return true;
+}
+
+// Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
+bool DeviceWorker::lend(Job* job) {
+  // A part may be some pages longer than the others.
+  const std::size_t part = up(job->bytes / job->parts() + 2 * 4096, kGranuleBytes);
+  for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
+    const std::size_t wanted = std::min(part, most) / kPiecesWanted;
+    const std::size_t piece = std::clamp(wanted / kGranuleBytes * kGranuleBytes, kGranuleBytes, kPieceBytesMax);
+    // Two pieces at least: see stage.h.
+    if (take_rings(job, std::max(std::min(up(part, piece), most / piece * piece), 2 * piece), piece)) return true;
+    if (part <= kRingBytesMin) return false;
+  }
+  return false;
+}
+
+// Pinning may wait for what the device does, so it is done with no lock held: the worker goes on.
+bool DeviceWorker::pin_beside() {
+  std::string unused;
+  auto beside = gpu::PinnedPool::open(driver_, copier_->context(), kBesideBytes, kGranuleBytes, &unused);
+  if (beside == nullptr) return false;
+  const std::lock_guard lock(mutex_);
+  pools_.push_back(std::move(beside));
   return true;
 }
 
@@ -185,14 +189,21 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
   job->address = address;
   job->bytes = bytes;
   job->told = std::make_shared<DeviceRequest>();
-  const std::lock_guard lock(mutex_);
-  if (stopping_) return Status::cancelled;
-  const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
-    return other->connection == connection && other->way == way;
-  });
-  if (bytes != 0 && !lend(job.get(), first)) return first ? Status::out_of_memory : Status::would_block;
   std::list<std::unique_ptr<Job>> place;
   Job* const made = place.emplace_back(std::move(job)).get();
+  std::unique_lock lock(mutex_);
+  for (bool lent = bytes == 0; !lent;) {
+    lent = lend(made);
+    if (lent) break;
+    const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
+      return other->connection == connection && other->way == way;
+    });
+    if (!first) return Status::would_block;
+    lock.unlock();
+    if (!pin_beside()) return Status::out_of_memory;
+    lock.lock();
+  }
+  if (stopping_) return Status::cancelled;
   under_way_.reserve(under_way_.size() + 1);
   const bool send = way == gpu::Way::to_host;
   Status status = Status::ok;
@@ -203,10 +214,7 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
     status = send ? connection->post_staged_send(made->stages.get(), bytes, &made->request)
                   : connection->post_staged_receive(made->stages.get(), bytes, &made->request);
   }
-  if (status != Status::ok) {
-    made->release();
-    return status;
-  }
+  if (status != Status::ok) return status;
   made->after = after;
   *out = made->told;
   under_way_.push_back(made);
@@ -239,7 +247,11 @@ void DeviceWorker::run() noexcept {
     bool moved = false;
     for (auto job = jobs_.begin(); job != jobs_.end();) {
       if (stopping && (*job)->error.empty()) (*job)->error = kClosed;
-      moved |= poll(job->get());
+      try {
+        moved |= poll(job->get());
+      } catch (const std::bad_alloc&) {
+        (*job)->error = kNoMemory;
+      }
       if (!(*job)->told->done()) {
         ++job;
         continue;
@@ -257,14 +269,13 @@ void DeviceWorker::run() noexcept {
 }
 
 // Once around a message. True: something moved.
-bool DeviceWorker::poll(Job* job) noexcept {
+bool DeviceWorker::poll(Job* job) {
   if (job->transfer == nullptr && job->error.empty()) {
     job->transfer =
         copier_->begin(job->way, job->address, job->stages.get(),
                        job->bytes == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after, &job->error);
-    if (job->after != nullptr) copier_->drop(job->after);
-    job->after = nullptr;
   }
+  if (job->after != nullptr) copier_->drop(std::exchange(job->after, nullptr));
   const bool moved = job->transfer != nullptr && job->transfer->poll(job);
   if (job->transfer != nullptr && job->transfer->failed() && job->error.empty()) job->error = job->transfer->error();
   if (!job->error.empty() && !job->given_up) {

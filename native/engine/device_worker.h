@@ -66,9 +66,11 @@ class DeviceWorker {
   class Job;
   DeviceWorker(const gpu::Driver& driver, const DeviceLimits& limits, std::function<void()> on_done);
   bool start(int device, std::string* error);
-  bool lend(Job* job, bool first);
+  bool lend(Job* job);
+  bool take_rings(Job* job, std::size_t ring, std::size_t piece);
+  bool pin_beside();
   void run() noexcept;
-  bool poll(Job* job) noexcept;
+  bool poll(Job* job);
   void sleep_a_while(bool busy) noexcept;
 
   const gpu::Driver& driver_;

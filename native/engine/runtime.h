@@ -69,7 +69,7 @@ class Connection {
   virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept = 0;
   // The same for bytes that no thread can read or write where they lie: `stages` has one for each part of the message
   // (core::stripe_count of the bytes posted, over flows() flows; of a shorter message the last ones stay as they are),
-  // each with a ring of 64 KB at least. The caller copies, as stage.h says. A message without a byte needs none of
+  // each with a ring as stage.h wants it, of 64 KB at least. The caller copies. A message without a byte needs none of
   // this. quiesce() and close() let go of the stages as of a buffer.
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept = 0;
   virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes, Request** out) noexcept = 0;

@@ -106,6 +106,11 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
+    // A context that is gone copies nothing any more.
+    for (Lane& lane : lanes_) {
+      for (; lane.count != 0; --lane.count, ++lane.first)
+        copier_->give_event(lane.flying[lane.first % kFlyingMax].done);
+    }
     return false;
   }
   bool any = false;

@@ -80,7 +80,8 @@ class Copier {
   // Every transfer must be gone.
   ~Copier();
 
-  // `after`: an event of the caller's stream, whose work comes first; null: nothing does. Null with `error`.
+  // `after`: an event of the caller's stream, whose work comes first; null: nothing does. That work must not wait for a
+  // message that is posted later, which may share a stream of ours with this one. Null with `error`.
   std::unique_ptr<Transfer> begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
                                   std::string* error);
   // Destroys an event of a caller's that was given to begin().

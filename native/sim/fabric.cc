@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <stdexcept>
-#include <string>
-#include <system_error>
 #include <thread>
 
 #include "native/sim/meeting.h"
@@ -29,6 +26,7 @@ bool Fabric::run(i64 hops) {
   const auto count = static_cast<u32>(shards_.size());
   Crew crew(count);
   std::vector<std::thread> others;
+  others.reserve(count);
   const auto begin = [&](int how) {
     crew.begun.store(how, std::memory_order_release);
     crew.begun.notify_all();
@@ -40,15 +38,19 @@ bool Fabric::run(i64 hops) {
         if (crew.begun.load(std::memory_order_acquire) == 1) step_thread(i, hops, &crew);
       });
     }
-  } catch (const std::system_error& error) {  // nothing was stepped: the caller may try again with fewer
+  } catch (...) {  // nothing was stepped: the caller may try again with fewer
     begin(-1);
     for (std::thread& other : others) other.join();
-    throw std::runtime_error("thread " + std::to_string(others.size() + 2) + " of " + std::to_string(count) +
-                             " could not be made (" + error.code().message() + "): run with fewer");
+    throw NoThread(others.size() + 2, count);
   }
   begin(1);
   step_thread(0, hops, &crew);
   for (std::thread& other : others) other.join();
+  for (const auto& shard : shards_) {
+    if (!shard->starved()) continue;
+    over_ = true;
+    throw std::bad_alloc();  // what is left is half a step: there is nothing to be said of it
+  }
   if (over_) settle_accounts();
   return !over_;
 }
@@ -79,13 +81,15 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
       next = std::min(next, crew->next[i]);
       done += crew->hops[i];
       through += crew->through[i];
-      failed = failed || !shards_[i]->shared().failure.empty();
+      failed = failed || shards_[i]->starved() || !shards_[i]->shared().failure.empty();
     }
     const bool late = next == core::kNever || next * window_ps_ > plan_.limit_ns * 1000;
     const bool over = failed || late || through == all;
     if (index == 0) {
       const i64 until_ps = late ? std::min(plan_.limit_ns * 1000, now_ps_ + window_ps_) : next * window_ps_;
-      while (next_sample_ps() <= until_ps) sample(next_sample_ps());
+      shard.guarded([&] {
+        while (next_sample_ps() <= until_ps) sample(next_sample_ps());
+      });
       over_ = over;
       finished_ = through == all && !failed;
       if (!over) now_ps_ = (next + 1) * window_ps_;

@@ -2,13 +2,28 @@
 // several threads, with the same result for any number of them. A run is its plan, and a plan holds its seed.
 #pragma once
 
+#include <cstdio>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "native/sim/fabric_shard.h"
 
 namespace weft::sim {
+
+// As little memory as no memory: a thread that a run needs cannot be made.
+class NoThread final : public std::bad_alloc {
+ public:
+  NoThread(std::size_t number, std::size_t of) noexcept {
+    static_cast<void>(
+        std::snprintf(words_, sizeof words_, "thread %zu of %zu could not be made: run with fewer", number, of));
+  }
+  const char* what() const noexcept override { return words_; }
+
+ private:
+  char words_[80];
+};
 
 class Fabric {
  public:
@@ -19,6 +34,7 @@ class Fabric {
   Fabric& operator=(const Fabric&) = delete;
 
   // Goes on for about so many packet-hops. False: it is over (all is through, the limit is reached, or it failed).
+  // Throws NoThread, when it may be called again, or std::bad_alloc, when it is over.
   bool run(i64 hops);
 
   FabricTotals totals();

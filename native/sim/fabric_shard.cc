@@ -69,9 +69,7 @@ void FabricShard::clear_outboxes() noexcept {
 
 void FabricShard::step(i64 window) {
   calendar_.take(window, &due_);
-  for (std::size_t i = 0; checks_ != nullptr && i < due_.size(); ++i) {
-    if (due_[i].at_ps / window_ps_ != window) checks_->on_late(due_[i].node);
-  }
+  if (checks_ != nullptr) check_late(window);
   chain_.resize(due_.size());
   active_.clear();
   // From the last to the first, so that each list is in the order of pushing.
@@ -100,6 +98,19 @@ void FabricShard::note(const FabricMoment& now) noexcept {
   if (checks_ != nullptr) stamp(&first_violation_, checks_->violation());
   stamp(&first_failure_, shared_.failure);
   stamp(&first_policy_failure_, shared_.policy_failure);
+}
+
+// From the lowest node on: which of them was first is then the same however nodes are shared out.
+void FabricShard::check_late(i64 window) {
+  active_.clear();
+  for (const FabricDue& due : due_) {
+    if (due.at_ps / window_ps_ != window) active_.push_back(due.node);
+  }
+  std::sort(active_.begin(), active_.end());
+  for (const u32 node : active_) {
+    checks_->on_late(node);
+    note({window, node});
+  }
 }
 
 void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {

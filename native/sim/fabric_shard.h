@@ -45,13 +45,14 @@ class FabricShard final : public FabricSink {
     try {
       work();
     } catch (const std::bad_alloc&) {
-      shared_.failure = "no memory";  // short enough to need none
+      starved_ = true;
     }
   }
   // Takes what `other` has for this shard; then `other` may throw its copies away.
   void import_from(FabricShard& other);
   void clear_outboxes() noexcept;
 
+  bool starved() const noexcept { return starved_; }
   i64 packet_hops() const noexcept { return packet_hops_; }
   std::size_t packets_in_use() const noexcept { return packets_.in_use(); }
   std::size_t blocks_in_use() const noexcept { return packets_.blocks_in_use(); }
@@ -80,6 +81,7 @@ class FabricShard final : public FabricSink {
   void deal(i64 begin_ps);
   void sort(i64 begin_ps);
   void handle(u32 node, i64 end_ps);
+  void check_late(i64 window);
   void note(const FabricMoment& now) noexcept;
 
   u32 index_, hosts_;
@@ -92,7 +94,7 @@ class FabricShard final : public FabricSink {
   std::unique_ptr<FabricChecks> checks_;
   FabricMoment first_violation_, first_failure_, first_policy_failure_;
   i64 packet_hops_ = 0;
-  bool pfc_;
+  bool pfc_, starved_ = false;
   std::vector<FabricDue> due_, sorted_, next_, dealt_;
   std::vector<u32> heads_, chain_, active_;  // by node: its first due, and the next of each
   std::vector<std::vector<FabricDue>> outbox_;

@@ -28,6 +28,7 @@ struct FakeStream {
 std::mutex mutex;
 std::string failing;
 int fails_in = 0, fails_with = 0, live = 0, copies_waiting = 0;
+bool fails_on = false;  // and goes on failing
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
 int context_of_device;  // its address is the context
@@ -35,6 +36,7 @@ int context_of_device;  // its address is the context
 // Under the mutex. True: this call is the one that fails.
 bool fails(const char* symbol, int* result) {
   if (failing != symbol || fails_in == 0 || --fails_in != 0) return false;
+  if (fails_on) fails_in = 1;
   *result = fails_with;
   return true;
 }
@@ -73,11 +75,12 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, Fake
   int result = kSuccess;             \
   if (fails(symbol, &result)) return result
 
-FAKE void fake_cuda_fail(const char* symbol, int nth, int result) {
+FAKE void fake_cuda_fail(const char* symbol, int nth, int result, int stays) {
   const std::lock_guard lock(mutex);
   failing = symbol == nullptr ? "" : symbol;
   fails_in = symbol == nullptr ? 0 : nth;
   fails_with = result;
+  fails_on = stays != 0;
 }
 FAKE int fake_cuda_live() {
   const std::lock_guard lock(mutex);

@@ -3,8 +3,9 @@
 #pragma once
 
 extern "C" {
-// The n-th call of a function from now on (1: the next) returns `result` and does nothing; a null name: none does.
-void fake_cuda_fail(const char* symbol, int nth, int result);
+// The n-th call of a function from now on (1: the next) returns `result` and does nothing, and if `stays` so do all
+// after it; a null name: none does.
+void fake_cuda_fail(const char* symbol, int nth, int result, int stays);
 // Contexts, streams, events and allocations that have not been given back.
 int fake_cuda_live();
 // Copies handed over that have not run.

@@ -2,6 +2,7 @@
 // The device is a fake libcuda (fake_cuda.cc): copies end late, and any call can fail. Real ones are for tests/device.
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -42,8 +43,8 @@ Function* fake(const char* name) {
   CHECK(found != nullptr);
   return found;
 }
-void fail_at(const char* symbol, int nth) {
-  fake<void(const char*, int, int)>("fake_cuda_fail")(symbol, nth, kIllegalAddress);
+void fail_at(const char* symbol, int nth, bool stays = false) {
+  fake<void(const char*, int, int, int)>("fake_cuda_fail")(symbol, nth, kIllegalAddress, stays ? 1 : 0);
 }
 int live() { return fake<int()>("fake_cuda_live")(); }
 
@@ -197,10 +198,10 @@ TEST(gpu__over_several_flows_under_faults) {
 TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   for (const char* symbol : {"cuCtxPushCurrent_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuEventCreate",
                              "cuEventRecord", "cuEventQuery"}) {
-    for (const int nth : {1, 2, 3}) {
+    for (const int nth : {1, 2, 3, -3}) {  // below zero: and ever after, as a context that is broken does
       {
         Bench bench({});
-        fail_at(symbol, nth);
+        fail_at(symbol, std::abs(nth), nth < 0);
         const bool arrived = bench.exchange(1'000'000);
         fail_at(nullptr, 0);
         if (arrived) weft::test::fail(__FILE__, __LINE__, std::string(symbol) + " failed, and nobody noticed");
@@ -313,6 +314,26 @@ TEST(gpu__a_worker_and_a_host) {
     pair.there->release(request);
     CHECK(std::memcmp(sent.data(), received.data(), bytes) == 0);
   }
+}
+
+// Segments of a host do not end where a ring does.
+TEST(gpu__a_ring_much_shorter_than_what_a_host_sends) {
+  for (const std::size_t ring : {std::size_t{1}, std::size_t{1} << 16, std::size_t{1} << 18, std::size_t{1} << 20}) {
+    Pair pair({});
+    auto device = worker(0, {1 << 21, ring});
+    const std::size_t bytes = 9'000'000;
+    const auto sent = pattern(bytes, ring);
+    std::vector<std::uint8_t> received(bytes);
+    const auto receive = post(*device, pair.here, gpu::Way::to_device, at(received), bytes);
+    Request* request = nullptr;
+    CHECK_EQUAL(pair.there->post_send(sent.data(), bytes, 0, &request), Status::ok);
+    CHECK_EQUAL(receive->wait(kPatienceNs), Status::ok);
+    CHECK_EQUAL(receive->status(), Status::ok);
+    CHECK_EQUAL(pair.there->wait(request, kPatienceNs), Status::ok);
+    pair.there->release(request);
+    CHECK(std::memcmp(sent.data(), received.data(), bytes) == 0);
+  }
+  CHECK_EQUAL(live(), 0);
 }
 
 TEST(gpu__a_worker_says_what_ended_a_message) {

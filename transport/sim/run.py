@@ -81,7 +81,7 @@ class Simulation:
             if self._fabric is None:
                 self._fabric = native.Fabric(self.plan)
             return self._fabric.run(hops)
-        except (MemoryError, RuntimeError) as error:
+        except MemoryError as error:
             raise OutOfMemoryError(f"{self.scenario.name}: {error}") from None
 
     @property
