@@ -82,14 +82,17 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
   for (; lane->count != 0; any = true) {
     const Copy& copy = lane->flying[lane->first % kFlyingMax];
     const Result result = copier_->driver_.event_query(copy.done);
+    if (result == kNotReady || result == kSuccess) refused_ = 0;
     if (result == kNotReady) break;
+    if (result != kSuccess) {
+      fail("cuEventQuery", result);
+      if (++refused_ < kRefusedMax) break;
+    }
     copier_->give_event(copy.done);
     const std::uint64_t from = lane->arrived;
     ++lane->first;
     --lane->count;
-    // A context that failed runs no copy any more: this one is over, and brought nothing.
-    if (result != kSuccess) fail("cuEventQuery", result);
-    if (failed()) continue;
+    if (failed()) continue;  // over, and brought nothing
     lane->arrived = copy.end;
     if (way_ == Way::to_host) {
       stage->limit.store(lane->arrived, std::memory_order_release);
@@ -106,7 +109,8 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
-    // A context that is gone copies nothing any more.
+    // A context that is gone copies nothing any more; one that is refused now and then does.
+    if (++refused_ < kRefusedMax) return false;
     for (Lane& lane : lanes_) {
       for (; lane.count != 0; --lane.count, ++lane.first)
         copier_->give_event(lane.flying[lane.first % kFlyingMax].done);

@@ -54,6 +54,7 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
+  static constexpr int kRefusedMax = 100;  // times in a row that a context gives no answer: it is gone
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
@@ -68,6 +69,7 @@ class Transfer {
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
+  int refused_ = 0;  // in a row
   std::string error_;
 };
 

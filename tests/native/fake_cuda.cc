@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,21 @@ std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
 int context_of_device;  // its address is the context
 
+std::set<FakeStream*> streams;
+bool gone = false;
+
+// The context is gone: what was handed over does not run any more.
+void forget_work() {
+  gone = true;
+  for (FakeStream* stream : streams) stream->work.clear();
+  copies_waiting = 0;
+}
+
 // Under the mutex. True: this call is the one that fails.
 bool fails(const char* symbol, int* result) {
   if (failing != symbol || fails_in == 0 || --fails_in != 0) return false;
   if (fails_on) fails_in = 1;
+  if (fails_on) forget_work();
   *result = fails_with;
   return true;
 }
@@ -57,6 +69,7 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, Fake
   const std::lock_guard lock(mutex);
   int result = kSuccess;
   if (fails(symbol, &result)) return result;
+  if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
   if (stream == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
   ++copies_waiting;
@@ -81,6 +94,7 @@ FAKE void fake_cuda_fail(const char* symbol, int nth, int result, int stays) {
   fails_in = symbol == nullptr ? 0 : nth;
   fails_with = result;
   fails_on = stays != 0;
+  gone = false;
 }
 FAKE int fake_cuda_live() {
   const std::lock_guard lock(mutex);
@@ -158,13 +172,16 @@ FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, v
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");
   if (contexts.empty()) return kInvalidContext;
-  *stream = new FakeStream();
+  auto* const made = new FakeStream();
+  streams.insert(made);
+  *stream = made;
   ++live;
   return result;
 }
 FAKE int cuStreamDestroy_v2(void* stream) {
   BEGIN("cuStreamDestroy_v2");
   advance(static_cast<FakeStream*>(stream), true);
+  streams.erase(static_cast<FakeStream*>(stream));
   delete static_cast<FakeStream*>(stream);
   --live;
   return result;
@@ -195,6 +212,7 @@ FAKE int cuEventDestroy_v2(void* event) {
 }
 FAKE int cuEventRecord(void* event, void* stream) {
   BEGIN("cuEventRecord");
+  if (gone) return fails_with;
   auto* const recorded = static_cast<FakeEvent*>(event);
   const long number = ++recorded->recorded;
   recorded->stream = static_cast<FakeStream*>(stream);
@@ -206,6 +224,7 @@ FAKE int cuEventRecord(void* event, void* stream) {
 }
 FAKE int cuEventQuery(void* event) {
   BEGIN("cuEventQuery");
+  if (gone) return fails_with;
   auto* const asked = static_cast<FakeEvent*>(event);
   if (asked->stream != nullptr && asked->done < asked->recorded) advance(asked->stream, false);
   return asked->done >= asked->recorded ? result : kNotReady;
