@@ -9,7 +9,7 @@ import pytest
 
 from . import Outcome, Runner
 
-COUNT = max(20_000, int(os.environ.get("WEFT_TEST_SCHEDULES", "40000")))
+COUNT = max(20_000, int(os.environ.get("WEFT_TEST_SCHEDULES", "20000")))
 KIND_COUNT_MIN = 500
 KINDS = {
     *("loss", "reorder", "duplicate", "corrupt", "delay", "dead_path", "dead_peer", "replay"),
