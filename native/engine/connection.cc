@@ -105,6 +105,7 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
   }
   ++send_.next_message;
   slot->message = message;
+  slot->sends = true;
   slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
   auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
@@ -154,8 +155,8 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  Direction& direction =
-      slot >= send_.slots.get() && slot < send_.slots.get() + kRequestsMax && send_.slots != nullptr ? send_ : receive_;
+  // Told by the slot: where the other direction's slots are may be written this moment, by its first post.
+  Direction& direction = slot->sends ? send_ : receive_;
   const std::lock_guard<std::mutex> lock(direction.mutex);
   if (slot->done()) slot->release();
 }

@@ -32,6 +32,7 @@ class RequestSlot final : public Request {
   core::ReceiveTicket ticket;           // receives: shared by the flows
   std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
   std::uint64_t message = 0;            // sends: its number
+  bool sends = false;                   // which of its connection's directions it is of
 
  private:
   std::atomic<std::int32_t> sleepers_{0};

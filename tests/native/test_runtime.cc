@@ -275,6 +275,23 @@ TEST(runtime__many_connections_and_threads) {
   CHECK(pair.a->counters().stray <= static_cast<std::int64_t>(links.size()));
 }
 
+// The two directions of a connection have nothing to wait for each other for: a data race, where they touch.
+TEST(runtime__a_receive_ends_while_another_thread_sends_first) {
+  Pair pair({});
+  std::uint8_t byte = 0;
+  Request *receive = nullptr, *send = nullptr, *answer = nullptr;
+  CHECK_EQUAL(pair.here->post_receive(&byte, 1, 0, &receive), Status::ok);
+  CHECK_EQUAL(pair.there->post_send("a", 1, 0, &send), Status::ok);
+  CHECK_EQUAL(pair.here->wait(receive, kPatienceNs), Status::ok);
+  std::thread releases([&] { pair.here->release(receive); });
+  CHECK_EQUAL(pair.here->post_send("b", 1, 0, &answer), Status::ok);
+  releases.join();
+  CHECK_EQUAL(pair.there->post_receive(&byte, 1, 0, &receive), Status::ok);
+  CHECK_EQUAL(finish(*pair.there, receive), Status::ok);
+  CHECK_EQUAL(finish(*pair.here, answer), Status::ok);
+  CHECK_EQUAL(finish(*pair.there, send), Status::ok);
+}
+
 TEST(runtime__errors_say_what_there_is) {
   Knobs knobs;
   std::shared_ptr<Runtime> runtime;
