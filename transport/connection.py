@@ -8,18 +8,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from transport import native
 from transport.closing import AsyncCloses
+from transport.device import SupportsCudaArray, SupportsDLPack, stream_handle
 from transport.errors import (
     OK,
     TIMED_OUT,
     WOULD_BLOCK,
     ConnectionClosedError,
+    InvalidArgumentError,
     OperationCancelledError,
     TimedOutError,
     WeftError,
+    WouldBlockError,
     error_for,
 )
 from transport.memory import Memory, Part, part_of
@@ -44,7 +48,8 @@ class SupportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
-Buffer: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any]"
+DeviceArray: TypeAlias = "SupportsDLPack | SupportsCudaArray"
+Buffer: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray | Sequence[DeviceArray]"
 
 FULL_RINGS_PAUSE_S = 0.0005
 
@@ -79,7 +84,7 @@ class Handle:
         self._connection = connection
         self._part: Part | None = part
         self._receive = receive
-        self._request: native.Request | None = None
+        self._request: native.Request | native.DeviceRequest | None = None
         self._error: WeftError | None = None
 
     @property
@@ -104,6 +109,25 @@ class Handle:
             if until is not None and time.monotonic() >= until:
                 raise TimedOutError(f"{self._name}: not done within {timeout_s} s")
         return self._result()
+
+    def wait_on(self, stream: object) -> None:
+        """Has what `stream` gets from now on run after this is done; returns at once.
+
+        For memory of a GPU. The stream goes on when this fails, too: ask wait() before the bytes
+        are believed. WouldBlockError while it waits for room in the engine.
+        """
+        handle = stream_handle(stream)
+        if self._request is None and self._error is None:
+            pump()
+        if self._error is not None:
+            return
+        if self._request is None:
+            raise WouldBlockError(f"{self._name}: waits for room; wait for others first")
+        if not isinstance(self._request, native.DeviceRequest):
+            raise InvalidArgumentError("stream: host memory, which no stream works on")
+        status, error = self._request.wait_on(handle)
+        if status != OK:
+            raise error_for(status, "stream", error)
 
     def _step(self, until: float | None) -> bool:
         """Waits for a while, a short one if requests wait for room anywhere; True: done."""
@@ -130,7 +154,8 @@ class Handle:
             raise self._error
         assert self._request is not None
         if self._request.status != OK:
-            raise error_for(self._request.status, self._name)
+            text = getattr(self._request, "error", "")  # what a GPU's driver said
+            raise error_for(self._request.status, self._name, text)
         return self._request.nbytes
 
     def _post(self, connection: native.Connection) -> bool:
@@ -154,8 +179,14 @@ class Connection(AsyncCloses):
     Messages match in order: the n-th send of one end fills the n-th receive of the other. A
     receive may be larger than what is sent; a send larger than its receive fails both ends with
     MessageTooLongError. Buffers are anything with the buffer protocol (bytes, bytearray,
-    memoryview, numpy arrays), contiguous, of any size from 0 bytes. Errors are transport.errors:
-    ConnectionClosedError, PeerDeadError, PeerSilentError and OperationCancelledError everywhere.
+    memoryview, numpy arrays) or DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba),
+    contiguous, of any size from 0 bytes, in host memory or a GPU's; or a list of arrays of one
+    GPU, which are one message. Errors are transport.errors: ConnectionClosedError, PeerDeadError,
+    PeerSilentError and OperationCancelledError everywhere; DeviceMissingError and DeviceError for
+    memory of a GPU.
+
+    `stream`, for memory of a GPU: work that is on this stream by now comes first; None: the one
+    that the array was made on. A stream of CuPy, PyTorch, Numba or CUDA, or its handle.
     """
 
     def __init__(self, endpoint: Endpoint, connection: native.Connection) -> None:
@@ -170,38 +201,48 @@ class Connection(AsyncCloses):
 
     # Under way: handles.
 
-    def isend(self, buf: Buffer, memory: Memory | None = None) -> Handle:
+    def isend(self, buf: Buffer, memory: Memory | None = None, stream: object = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
         Any number may be under way: what the engine has no room for is posted as others finish.
         `memory`: of Endpoint.register, when `buf` lies inside it: a NIC then reads it itself.
         """
-        return self._start(part_of(memory, buf, "buf", False), receive=False)
+        return self._start(self._part(buf, False, memory, stream), receive=False)
 
-    def irecv_into(self, buf: Buffer, memory: Memory | None = None) -> Handle:
+    def irecv_into(
+        self, buf: Buffer, memory: Memory | None = None, stream: object = None
+    ) -> Handle:
         """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
-        return self._start(part_of(memory, buf, "buf", True), receive=True)
+        return self._start(self._part(buf, True, memory, stream), receive=True)
 
     # Blocking.
 
     def send(
-        self, buf: Buffer, timeout_s: float | None = None, memory: Memory | None = None
+        self,
+        buf: Buffer,
+        timeout_s: float | None = None,
+        memory: Memory | None = None,
+        stream: object = None,
     ) -> None:
         """Sends one message; returns when the peer holds every byte of it.
 
         When the time is over or Ctrl-C interrupts, the message may still be sent.
         """
-        self.isend(buf, memory).wait(timeout_s)
+        self.isend(buf, memory, stream).wait(timeout_s)
 
     def recv_into(
-        self, buf: Buffer, timeout_s: float | None = None, memory: Memory | None = None
+        self,
+        buf: Buffer,
+        timeout_s: float | None = None,
+        memory: Memory | None = None,
+        stream: object = None,
     ) -> int:
         """Receives one message into the writable `buf` and returns its length in bytes.
 
         When the time is over or Ctrl-C interrupts, `buf` is withdrawn, which ends the connection:
         nothing writes to it afterwards. To wait in steps, use irecv_into and Handle.wait.
         """
-        part = part_of(memory, buf, "buf", True)
+        part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
             return handle.wait(timeout_s)
@@ -218,18 +259,20 @@ class Connection(AsyncCloses):
 
     # Awaited.
 
-    async def asend(self, buf: Buffer, memory: Memory | None = None) -> None:
+    async def asend(self, buf: Buffer, memory: Memory | None = None, stream: object = None) -> None:
         """Sends one message. Cancelled, the message may still be sent."""
-        handle = self.isend(buf, memory)
+        handle = self.isend(buf, memory, stream)
         await self._reactor.until(lambda: handle.done)
         handle._result()
 
-    async def arecv_into(self, buf: Buffer, memory: Memory | None = None) -> int:
+    async def arecv_into(
+        self, buf: Buffer, memory: Memory | None = None, stream: object = None
+    ) -> int:
         """Receives one message into `buf`.
 
         Cancelled, `buf` is withdrawn, which ends the connection.
         """
-        part = part_of(memory, buf, "buf", True)
+        part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
             await self._reactor.until(lambda: handle.done)
@@ -330,6 +373,11 @@ class Connection(AsyncCloses):
             raise ValueError(f"max_bytes: must be 0 or more, not {max_bytes}")
         return bytearray(max_bytes)
 
+    def _part(self, buf: Buffer, writable: bool, memory: Memory | None, stream: object) -> Part:
+        if self._closed:
+            raise ConnectionClosedError(self._gone)
+        return part_of(self._endpoint._runtime, buf, writable, memory, stream)
+
     def _start(self, part: Part, *, receive: bool) -> Handle:
         if self._closed:
             raise ConnectionClosedError(self._gone)
@@ -355,8 +403,8 @@ class Connection(AsyncCloses):
         while lane and lane[0]._post(self._native):
             lane.popleft()
 
-    def _withdraw(self, handle: Handle, memory: native.Buffer) -> None:
-        """No engine touches `memory` afterwards."""
+    def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
+        """No engine and no copy touches `memory` afterwards."""
         with self._lock:
             lane = self._backlog[True]
             if handle in lane:

@@ -134,12 +134,25 @@ class InternalError(WeftError, RuntimeError):
     status = "internal_error"
 
 
+class DeviceMissingError(WeftError, RuntimeError):
+    """No such GPU here, or no driver for one; host memory needs none."""
+
+    status = "device_unavailable"
+
+
+class DeviceError(WeftError, RuntimeError):
+    """A call to the GPU's driver failed; the text names it. It ends the connection."""
+
+    status = "device_error"
+
+
 # One class for each outcome but ok; a test walks this against the native table.
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
     *(PeerDeadError, PeerSilentError, RefusedError, VersionMismatchError, AuthenticationError),
     *(AddressError, OutOfMemoryError, OutOfDescriptorsError, SystemCallError),
     *(OperationCancelledError, TimedOutError, ForkedChildError, InternalError),
+    *(DeviceMissingError, DeviceError),
 )
 
 OK = 0

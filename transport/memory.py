@@ -1,14 +1,16 @@
-"""Registered memory: what a NIC may read and write itself, so that nothing is copied.
+"""Buffers as the engines take them, and registered memory, which a NIC reads and writes itself.
 
-Owns no byte: the buffer is the caller's, and stays held while it is registered.
+Owns no byte: the buffer is the caller's, and stays held while it is in use or registered.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transport import native
 from transport.closing import Closes
+from transport.device import device_buffer, host_buffer, is_array, stream_handle, view_of
+from transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from transport.connection import Buffer
@@ -62,16 +64,60 @@ class Memory(Closes):
 class Part(NamedTuple):
     """A buffer on its way, with its registration."""
 
-    buffer: native.Buffer
+    buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
 
 
-def part_of(memory: object, buffer: Buffer, argument: str, writable: bool) -> Part:
-    """The buffer and, where `memory` is the Memory it lies in, its registration; None: none."""
-    part = native.Buffer(buffer, argument, writable)
-    if memory is None:
-        return Part(part, None)
-    if not isinstance(memory, Memory):
+def part_of(
+    runtime: native.Runtime,
+    buf: Buffer,
+    writable: bool,
+    memory: object = None,
+    stream: object = None,
+) -> Part:
+    """The argument `buf` as the engines take it, with what `memory` and `stream` say of it.
+
+    `memory`: the Memory that it lies in, or None. `stream`: whose work comes first, for memory of
+    a GPU; None: what the array itself says.
+    """
+    if memory is not None and not isinstance(memory, Memory):
         kind = type(memory).__name__
         raise TypeError(f"memory: needs what Endpoint.register() returned, not {kind}")
-    return Part(part, memory.of(part))
+    whose = None if stream is None else stream_handle(stream)
+    found = _buffer_of(runtime, buf, writable, whose)
+    if isinstance(found, native.Buffer):
+        if stream is not None:
+            raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
+        return Part(found, None if memory is None else memory.of(found))
+    if memory is not None:
+        raise InvalidArgumentError("memory: `buf` is memory of a GPU, which is not registered")
+    return Part(found, None)
+
+
+def _buffer_of(
+    runtime: native.Runtime, buf: Any, writable: bool, stream: int | None
+) -> native.Buffer | native.DeviceBuffer:
+    if isinstance(buf, list | tuple):
+        for i, piece in enumerate(buf):
+            if not is_array(piece):
+                kind = type(piece).__name__
+                raise TypeError(f"buf[{i}]: a list takes arrays in a GPU's memory, not {kind}")
+        views = [
+            view_of(piece, f"buf[{i}]", writable=writable, stream=stream)
+            for i, piece in enumerate(buf)
+        ]
+        for i, view in enumerate(views):
+            if not view.on_gpu:
+                raise TypeError(f"buf[{i}]: is host memory; a list takes arrays in a GPU's memory")
+        if not views:
+            return native.Buffer(bytearray(), "buf", writable)
+        return device_buffer(runtime, views, "buf", stream)
+    try:
+        return native.Buffer(buf, "buf", writable)
+    except (TypeError, ValueError):
+        if not is_array(buf):
+            raise
+    view = view_of(buf, "buf", writable=writable, stream=stream)
+    if view.on_gpu:
+        return device_buffer(runtime, [view], "buf", stream)
+    return host_buffer(view, "buf", writable=writable)

@@ -6,6 +6,7 @@ namespace weft::bind {
 void bind_arena(pybind11::module_& module);
 void bind_core_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
+void bind_device(pybind11::module_& module);
 void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
@@ -25,5 +26,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_arena(module);
   weft::bind::bind_fabric(module);
   weft::bind::bind_replay(module);
+  weft::bind::bind_device(module);
   weft::bind::bind_runtime(module);
 }

@@ -4,180 +4,18 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <list>
 #include <memory>
 #include <string>
 #include <utility>
 
-namespace py = pybind11;
+#include "native/bind/device.h"
+#include "native/bind/held.h"
 
 namespace weft::bind {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-constexpr std::int64_t kSliceNs = 50'000'000;  // the longest that Ctrl-C waits
-
-int code(Status status) { return static_cast<int>(status); }
-
-// The memory of a Python object, held until the last owner lets go. Made and dropped under the GIL.
-class Buffer {
- public:
-  Buffer(const py::object& object, const std::string& argument, bool writable) {
-    PyObject* const raw = object.ptr();
-    if (PyObject_GetBuffer(raw, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0) return;
-    PyErr_Clear();
-    const std::string type = Py_TYPE(raw)->tp_name;
-    if (PyObject_CheckBuffer(raw) == 0) {
-      throw py::type_error(argument + ": needs an object with a buffer (bytes, bytearray, numpy array), not " + type);
-    }
-    Py_buffer any;
-    const bool contiguous = PyObject_GetBuffer(raw, &any, PyBUF_SIMPLE) == 0;
-    if (contiguous) PyBuffer_Release(&any);
-    PyErr_Clear();
-    throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and must be writable"
-                                                 : ": this " + type + " is not contiguous in memory"));
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { PyBuffer_Release(&view_); }
-  void* data() const { return view_.buf; }
-  std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
-
- private:
-  Py_buffer view_{};
-};
-
-// The runtime and the process that opened it: a forked child has no engine threads to stop and leaves all as it is.
-class Home {
- public:
-  explicit Home(std::shared_ptr<engine::Runtime> runtime) : runtime_(std::move(runtime)) {}
-  Home(const Home&) = delete;
-  Home& operator=(const Home&) = delete;
-  ~Home() {
-    if (forked()) {
-      new std::shared_ptr<engine::Runtime>(runtime_);
-    } else {
-      const py::gil_scoped_release others_run;
-      runtime_.reset();
-    }
-  }
-  engine::Runtime& runtime() const { return *runtime_; }
-  bool forked() const { return getpid() != pid_; }
-
- private:
-  std::shared_ptr<engine::Runtime> runtime_;
-  pid_t pid_ = getpid();
-};
-
-// Registered memory, let go when nobody holds it any more: its owner, or a request that is not done.
-class RegisteredMemory {
- public:
-  RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<Buffer> buffer)
-      : home_(std::move(home)), buffer_(std::move(buffer)) {
-    const py::gil_scoped_release others_run;
-    static_cast<void>(home_->runtime().register_memory(buffer_->data(), buffer_->bytes(), -1, 0, &id_));
-  }
-  RegisteredMemory(const RegisteredMemory&) = delete;
-  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
-  ~RegisteredMemory() {
-    if (home_->forked()) {
-      new std::shared_ptr<Buffer>(buffer_);
-    } else {
-      const py::gil_scoped_release others_run;
-      home_->runtime().deregister_memory(id_);
-    }
-  }
-  std::uint32_t id() const { return id_; }
-  const Home* home() const { return home_.get(); }
-  const Buffer& buffer() const { return *buffer_; }
-  bool holds(const Buffer& part) const {
-    const auto from = reinterpret_cast<std::uintptr_t>(buffer_->data());
-    const auto at = reinterpret_cast<std::uintptr_t>(part.data());
-    return part.bytes() == 0 || (at >= from && at + part.bytes() <= from + buffer_->bytes());
-  }
-
- private:
-  std::shared_ptr<Home> home_;
-  std::shared_ptr<Buffer> buffer_;
-  std::uint32_t id_ = 0;
-};
-using Registered = std::shared_ptr<RegisteredMemory>;
-
-// A posted request. What it holds is let go when it is done; should it never be, the memory stays held.
-class Posted {
- public:
-  Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<Buffer> buffer,
-         Registered memory)
-      : home_(std::move(home)),
-        connection_(std::move(connection)),
-        buffer_(std::move(buffer)),
-        memory_(std::move(memory)) {}
-  Posted(const Posted&) = delete;
-  Posted& operator=(const Posted&) = delete;
-  ~Posted() {
-    if (settled()) return;
-    new std::shared_ptr<Buffer>(buffer_);
-    new Registered(memory_);
-  }
-
-  void began(engine::Request* request) { request_ = request; }
-  bool done() const { return request_ == nullptr || request_->done(); }
-  Status status() const { return request_ == nullptr ? status_ : request_->status(); }
-  std::size_t bytes() const { return request_ == nullptr ? bytes_ : request_->bytes(); }
-
-  // Gives a done request back, unless a thread is about to look at it.
-  bool settled() {
-    if (request_ == nullptr) return true;
-    if (waiters_ > 0 || !request_->done()) return false;
-    status_ = request_->status();
-    bytes_ = request_->bytes();
-    if (!home_->forked()) connection_->release(request_);
-    request_ = nullptr;
-    buffer_.reset();
-    memory_.reset();
-    return true;
-  }
-
-  // ok: done; timed_out: not yet; a negative timeout waits for ever. Signals are served between slices.
-  Status wait(std::int64_t timeout_ns) {
-    if (done()) return settled(), Status::ok;
-    if (home_->forked()) return Status::forked_child;
-    ++waiters_;
-    const Clock::time_point begin = Clock::now();
-    Status result = Status::timed_out;
-    bool interrupted = false;
-    for (;;) {
-      const std::int64_t past_ns = std::chrono::nanoseconds(Clock::now() - begin).count();
-      const std::int64_t left_ns = timeout_ns < 0 ? kSliceNs : std::max<std::int64_t>(timeout_ns - past_ns, 0);
-      {
-        const py::gil_scoped_release others_run;
-        result = connection_->wait(request_, std::min(left_ns, kSliceNs));
-      }
-      if (request_->done()) result = Status::ok;
-      interrupted = result == Status::timed_out && PyErr_CheckSignals() != 0;
-      if (interrupted || result != Status::timed_out || (timeout_ns >= 0 && left_ns <= kSliceNs)) break;
-    }
-    --waiters_;
-    settled();
-    if (interrupted) throw py::error_already_set();
-    return result;
-  }
-
- private:
-  std::shared_ptr<Home> home_;
-  std::shared_ptr<engine::Connection> connection_;
-  std::shared_ptr<Buffer> buffer_;
-  Registered memory_;  // null: the buffer is not registered
-  engine::Request* request_ = nullptr;
-  int waiters_ = 0;
-  Status status_ = Status::ok;
-  std::size_t bytes_ = 0;
-};
 
 // A list: an empty deque takes memory, which a close in the middle of a shortage must do without.
 using Lane = std::list<std::shared_ptr<Posted>>;
@@ -217,6 +55,37 @@ class BoundConnection {
     return py::make_tuple(code(status), posted);
   }
 
+  py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, bool receive) {
+    const std::shared_ptr<engine::Connection> connection = connection_;
+    if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
+    if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
+    if (buffer->home() != home_.get()) throw py::value_error("buffer: it was made by another endpoint");
+    device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
+    // Held before it is posted, as above.
+    const auto posted = std::make_shared<DevicePosted>(buffer);
+    device_lane_.push_back(posted);
+    const Status status = posted->begin(connection, receive);
+    if (status == Status::ok) return py::make_tuple(code(status), posted);
+    device_lane_.remove(posted);
+    return py::make_tuple(code(status), nullptr);
+  }
+
+  // Copies of a device are under way for as long as its streams take; the connection ends at once.
+  void withdraw_device(const DeviceBuffer& buffer) {
+    const std::shared_ptr<engine::Connection> connection = connection_;
+    if (connection == nullptr || home_->forked()) return;
+    for (const std::shared_ptr<DevicePosted>& posted : device_lane_) {
+      if (!posted->holds(buffer) || posted->done()) continue;
+      {
+        const py::gil_scoped_release others_run;
+        connection->close();
+      }
+      posted->await_end();
+      break;
+    }
+    device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
+  }
+
   void quiesce(const Buffer& buffer) {
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
@@ -238,9 +107,15 @@ class BoundConnection {
     }
     Lane gone[2];
     for (int i : {0, 1}) gone[i].swap(lanes_[i]);
+    DeviceLane gone_device;
+    gone_device.swap(device_lane_);
     const std::shared_ptr<Home> home = std::move(home_);
     for (Lane& lane : gone) {
       for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
+    }
+    for (const std::shared_ptr<DevicePosted>& posted : gone_device) {
+      if (!home->forked()) posted->await_end();
+      posted->settled();
     }
   }
 
@@ -264,6 +139,7 @@ class BoundConnection {
   std::shared_ptr<Home> home_;
   std::shared_ptr<engine::Connection> connection_;
   Lane lanes_[2];
+  DeviceLane device_lane_;
 };
 
 struct BoundListener {
@@ -378,7 +254,9 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
     status = engine::Runtime::open(knobs, &runtime, &error);
   }
   if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
-  auto home = std::make_shared<Home>(std::move(runtime));
+  engine::DeviceLimits limits;
+  limits.pool_bytes = static_cast<std::size_t>(knobs.gpu_pool_bytes);
+  auto home = std::make_shared<Home>(std::move(runtime), limits);
   return py::make_tuple(code(status), error, knobs_fit,
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
 }
@@ -416,7 +294,20 @@ void bind_connections(py::module_& module) {
             return self.post(buffer, memory, true);
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
+      .def(
+          "post_send",
+          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const py::none&) {
+            return self.post_device(buffer, false);
+          },
+          "(status, request).", py::arg("buffer"), py::arg("memory") = py::none())
+      .def(
+          "post_receive",
+          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const py::none&) {
+            return self.post_device(buffer, true);
+          },
+          "(status, request).", py::arg("buffer"), py::arg("memory") = py::none())
       .def("quiesce", &C::quiesce, "No engine touches the buffer afterwards.", py::arg("buffer"))
+      .def("quiesce", &C::withdraw_device, "No copy touches the buffer afterwards.", py::arg("buffer"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
@@ -470,6 +361,14 @@ void bind_runtime(py::module_& module) {
             return std::make_shared<RegisteredMemory>(self.open(), buffer);
           },
           py::arg("buffer"))
+      .def(
+          "hold_device",
+          [](const BoundRuntime& self, const py::object& owner, const std::vector<DeviceRun>& runs) {
+            return hold_device(self.open(), owner, runs);
+          },
+          "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is held as long as they are in "
+          "use.",
+          py::arg("owner"), py::arg("runs"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
            py::arg("policies") = "")
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),

@@ -24,7 +24,9 @@ namespace weft {
   X(cancelled, 14, "cancelled by the caller")                                      \
   X(timed_out, 15, "the time given by the caller is over")                         \
   X(forked_child, 16, "used in a forked child; the transport lives in the parent") \
-  X(internal_error, 17, "a defect in weft: please report it")
+  X(internal_error, 17, "a defect in weft: please report it")                      \
+  X(device_unavailable, 18, "no such GPU here, or no driver for one")              \
+  X(device_error, 19, "a call to the GPU's driver failed")
 
 enum class Status : std::int32_t {
 #define WEFT_STATUS_ENUM(name, code, text) name = code,

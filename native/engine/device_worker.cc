@@ -11,6 +11,7 @@
 #include "native/core/stripes.h"
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
+#include "native/gpu/inspect.h"
 
 namespace weft::engine {
 namespace {
@@ -22,7 +23,7 @@ constexpr std::size_t kPiecesWanted = 8;       // of a part: the network begins 
 constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
 constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
 constexpr std::int64_t kPauseNs = 50'000;
-constexpr const char *kClosed = "device closed", *kNoMemory = "no memory";  // short enough to need none
+constexpr const char* kNoMemory = "no memory";  // short enough to need none
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
 
@@ -54,7 +55,9 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
  public:
   ~Job() { release(); }
   bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
-  std::size_t parts() const noexcept { return core::stripe_count(bytes, connection->flows()); }
+  std::uint64_t bytes() const noexcept { return layout->bytes(); }
+  std::size_t parts() const noexcept { return core::stripe_count(bytes(), connection->flows()); }
+  bool failed() const noexcept { return failure != Status::ok; }
   void release() noexcept {
     for (const auto& [pool, run] : runs) pool->give(run);
     runs.clear();
@@ -62,8 +65,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
 
   std::shared_ptr<Connection> connection;
   gpu::Way way = gpu::Way::to_host;
-  gpu::Address address = 0;
-  std::size_t bytes = 0;
+  std::shared_ptr<const gpu::Layout> layout;
   gpu::Event after = nullptr;
   std::unique_ptr<core::Stage[]> stages;
   std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
@@ -71,6 +73,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
+  Status failure = Status::ok;  // of the device, or of the worker itself
   std::string error;
   bool given_up = false;
 };
@@ -90,6 +93,8 @@ bool DeviceWorker::start(int device, std::string* error) {
   pools_.push_back(
       gpu::PinnedPool::open(driver_, copier_->context(), up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
   if (pools_.back() == nullptr) return false;
+  waits_ = StreamWaits::open(driver_, copier_->context(), error);
+  if (waits_ == nullptr) return false;
   // Signals belong to the application's threads.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -158,7 +163,7 @@ bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
 // Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
 bool DeviceWorker::lend(Job* job) {
   // A part may be some pages longer than the others.
-  const std::size_t part = up(job->bytes / job->parts() + 2 * 4096, kGranuleBytes);
+  const std::size_t part = up(job->bytes() / job->parts() + 2 * 4096, kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
     const std::size_t wanted = std::min(part, most) / kPiecesWanted;
     const std::size_t piece = std::clamp(wanted / kGranuleBytes * kGranuleBytes, kGranuleBytes, kPieceBytesMax);
@@ -179,15 +184,16 @@ bool DeviceWorker::pin_beside() {
   return true;
 }
 
-Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way, gpu::Address address,
-                          std::size_t bytes, gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept try {
+Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way,
+                          std::shared_ptr<const gpu::Layout> layout, gpu::Event after,
+                          std::shared_ptr<DeviceRequest>* out) noexcept try {
   out->reset();
-  if (address == 0 && bytes != 0) return Status::invalid_argument;
+  const std::uint64_t bytes = layout->bytes();
+  if (bytes > core::kMessageBytesMax) return Status::invalid_argument;
   auto job = std::make_unique<Job>();
   job->connection = connection;
   job->way = way;
-  job->address = address;
-  job->bytes = bytes;
+  job->layout = std::move(layout);
   job->told = std::make_shared<DeviceRequest>();
   std::list<std::unique_ptr<Job>> place;
   Job* const made = place.emplace_back(std::move(job)).get();
@@ -225,6 +231,45 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
   return Status::out_of_memory;
 }
 
+gpu::Event DeviceWorker::mark(gpu::Stream stream, std::string* error) noexcept try {
+  const gpu::Current current(driver_, copier_->context());
+  gpu::Event made = nullptr;
+  gpu::Result result = current.result();
+  const char* called = "cuCtxPushCurrent";
+  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) return nullptr;
+  if (result == gpu::kSuccess) result = driver_.event_create(&made, gpu::kDisableTiming), called = "cuEventCreate";
+  if (result == gpu::kSuccess) result = driver_.event_record(made, stream), called = "cuEventRecord";
+  if (result == gpu::kSuccess) return made;
+  *error = driver_.say(called, result);
+  if (made != nullptr) static_cast<void>(driver_.event_destroy(made));
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return nullptr;
+}
+
+Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream,
+                             std::string* error) noexcept try {
+  {
+    const gpu::Current current(driver_, copier_->context());
+    if (current.result() != gpu::kSuccess) {
+      *error = driver_.say("cuCtxPushCurrent", current.result());
+      return Status::device_error;
+    }
+    if (!gpu::stream_belongs(driver_, stream, copier_->context(), error)) return Status::invalid_argument;
+  }
+  const std::lock_guard lock(mutex_);
+  if (request->done()) return Status::ok;
+  request->words_.reserve(request->words_.size() + 1);
+  std::uint32_t* const word = waits_->add(stream, error);
+  if (word == nullptr) return Status::device_error;
+  request->words_.push_back(word);
+  return Status::ok;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::out_of_memory;
+}
+
 void DeviceWorker::sleep_a_while(bool busy) noexcept {
   std::unique_lock lock(mutex_);
   if (!fresh_.empty() || stopping_) return;
@@ -246,19 +291,15 @@ void DeviceWorker::run() noexcept {
     if (stopping && jobs_.empty()) return;
     bool moved = false;
     for (auto job = jobs_.begin(); job != jobs_.end();) {
-      if (stopping && (*job)->error.empty()) (*job)->error = kClosed;
+      if (stopping && !(*job)->failed()) (*job)->failure = Status::cancelled;
       try {
         moved |= poll(job->get());
       } catch (const std::bad_alloc&) {
-        (*job)->error = kNoMemory;
+        (*job)->failure = Status::out_of_memory;
       }
       if (!(*job)->told->done()) {
         ++job;
         continue;
-      }
-      {
-        const std::lock_guard lock(mutex_);
-        under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job->get()));
       }
       job = jobs_.erase(job);
       on_done_();
@@ -270,33 +311,45 @@ void DeviceWorker::run() noexcept {
 
 // Once around a message. True: something moved.
 bool DeviceWorker::poll(Job* job) {
-  if (job->transfer == nullptr && job->error.empty()) {
+  if (job->transfer == nullptr && !job->failed()) {
     job->transfer =
-        copier_->begin(job->way, job->address, job->stages.get(),
-                       job->bytes == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after, &job->error);
+        copier_->begin(job->way, *job->layout, job->stages.get(),
+                       job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after, &job->error);
+    if (job->transfer == nullptr) job->failure = Status::device_error;
   }
   if (job->after != nullptr) copier_->drop(std::exchange(job->after, nullptr));
   const bool moved = job->transfer != nullptr && job->transfer->poll(job);
-  if (job->transfer != nullptr && job->transfer->failed() && job->error.empty()) job->error = job->transfer->error();
-  if (!job->error.empty() && !job->given_up) {
+  if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
+    job->failure = Status::device_error;
+    job->error = job->transfer->error();
+  }
+  if (job->failed() && !job->given_up) {
     job->given_up = true;
     // Nobody may wait for bytes that do not come; engines let go of the stages.
-    if (job->bytes != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
+    if (job->bytes() != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
     if (!job->request->done()) job->connection->close();
   }
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
   if (!job->request->done() || !quiet) return moved;
-  const Status status = job->request->status();
-  const std::size_t bytes = job->request->bytes();
-  const bool device_failed = !job->error.empty();
-  const bool emptied =
-      job->way == gpu::Way::to_host || job->transfer == nullptr || job->transfer->arrived_bytes() == bytes;
-  if (status == Status::ok && !device_failed && !emptied) return moved;
+  const bool emptied = job->way == gpu::Way::to_host || job->transfer == nullptr ||
+                       job->transfer->arrived_bytes() == job->request->bytes();
+  if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
+  finish(job);
+  return true;
+}
+
+// Nothing of it is in use any more: its rings go back before anybody hears of the end, and streams go on after that.
+void DeviceWorker::finish(Job* job) noexcept {
+  const Status status = job->failed() ? job->failure : job->request->status();
+  const std::size_t bytes = job->failed() ? 0 : job->request->bytes();
   job->connection->release(job->request);
   job->transfer.reset();
   job->release();
-  job->told->finish(device_failed ? Status::system_error : status, device_failed ? 0 : bytes, job->error);
-  return true;
+  const std::lock_guard lock(mutex_);
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job));
+  job->told->finish(status, bytes, job->error);
+  for (std::uint32_t* const word : job->told->words_) StreamWaits::let_go(word);
+  job->told->words_.clear();
 }
 
 }  // namespace weft::engine

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "native/engine/runtime.h"
+#include "native/engine/stream_waits.h"
 #include "native/gpu/copier.h"
 #include "native/gpu/pinned_pool.h"
 
@@ -37,6 +38,7 @@ class DeviceRequest {
  private:
   friend class DeviceWorker;
   void finish(Status status, std::size_t bytes, const std::string& error) noexcept;
+  std::vector<std::uint32_t*> words_;   // of streams that wait for it; the worker's mutex
   std::atomic<std::int32_t> state_{0};  // 0, or 1 + Status
   std::atomic<std::int32_t> sleepers_{0};
   std::size_t bytes_ = 0;
@@ -54,11 +56,17 @@ class DeviceWorker {
   ~DeviceWorker();
 
   // Any thread; messages of a connection match in the order of the calls. The memory must stay until the request is
-  // done. `after`: an event of the caller's stream whose work comes first, which the worker destroys; null: none.
-  // would_block: rings are full, or no pinned memory is free and the connection has a message under way: try again.
-  Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, gpu::Address address, std::size_t bytes,
+  // done. `after`: an event of the caller's stream whose work comes first; null: none; the worker's once this returns
+  // ok, which destroys it. An error of the device ends the connection, as the peer cannot be told that bytes do not
+  // come. would_block: rings are full, or no pinned memory is free and the connection has a message under way: try
+  // again.
+  Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, std::shared_ptr<const gpu::Layout> layout,
               gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept;
-  gpu::Copier& copier() noexcept { return *copier_; }
+  // Has all that is handed to `stream` from now on run after the request is done, well or not; no thread waits.
+  Status wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream, std::string* error) noexcept;
+  // An event behind all work that `stream` has. Null with `error`.
+  gpu::Event mark(gpu::Stream stream, std::string* error) noexcept;
+  void drop(gpu::Event event) noexcept { copier_->drop(event); }
   std::size_t pinned_bytes() const;       // the pool, and what heads of queues had to have beside it
   std::size_t pinned_bytes_lent() const;  // in use
 
@@ -71,6 +79,7 @@ class DeviceWorker {
   bool pin_beside();
   void run() noexcept;
   bool poll(Job* job);
+  void finish(Job* job) noexcept;
   void sleep_a_while(bool busy) noexcept;
 
   const gpu::Driver& driver_;
@@ -82,6 +91,7 @@ class DeviceWorker {
   std::vector<std::unique_ptr<gpu::PinnedPool>> pools_;  // the first is the stated one
   std::list<std::unique_ptr<Job>> fresh_;                // not yet seen by the thread
   std::vector<Job*> under_way_;                          // all, by the order of their posts
+  std::unique_ptr<StreamWaits> waits_;
   bool stopping_ = false;
   std::list<std::unique_ptr<Job>> jobs_;  // the thread's
   std::thread thread_;

@@ -91,6 +91,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "A peer that owes an answer and is silent for this long is taken for dead")                                       \
   INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
+  INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \
+    "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
   INTEGER(spin_ns, "ns", 50000, 0, 1000000000, false, "0,1000,1000000",                                               \
     "How long an idle engine spins before it sleeps, times the engines: messages take turns over them")               \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \

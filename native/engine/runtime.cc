@@ -158,6 +158,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
   Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
+  void notify() noexcept override { notifier_.notify(); }
   EngineCounters counters() const override;
   std::string summary() const override;
 

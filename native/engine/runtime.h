@@ -148,6 +148,8 @@ class Runtime {
   virtual Status stop_recording(RecordingStats* stats, std::string* error) noexcept = 0;
   // Readable when any request or dial or accept finished since it was last drained: for event loops.
   virtual int event_descriptor() const noexcept = 0;
+  // Makes it readable: something finished that this runtime does not know of.
+  virtual void notify() noexcept = 0;
   virtual EngineCounters counters() const = 0;
   // One line for a log: datapath, engines, devices, paths, segment, policies.
   virtual std::string summary() const = 0;

@@ -7,8 +7,9 @@
 
 namespace weft::gpu {
 
-Transfer::Transfer(Copier* copier, Way way, Address device, core::Stage* stages, std::uint32_t flows, Stream stream)
-    : copier_(copier), way_(way), device_(device), stages_(stages), stream_(stream), lanes_(flows) {}
+Transfer::Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+                   Stream stream)
+    : copier_(copier), way_(way), layout_(layout), stages_(stages), stream_(stream), lanes_(flows) {}
 
 Transfer::~Transfer() {
   for (Lane& lane : lanes_) {
@@ -49,32 +50,32 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
       fail("cuEventCreate", result);
       break;
     }
-    std::uint8_t* const host = stage->ring + lane->launched % stage->ring_bytes;
-    const Address there = device_ + stage->begin + lane->launched;
-    const Driver& driver = copier_->driver_;
-    if (way_ == Way::to_host) {
-      settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
-      result = driver.copy_to_host(host, there, bytes, stream_);
-    } else {
-      result = driver.copy_to_device(there, host, bytes, stream_);
-    }
-    if (result != kSuccess) {
-      copier_->give_event(done);
-      fail(way_ == Way::to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", result);
-      break;
-    }
+    if (way_ == Way::to_host) settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
+    const bool copied = copy(stage->ring + lane->launched % stage->ring_bytes, stage->begin + lane->launched, bytes);
     lane->launched += bytes;
-    result = driver.event_record(done, stream_);
-    if (result != kSuccess) {
-      fail("cuEventRecord", result);
-      // The copy is under way and nothing will tell when it is over: the one place that waits, and after an error.
-      static_cast<void>(driver.stream_synchronize(stream_));  // an error: the context is past use, and so is the copy
+    if (copied && (result = copier_->driver_.event_record(done, stream_)) != kSuccess) fail("cuEventRecord", result);
+    if (failed()) {
+      // Copies are under way and nothing will tell when they are over: the one place that waits, and after an error.
+      // Another error: the context is past use, and so are the copies.
+      static_cast<void>(copier_->driver_.stream_synchronize(stream_));
       copier_->give_event(done);
       break;
     }
     lane->flying[(lane->first + lane->count++) % kFlyingMax] = {done, lane->launched};
   }
   return any;
+}
+
+// Launches the copies of a run of the message. False: one failed, and others may be under way.
+bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept {
+  const Driver& driver = copier_->driver_;
+  return layout_.each_run(begin, bytes, [&](Address there, std::uint64_t offset, std::uint64_t length) {
+    std::uint8_t* const here = host + (offset - begin);
+    const Result result = way_ == Way::to_host ? driver.copy_to_host(here, there, length, stream_)
+                                               : driver.copy_to_device(there, here, length, stream_);
+    if (result != kSuccess) fail(way_ == Way::to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", result);
+    return result == kSuccess;
+  });
 }
 
 bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
@@ -212,8 +213,8 @@ Event Copier::take_event(Result* result) noexcept {
   return made;
 }
 
-std::unique_ptr<Transfer> Copier::begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
-                                        std::string* error) {
+std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+                                        Event after, std::string* error) {
   const auto which = static_cast<std::size_t>(way);
   const Stream stream = streams_[which][turn_[which]++ % kStreams];
   if (after != nullptr) {
@@ -224,7 +225,7 @@ std::unique_ptr<Transfer> Copier::begin(Way way, Address device, core::Stage* st
       return nullptr;
     }
   }
-  return std::make_unique<Transfer>(this, way, device, stages, flows, stream);
+  return std::make_unique<Transfer>(this, way, layout, stages, flows, stream);
 }
 
 }  // namespace weft::gpu

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "native/core/stage.h"
-#include "native/gpu/driver.h"
+#include "native/gpu/layout.h"
 
 namespace weft::gpu {
 
@@ -17,10 +16,10 @@ enum class Way : std::uint8_t { to_host, to_device };  // of a send, of a receiv
 
 class Copier;
 
-// One message on its way. Its stages belong to the caller, have their rings, and stay until quiet().
+// One message on its way. Its layout and its stages, which have their rings, are the caller's and stay until quiet().
 class Transfer {
  public:
-  Transfer(Copier* copier, Way way, Address device, core::Stage* stages, std::uint32_t flows, Stream stream);
+  Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream);
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
@@ -60,12 +59,13 @@ class Transfer {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
   }
   bool launch(Lane* lane, core::Stage* stage) noexcept;
+  bool copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept;
   bool collect(Lane* lane, core::Stage* stage) noexcept;
   void fail(const char* symbol, Result result) noexcept;
 
   Copier* copier_;
   const Way way_;
-  const Address device_;
+  const Layout& layout_;
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
@@ -84,11 +84,10 @@ class Copier {
 
   // `after`: an event of the caller's stream, whose work comes first; null: nothing does. That work must not wait for a
   // message that is posted later, which may share a stream of ours with this one. Null with `error`.
-  std::unique_ptr<Transfer> begin(Way way, Address device, core::Stage* stages, std::uint32_t flows, Event after,
+  std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Event after,
                                   std::string* error);
   // Destroys an event of a caller's that was given to begin().
   void drop(Event event) noexcept;
-  const Driver& driver() const noexcept { return driver_; }
   Context context() const noexcept { return context_; }
 
  private:

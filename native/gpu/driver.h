@@ -21,19 +21,20 @@ inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
 inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: no error, ask again
 inline constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: the legacy default stream does not hold it up
 inline constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kWaitAtLeast = 0;    // CU_STREAM_WAIT_VALUE_GEQ
 inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts
 
 // Our name, the exported symbol (the version whose types are those here), the parameters.
 // clang-format off
 #define WEFT_CUDA_FUNCTIONS(X)                                                                                        \
   X(init, "cuInit", (unsigned))                                                                                       \
-  X(driver_version, "cuDriverGetVersion", (int*))                                                                     \
   X(device_count, "cuDeviceGetCount", (int*))                                                                         \
   X(device_get, "cuDeviceGet", (DeviceId*, int))                                                                      \
   X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, DeviceId))                                                 \
   X(primary_release, "cuDevicePrimaryCtxRelease_v2", (DeviceId))                                                      \
   X(context_push, "cuCtxPushCurrent_v2", (Context))                                                                   \
   X(context_pop, "cuCtxPopCurrent_v2", (Context*))                                                                    \
+  X(pointer_attributes, "cuPointerGetAttributes", (unsigned, const int*, void**, Address))                            \
   X(host_alloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                                                    \
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))                              \
@@ -42,6 +43,8 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                   \
   X(stream_synchronize, "cuStreamSynchronize", (Stream))                                                              \
   X(stream_wait_event, "cuStreamWaitEvent", (Stream, Event, unsigned))                                                \
+  X(stream_wait_value, "cuStreamWaitValue32_v2", (Stream, Address, std::uint32_t, unsigned))                          \
+  X(stream_context, "cuStreamGetCtx", (Stream, Context*))                                                             \
   X(event_create, "cuEventCreate", (Event*, unsigned))                                                                \
   X(event_destroy, "cuEventDestroy_v2", (Event))                                                                      \
   X(event_record, "cuEventRecord", (Event, Stream))                                                                   \

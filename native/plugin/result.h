@@ -30,6 +30,8 @@ constexpr Result result_of(Status status) noexcept {
     case Status::out_of_memory:
     case Status::out_of_descriptors:
     case Status::system_error:
+    case Status::device_unavailable:
+    case Status::device_error:
     case Status::cancelled:
       return Result::system_error;
     case Status::internal_error:

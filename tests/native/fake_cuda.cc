@@ -7,6 +7,8 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,30 +20,61 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600;
 
-struct FakeEvent {
-  long recorded = 0, done = 0;  // counts: an event may be recorded again
+struct Recorded {
+  bool done = false;
   struct FakeStream* stream = nullptr;
 };
+struct FakeEvent {
+  std::shared_ptr<Recorded> last;  // an event may be recorded again, and go while streams wait for it
+};
 struct FakeStream {
+  void* context = nullptr;
   std::deque<std::function<bool()>> work;  // false: not yet
+};
+struct FakeMemory {
+  std::size_t bytes = 0;
+  int device = 0;
+  bool managed = false;
 };
 
 std::mutex mutex;
 std::string failing;
-int fails_in = 0, fails_with = 0, live = 0, copies_waiting = 0;
+int fails_in = 0, fails_with = 0, live = 0;
 bool fails_on = false;  // and goes on failing
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
-int context_of_device;  // its address is the context
+int context_of_device[2];  // their addresses are the contexts
+FakeStream default_of_device[2];
 
-std::set<FakeStream*> streams;
+std::set<FakeStream*> streams{&default_of_device[0], &default_of_device[1]};
+std::map<std::uintptr_t, FakeMemory> memories;
 bool gone = false;
 
 // The context is gone: what was handed over does not run any more.
 void forget_work() {
   gone = true;
   for (FakeStream* stream : streams) stream->work.clear();
-  copies_waiting = 0;
+}
+
+int device_of(const void* context) {
+  return context == &context_of_device[0] ? 0 : context == &context_of_device[1] ? 1 : -1;
+}
+
+// A handle as callers write it: the default stream is that of the context in force. Null: there is none.
+FakeStream* stream_of(void* handle) {
+  if (reinterpret_cast<std::uintptr_t>(handle) > 2) return static_cast<FakeStream*>(handle);
+  if (contexts.empty()) return nullptr;
+  FakeStream* const found = &default_of_device[device_of(contexts.back())];
+  found->context = contexts.back();
+  return found;
+}
+
+// What the device knows of the byte at an address; null: nothing.
+const FakeMemory* memory_at(std::uintptr_t at, std::size_t bytes) {
+  auto next = memories.upper_bound(at);
+  if (next == memories.begin()) return nullptr;
+  --next;
+  return at + bytes <= next->first + next->second.bytes ? &next->second : nullptr;
 }
 
 // Under the mutex. True: this call is the one that fails.
@@ -65,17 +98,16 @@ void advance(FakeStream* stream, bool all) {
   }
 }
 
-int copy(const char* symbol, void* to, const void* from, std::size_t bytes, FakeStream* stream) {
+int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void* handle, const void* on_device) {
   const std::lock_guard lock(mutex);
   int result = kSuccess;
   if (fails(symbol, &result)) return result;
   if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
-  if (stream == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
-  ++copies_waiting;
-  stream->work.push_back([=] {
+  if (handle == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
+  if (memory_at(reinterpret_cast<std::uintptr_t>(on_device), bytes) == nullptr) return kInvalidValue;
+  stream_of(handle)->work.push_back([=] {
     std::memcpy(to, from, bytes);
-    --copies_waiting;
     return true;
   });
   return kSuccess;
@@ -100,18 +132,18 @@ FAKE int fake_cuda_live() {
   const std::lock_guard lock(mutex);
   return live;
 }
-FAKE int fake_cuda_copies_waiting() {
+FAKE void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed) {
   const std::lock_guard lock(mutex);
-  return copies_waiting;
+  if (bytes == 0) {
+    memories.erase(reinterpret_cast<std::uintptr_t>(at));
+  } else {
+    memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0};
+  }
 }
+FAKE void* fake_cuda_context(int device) { return &context_of_device[device]; }
 
 FAKE int cuInit(unsigned) {
   BEGIN("cuInit");
-  return result;
-}
-FAKE int cuDriverGetVersion(int* version) {
-  BEGIN("cuDriverGetVersion");
-  *version = 13000;
   return result;
 }
 FAKE int cuDeviceGetCount(int* count) {
@@ -125,10 +157,10 @@ FAKE int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return result;
 }
-FAKE int cuDevicePrimaryCtxRetain(void** context, int) {
+FAKE int cuDevicePrimaryCtxRetain(void** context, int device) {
   BEGIN("cuDevicePrimaryCtxRetain");
   ++live;
-  *context = &context_of_device;
+  *context = &context_of_device[device];
   return result;
 }
 FAKE int cuDevicePrimaryCtxRelease_v2(int) {
@@ -138,7 +170,7 @@ FAKE int cuDevicePrimaryCtxRelease_v2(int) {
 }
 FAKE int cuCtxPushCurrent_v2(void* context) {
   BEGIN("cuCtxPushCurrent_v2");
-  if (context != &context_of_device) return kInvalidContext;
+  if (device_of(context) < 0) return kInvalidContext;
   contexts.push_back(context);
   return result;
 }
@@ -164,15 +196,16 @@ FAKE int cuMemFreeHost(void* memory) {
   return result;
 }
 FAKE int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, static_cast<FakeStream*>(stream));
+  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, stream, reinterpret_cast<void*>(to));
 }
 FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, static_cast<FakeStream*>(stream));
+  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, stream, reinterpret_cast<void*>(from));
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");
   if (contexts.empty()) return kInvalidContext;
   auto* const made = new FakeStream();
+  made->context = contexts.back();
   streams.insert(made);
   *stream = made;
   ++live;
@@ -188,14 +221,41 @@ FAKE int cuStreamDestroy_v2(void* stream) {
 }
 FAKE int cuStreamSynchronize(void* stream) {
   BEGIN("cuStreamSynchronize");
-  advance(static_cast<FakeStream*>(stream), true);
+  advance(stream_of(stream), true);
   return result;
 }
 FAKE int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   BEGIN("cuStreamWaitEvent");
-  auto* const wanted = static_cast<FakeEvent*>(event);
-  const long until = wanted->recorded;
-  static_cast<FakeStream*>(stream)->work.push_back([=] { return wanted->done >= until; });
+  const std::shared_ptr<Recorded> wanted = static_cast<FakeEvent*>(event)->last;
+  if (wanted == nullptr) return result;
+  stream_of(stream)->work.push_back([wanted] {
+    if (!wanted->done && streams.count(wanted->stream) != 0) advance(wanted->stream, false);
+    return wanted->done;
+  });
+  return result;
+}
+FAKE int cuStreamWaitValue32_v2(void* stream, std::uint64_t at, unsigned value, unsigned) {
+  BEGIN("cuStreamWaitValue32_v2");
+  if (contexts.empty()) return kInvalidContext;
+  const auto* const word = reinterpret_cast<const unsigned*>(at);
+  stream_of(stream)->work.push_back([=] { return __atomic_load_n(word, __ATOMIC_ACQUIRE) >= value; });
+  return result;
+}
+FAKE int cuStreamGetCtx(void* stream, void** context) {
+  BEGIN("cuStreamGetCtx");
+  FakeStream* const found = stream_of(stream);
+  if (found == nullptr || streams.count(found) == 0) return kInvalidHandle;
+  *context = found->context;
+  return result;
+}
+FAKE int cuPointerGetAttributes(unsigned count, const int* asked, void** answers, std::uint64_t at) {
+  BEGIN("cuPointerGetAttributes");
+  const FakeMemory* const found = memory_at(at, 1);
+  for (unsigned i = 0; i < count; ++i) {
+    if (asked[i] == 2) *static_cast<unsigned*>(answers[i]) = found != nullptr ? 2 : 0;  // MEMORY_TYPE: DEVICE
+    if (asked[i] == 8) *static_cast<int*>(answers[i]) = found != nullptr && found->managed ? 1 : 0;
+    if (asked[i] == 9) *static_cast<int*>(answers[i]) = found != nullptr ? found->device : -2;
+  }
   return result;
 }
 FAKE int cuEventCreate(void** event, unsigned) {
@@ -213,21 +273,21 @@ FAKE int cuEventDestroy_v2(void* event) {
 FAKE int cuEventRecord(void* event, void* stream) {
   BEGIN("cuEventRecord");
   if (gone) return fails_with;
-  auto* const recorded = static_cast<FakeEvent*>(event);
-  const long number = ++recorded->recorded;
-  recorded->stream = static_cast<FakeStream*>(stream);
-  recorded->stream->work.push_back([=] {
-    recorded->done = number;
-    return true;
-  });
+  FakeStream* const where = stream_of(stream);
+  if (where == nullptr) return kInvalidContext;
+  const auto made = std::make_shared<Recorded>();
+  made->stream = where;
+  static_cast<FakeEvent*>(event)->last = made;
+  where->work.push_back([made] { return made->done = true; });
   return result;
 }
 FAKE int cuEventQuery(void* event) {
   BEGIN("cuEventQuery");
   if (gone) return fails_with;
-  auto* const asked = static_cast<FakeEvent*>(event);
-  if (asked->stream != nullptr && asked->done < asked->recorded) advance(asked->stream, false);
-  return asked->done >= asked->recorded ? result : kNotReady;
+  const std::shared_ptr<Recorded> asked = static_cast<FakeEvent*>(event)->last;
+  if (asked == nullptr) return result;
+  if (!asked->done && streams.count(asked->stream) != 0) advance(asked->stream, false);
+  return asked->done ? result : kNotReady;
 }
 FAKE int cuGetErrorName(int error, const char** name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";

@@ -9,53 +9,17 @@
 #include "native/engine/runtime.h"
 #include "native/sim/rig_stage.h"
 #include "tests/native/check.h"
+#include "tests/native/runtime_pair.h"
 
 namespace {
 
 using namespace weft;
 using namespace weft::engine;
 
-constexpr std::int64_t kPatienceNs = 20'000'000'000;
-
-struct Pair {
-  std::shared_ptr<Runtime> a, b;
-  std::unique_ptr<Listener> listener;
-  std::shared_ptr<Connection> here, there;
-
-  explicit Pair(Knobs knobs) {
-    knobs.interfaces = "lo";
-    std::string error;
-    CHECK_EQUAL(Runtime::open(knobs, &a, &error), Status::ok);
-    CHECK_EQUAL(Runtime::open(knobs, &b, &error), Status::ok);
-    CHECK_EQUAL(a->listen(0, 0, "", &listener, &error), Status::ok);
-    connect();
-  }
-  void connect() {
-    std::string error;
-    std::unique_ptr<Dial> dial;
-    here.reset();
-    there.reset();
-    CHECK_EQUAL(b->connect(0, listener->handle(), "", &dial, &error), Status::ok);
-    for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr || there == nullptr;) {
-      if (here == nullptr) CHECK(dial->poll(&here) == Status::would_block || here != nullptr);
-      if (there == nullptr) static_cast<void>(listener->accept(&there));
-      CHECK(now_ns() < until);
-    }
-  }
-};
-
-Status finish(Connection& connection, Request* request) {
-  CHECK_EQUAL(connection.wait(request, kPatienceNs), Status::ok);
-  const Status status = request->status();
-  connection.release(request);
-  return status;
-}
-
-std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed) {
-  std::vector<std::uint8_t> made(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::uint8_t>((i + seed) * 2654435761u >> 11);
-  return made;
-}
+using Pair = weft::test::RuntimePair;
+using weft::test::finish;
+using weft::test::kPatienceNs;
+using weft::test::pattern;
 
 void exchange(Connection& from, Connection& to, std::size_t bytes, std::size_t slack) {
   const auto sent = pattern(bytes, static_cast<std::uint32_t>(bytes));

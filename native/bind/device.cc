@@ -1,0 +1,165 @@
+// Binds buffers and requests in device memory, and reads what a DLPack capsule says.
+// Takes no capsule over: who made it frees it, when the object that holds it is let go.
+#include "native/bind/device.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+
+namespace weft::bind {
+namespace {
+
+constexpr std::int64_t kEndNs = 5'000'000'000;  // copies take milliseconds; this only keeps a defect from being a hang
+
+// The layouts that DLPack's specification (versions 0.8 and 1.0) gives these structures.
+struct DlTensor {
+  void* data;
+  std::int32_t device_type, device_id;
+  std::int32_t dimensions;
+  std::uint8_t type_code, type_bits;
+  std::uint16_t type_lanes;
+  const std::int64_t* shape;
+  const std::int64_t* strides;  // in elements; null: C order
+  std::uint64_t byte_offset;
+};
+struct DlManaged {
+  DlTensor tensor;
+  void* context;
+  void (*deleter)(DlManaged*);
+};
+struct DlManagedVersioned {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(DlManagedVersioned*);
+  std::uint64_t flags;
+  DlTensor tensor;
+};
+static_assert(sizeof(DlTensor) == 48 && sizeof(DlManaged) == 64 && sizeof(DlManagedVersioned) == 80);
+constexpr std::uint64_t kReadOnly = 1;
+constexpr std::uint32_t kMajor = 1;
+constexpr std::int32_t kDimensionsMax = 64;
+
+py::tuple read_dlpack(const py::capsule& capsule) {
+  const DlTensor* tensor = nullptr;
+  bool read_only = false;
+  const std::string name = capsule.name() == nullptr ? "" : capsule.name();
+  if (name == "dltensor_versioned") {
+    const auto* const managed = capsule.get_pointer<DlManagedVersioned>();
+    if (managed->major != kMajor) throw py::value_error("a capsule of DLPack " + std::to_string(managed->major));
+    tensor = &managed->tensor;
+    read_only = (managed->flags & kReadOnly) != 0;
+  } else if (name == "dltensor") {
+    tensor = &capsule.get_pointer<DlManaged>()->tensor;
+  } else {
+    throw py::value_error("a capsule named '" + name + "', not one of DLPack");
+  }
+  const std::int32_t count = tensor->dimensions;
+  if (count < 0 || count > kDimensionsMax || (count > 0 && tensor->shape == nullptr)) {
+    throw py::value_error("a capsule of " + std::to_string(count) + " dimensions");
+  }
+  using Numbers = std::vector<std::int64_t>;
+  std::optional<Numbers> strides;
+  if (count > 0 && tensor->strides != nullptr) strides = Numbers(tensor->strides, tensor->strides + count);
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
+  const std::int64_t bits = std::int64_t{tensor->type_bits} * tensor->type_lanes;
+  const Numbers shape = count > 0 ? Numbers(tensor->shape, tensor->shape + count) : Numbers();
+  return py::make_tuple(tensor->device_type, tensor->device_id, address, bits, shape, strides, read_only);
+}
+
+}  // namespace
+
+void DeviceBuffer::forget_stream() {
+  const gpu::Event after = std::exchange(after_, nullptr);
+  if (after == nullptr || home_->forked()) return;
+  const py::gil_scoped_release others_run;
+  worker_->drop(after);
+}
+
+py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
+  forget_stream();
+  std::string error;
+  {
+    const py::gil_scoped_release others_run;
+    after_ = worker_->mark(reinterpret_cast<gpu::Stream>(stream), &error);
+  }
+  return py::make_tuple(code(after_ != nullptr ? Status::ok : Status::invalid_argument), error);
+}
+
+Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection, bool receive,
+                          std::shared_ptr<engine::DeviceRequest>* out) {
+  const auto way = receive ? gpu::Way::to_device : gpu::Way::to_host;
+  const py::gil_scoped_release others_run;
+  const Status status = worker_->post(connection, way, layout_, after_, out);
+  if (status == Status::ok) after_ = nullptr;
+  return status;
+}
+
+Status DevicePosted::wait(std::int64_t timeout_ns) {
+  if (done()) return settled(), Status::ok;
+  if (buffer_->home()->forked()) return Status::forked_child;
+  bool interrupted = false;
+  const Status result = wait_in_slices(
+      timeout_ns, [this] { return done(); }, [this](std::int64_t slice_ns) { return request_->wait(slice_ns); },
+      &interrupted);
+  settled();
+  if (interrupted) throw py::error_already_set();
+  return result;
+}
+
+py::tuple DevicePosted::wait_on(std::uint64_t stream) {
+  // Shared: another thread may see the end, and let go of the buffer.
+  const std::shared_ptr<DeviceBuffer> buffer = buffer_;
+  if (buffer == nullptr || done()) return py::make_tuple(code(Status::ok), "");
+  if (buffer->home()->forked()) return py::make_tuple(code(Status::forked_child), "");
+  std::string error;
+  Status status = Status::ok;
+  {
+    const py::gil_scoped_release others_run;
+    status = buffer->worker().wait_on(request_, reinterpret_cast<gpu::Stream>(stream), &error);
+  }
+  return py::make_tuple(code(status), error);
+}
+
+void DevicePosted::await_end() {
+  if (request_ == nullptr) return;
+  const py::gil_scoped_release others_run;
+  static_cast<void>(request_->wait(kEndNs));
+}
+
+py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs) {
+  if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
+  auto layout = std::make_shared<gpu::Layout>();
+  for (const auto& [address, bytes] : runs) layout->add(address, bytes);
+  engine::DeviceWorker* worker = nullptr;
+  std::string error;
+  Status status = Status::ok;
+  {
+    const py::gil_scoped_release others_run;
+    status = home->devices().worker_of(*layout, &worker, &error);
+  }
+  if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
+  return py::make_tuple(code(status), error, std::make_shared<DeviceBuffer>(home, owner, std::move(layout), worker));
+}
+
+void bind_device(py::module_& module) {
+  using B = DeviceBuffer;
+  py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, held while this lives.")
+      .def_property_readonly("nbytes", &B::bytes)
+      .def("come_after", &B::come_after, "(status, error). The stream's work so far comes first.", py::arg("stream"));
+  using P = DevicePosted;
+  py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")
+      .def_property_readonly("done", &P::done)
+      .def_property_readonly("status", [](const P& self) { return code(self.status()); })
+      .def_property_readonly("nbytes", &P::bytes)
+      .def_property_readonly("error", &P::error)
+      .def(
+          "wait", [](P& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
+          "Status code: ok when done, timed_out when not; a negative timeout waits for ever.", py::arg("timeout_ns"))
+      .def("wait_on", &P::wait_on, "(status, error). What the stream gets from now on runs after the end.",
+           py::arg("stream"));
+  module.def("read_dlpack", &read_dlpack,
+             "(device type, device, address, bits of an element, shape, strides in elements or None, read-only).",
+             py::arg("capsule"));
+}
+
+}  // namespace weft::bind

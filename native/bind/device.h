@@ -1,0 +1,88 @@
+// What the extension holds of a GPU's memory: buffers with the objects that own them, and their requests.
+// Checks nothing of an array: transport/device.py reads those, the board asks the driver.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "native/bind/held.h"
+#include "native/engine/device_board.h"
+
+namespace weft::bind {
+
+using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address, bytes
+
+// Memory of one device, held until the last owner lets go. Made and dropped under the GIL.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(std::shared_ptr<Home> home, py::object owner, std::shared_ptr<const gpu::Layout> layout,
+               engine::DeviceWorker* worker)
+      : home_(std::move(home)), owner_(std::move(owner)), layout_(std::move(layout)), worker_(worker) {}
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() { forget_stream(); }
+
+  const std::shared_ptr<Home>& shared_home() const { return home_; }
+  const Home* home() const { return home_.get(); }
+  std::uint64_t bytes() const { return layout_->bytes(); }
+  engine::DeviceWorker& worker() const { return *worker_; }
+  // What the stream has to do by now comes before the buffer is read or written. (status, error).
+  py::tuple come_after(std::uint64_t stream);
+  Status post(const std::shared_ptr<engine::Connection>& connection, bool receive,
+              std::shared_ptr<engine::DeviceRequest>* out);
+
+ private:
+  void forget_stream();
+
+  std::shared_ptr<Home> home_;
+  py::object owner_;
+  std::shared_ptr<const gpu::Layout> layout_;
+  engine::DeviceWorker* worker_;  // of the home's board
+  gpu::Event after_ = nullptr;
+};
+
+// A posted request in device memory. What it holds is let go when it is done; should it never be, it stays held.
+class DevicePosted {
+ public:
+  explicit DevicePosted(std::shared_ptr<DeviceBuffer> buffer) : buffer_(std::move(buffer)) {}
+  DevicePosted(const DevicePosted&) = delete;
+  DevicePosted& operator=(const DevicePosted&) = delete;
+  ~DevicePosted() {
+    if (!settled()) new std::shared_ptr<DeviceBuffer>(buffer_);
+  }
+
+  Status begin(const std::shared_ptr<engine::Connection>& connection, bool receive) {
+    return buffer_->post(connection, receive, &request_);
+  }
+  bool holds(const DeviceBuffer& buffer) const { return buffer_.get() == &buffer; }
+  bool done() const { return request_ == nullptr || request_->done(); }
+  Status status() const { return request_ == nullptr ? Status::ok : request_->status(); }
+  std::size_t bytes() const { return request_ == nullptr ? 0 : request_->bytes(); }
+  std::string error() const { return request_ != nullptr && request_->done() ? request_->error() : ""; }
+  bool settled() {
+    if (!done()) return false;
+    buffer_.reset();
+    return true;
+  }
+  Status wait(std::int64_t timeout_ns);
+  // (status, error).
+  py::tuple wait_on(std::uint64_t stream);
+  // After its connection was closed: sleeps, for a bounded time, until no copy is under way.
+  void await_end();
+
+ private:
+  std::shared_ptr<DeviceBuffer> buffer_;
+  std::shared_ptr<engine::DeviceRequest> request_;
+};
+using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
+
+// (status, error, buffer).
+py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs);
+
+}  // namespace weft::bind

@@ -1,0 +1,73 @@
+// Asks for the attributes of the first and of the last byte of every piece: an array that ends beyond its allocation is
+// refused, as is one that was freed. Looks at no byte.
+#include "native/gpu/inspect.h"
+
+#include <cstdio>
+
+namespace weft::gpu {
+namespace {
+
+constexpr int kMemoryType = 2, kIsManaged = 8, kDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_...
+constexpr unsigned kOnDevice = 2;                                   // CU_MEMORYTYPE_DEVICE
+
+std::string text_of(Address address) {
+  char text[32];
+  static_cast<void>(std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address)));
+  return text;
+}
+
+// The device of one byte, or -1 with `error`.
+int device_at(const Driver& driver, Address address, std::string* error) {
+  unsigned type = 0;
+  int managed = 0, ordinal = -1;
+  const int asked[] = {kMemoryType, kIsManaged, kDeviceOrdinal};
+  void* answers[] = {&type, &managed, &ordinal};
+  const Result result = driver.pointer_attributes(3, asked, answers, address);
+  if (result != kSuccess) {
+    *error = driver.say("cuPointerGetAttributes", result);
+    return -1;
+  }
+  if (managed != 0) {
+    *error = "managed memory, which moves to whoever touches it: copy it to device memory, or pass a host array";
+    return -1;
+  }
+  if (type != kOnDevice || ordinal < 0) {
+    *error = "no memory of a device at " + text_of(address) + ": it was freed, or is shorter than the array says" +
+             (type == 1 ? ", or is memory of the host" : "");
+    return -1;
+  }
+  return ordinal;
+}
+
+}  // namespace
+
+int device_of(const Driver& driver, const Layout& layout, std::string* error) {
+  int device = layout.pieces().empty() ? 0 : -1;
+  for (const Piece& piece : layout.pieces()) {
+    for (const Address address : {piece.address, piece.address + piece.bytes - 1}) {
+      const int found = device_at(driver, address, error);
+      if (found < 0) return -1;
+      if (device >= 0 && found != device) {
+        *error = "its pieces lie on device " + std::to_string(device) + " and on device " + std::to_string(found) +
+                 ": a message lies on one";
+        return -1;
+      }
+      device = found;
+    }
+  }
+  return device;
+}
+
+bool stream_belongs(const Driver& driver, Stream stream, Context context, std::string* error) {
+  Context owner = nullptr;
+  const Result result = driver.stream_context(stream, &owner);
+  if (result != kSuccess) {
+    *error = driver.say("cuStreamGetCtx", result);
+    return false;
+  }
+  if (owner == context) return true;
+  *error = "a stream of another device or context than the buffer's";
+  return false;
+}
+
+}  // namespace weft::gpu

@@ -1,0 +1,54 @@
+// Where the bytes of a message lie on a device: in one run, or in many small pieces, as a caller's tensors do.
+// Owns no memory, and knows no stream.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "native/gpu/driver.h"
+
+namespace weft::gpu {
+
+struct Piece {
+  Address address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // in the message: what the pieces before it have together
+};
+
+class Layout {
+ public:
+  Layout() = default;
+  Layout(Address address, std::uint64_t bytes) { add(address, bytes); }
+
+  // In the order of the message. Pieces without a byte are left out; those that touch stay two, as they may be parts of
+  // two allocations, which no copy may cross.
+  void add(Address address, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    pieces_.push_back({address, bytes, bytes_});
+    bytes_ += bytes;
+  }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  const std::vector<Piece>& pieces() const noexcept { return pieces_; }
+
+  // Calls act(address, offset, bytes) for every run of [begin, begin + bytes) of the message, while it says true.
+  template <class Act>
+  bool each_run(std::uint64_t begin, std::uint64_t bytes, const Act& act) const {
+    const std::uint64_t end = begin + bytes;
+    auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
+                                  [](std::uint64_t at, const Piece& other) { return at < other.offset; });
+    if (piece != pieces_.begin()) --piece;
+    for (; piece != pieces_.end() && piece->offset < end; ++piece) {
+      const std::uint64_t from = std::max(begin, piece->offset), to = std::min(end, piece->offset + piece->bytes);
+      if (from < to && !act(piece->address + (from - piece->offset), from, to - from)) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace weft::gpu

@@ -1,0 +1,337 @@
+"""Arrays in a GPU's memory through the same calls, and one error for each mistake with them.
+
+The GPUs are fake (fake_gpu.py): real ones are tests/device's.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.api.fake_gpu import FakeArray, FakeGpu, FakeTensor
+from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
+from transport import Connection
+from transport.errors import (
+    DeviceError,
+    InvalidArgumentError,
+    OperationCancelledError,
+    TimedOutError,
+    WeftError,
+)
+
+Ends = tuple[Connection, Connection]
+
+
+@pytest.fixture(name="gpu", scope="module")
+def gpu_(pytestconfig: pytest.Config) -> FakeGpu:
+    library = Path(pytestconfig.getoption("--build-tree")) / "libweft_fake_cuda.so"
+    assert library.exists(), f"{library} is missing: make test-native builds it"
+    return FakeGpu(library)
+
+
+@pytest.fixture(name="ends")
+def ends_(gpu: FakeGpu) -> Iterator[Ends]:
+    with pair(gpu_pool_bytes=1 << 21) as ends:
+        yield ends
+    gpu.fail_at(None)
+
+
+def filled(gpu: FakeGpu, size_bytes: int, seed: int = 1, **more: Any) -> FakeArray:
+    """An array with bytes in it."""
+    return FakeArray(gpu, np.frombuffer(bytearray(content(size_bytes, seed)), np.uint8), **more)
+
+
+def empty(gpu: FakeGpu, size_bytes: int, **more: Any) -> FakeArray:
+    """An array to receive into."""
+    return FakeArray(gpu, np.full(size_bytes, 0xEE, np.uint8), **more)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 9_000, 1_000_003])
+def test_device__arrays_cross(gpu: FakeGpu, ends: Ends, size_bytes: int) -> None:
+    here, there = ends
+    sent, received = filled(gpu, size_bytes), empty(gpu, size_bytes + 100, device=1)
+    handle = there.irecv_into(received)
+    here.send(sent, PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == size_bytes
+    assert (received.host[:size_bytes] == sent.host).all()
+    assert (received.host[size_bytes:] == 0xEE).all()
+
+
+def test_device__a_host_is_at_the_other_end(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sent, received = filled(gpu, 2_000_000), empty(gpu, 2_000_000)
+    handle = here.isend(sent)
+    assert there.recv(2_000_000, PATIENCE_S) == sent.host.tobytes()
+    handle.wait(PATIENCE_S)
+    handle = here.irecv_into(received)
+    there.send(sent.host, PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == 2_000_000
+    assert (received.host == sent.host).all()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> None:
+    here, there = ends
+    sent = FakeTensor(FakeArray(gpu, np.arange(60_000, dtype=np.float32).reshape(3, 4, 5_000)))
+    received = FakeTensor(empty(gpu, 240_000), old=old)
+    handle = there.irecv_into(received)
+    here.send(sent, PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == 240_000
+    assert received.array.host.tobytes() == sent.array.host.tobytes()
+    # Its producer has the default stream wait for its own, unless another one is named.
+    assert sent.streams == received.streams == [1]
+    handle = there.irecv_into(received, stream=gpu.stream())
+    here.send(sent, PATIENCE_S, stream=0)
+    assert handle.wait(PATIENCE_S) == 240_000
+    assert sent.streams == received.streams == [1, -1]
+
+
+class HostTensor:
+    """An array of the host that has no buffer protocol, as PyTorch's have none."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        self.host = host
+
+    def __dlpack_device__(self) -> Any:
+        return self.host.__dlpack_device__()
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.host.__dlpack__(**asked)
+
+
+def test_device__a_tensor_of_the_host_is_a_buffer(ends: Ends) -> None:
+    here, there = ends
+    sent, received = HostTensor(np.arange(5_000.0)), HostTensor(np.zeros(6_000))
+    handle = there.irecv_into(received)
+    here.send(sent, PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == 40_000
+    assert (received.host[:5_000] == sent.host).all()
+    here.send(HostTensor(np.zeros(0)), PATIENCE_S)
+    assert there.recv(10, PATIENCE_S) == b""
+    with pytest.raises(InvalidArgumentError, match="buf: this HostTensor: it is not contiguous"):
+        here.send(HostTensor(np.zeros((4, 4)).T))
+    with pytest.raises(InvalidArgumentError, match="stream: `buf` is host memory"):
+        here.send(sent, stream=1)
+
+
+def test_device__a_list_is_one_message(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sizes = [(i * 7_919) % 3_001 for i in range(300)]
+    sent = [filled(gpu, size, seed) for seed, size in enumerate(sizes)]
+    received = [FakeTensor(empty(gpu, size)) for size in reversed(sizes)]
+    handle = there.irecv_into(received)
+    here.send(sent, PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == sum(sizes)
+    whole = b"".join(array.host.tobytes() for array in sent)
+    assert b"".join(tensor.array.host.tobytes() for tensor in received) == whole
+    here.send([], PATIENCE_S)
+    assert there.recv(10, PATIENCE_S) == b""
+
+
+def test_device__more_than_the_pool_and_the_rings_hold(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sent = [filled(gpu, 400_000 + i, i) for i in range(150)]
+    received = [empty(gpu, 400_200) for _ in sent]
+    handles = [there.irecv_into(array) for array in received]
+    handles += [here.isend(array) for array in sent]
+    for handle in handles:
+        handle.wait(PATIENCE_S)
+    for source, target in zip(sent, received, strict=True):
+        assert (target.host[: source.host.size] == source.host).all()
+
+
+def test_device__awaited(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sent, received = filled(gpu, 700_000), empty(gpu, 700_000)
+
+    async def exchange() -> int:
+        receive = asyncio.create_task(there.arecv_into(received))
+        await here.asend(sent)
+        return await asyncio.wait_for(receive, PATIENCE_S)
+
+    assert asyncio.run(exchange()) == 700_000
+    assert (received.host == sent.host).all()
+
+
+def test_device__streams_order_the_work(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    bytes_ = np.frombuffer(content(500_000, 3), np.uint8)
+    produced, received, consumed = empty(gpu, 500_000), empty(gpu, 500_000), gpu.stream()
+    producer = gpu.stream()
+    gpu.copy(producer, produced, bytes_)  # it happens when the stream gets to it
+    handle = there.irecv_into(received)
+    handle.wait_on(consumed)
+    here.send(produced, PATIENCE_S, stream=producer)
+    assert handle.wait(PATIENCE_S) == 500_000
+    gpu.finish(consumed)
+    assert (received.host == bytes_).all()
+    handle.wait_on(consumed)  # over: it has nothing to wait for
+    host = here.isend(b"x")
+    with pytest.raises(InvalidArgumentError, match="stream: host memory"):
+        host.wait_on(consumed)
+
+
+class CupyStream:
+    ptr = 0
+
+
+class TorchStream:
+    cuda_stream = 1
+
+
+class CudaStream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 2
+
+
+def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sent = filled(gpu, 10)
+    for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
+        here.send(sent, PATIENCE_S, stream=stream)
+        assert there.recv(10, PATIENCE_S) == sent.host.tobytes()
+    # An array's own stream; version 2 of the interface had none, and means the default one.
+    for more in ({"stream": gpu.stream()}, {"version": 2}):
+        here.send(filled(gpu, 10, **more), PATIENCE_S)
+        assert there.recv(10, PATIENCE_S) == sent.host.tobytes()
+
+
+def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
+    """(a receive's buffer, its stream, the error, its words)."""
+    good = empty(gpu, 100)
+    invalid = InvalidArgumentError
+    yield empty(gpu, 100, managed=True), None, invalid, "buf: managed memory.*copy it to device"
+    yield empty(gpu, 100, data=(1 << 20, False)), None, invalid, "buf: no memory of a device at 0x1"
+    yield empty(gpu, 100, shape=(200,)), None, invalid, "buf: .*shorter than the array says"
+    yield empty(gpu, 100, data=(good.address, True)), None, invalid, "buf: .*is read-only"
+    yield FakeTensor(good, read_only=True), None, invalid, "buf: this FakeTensor: it is read-only"
+    strided = FakeArray(gpu, np.zeros((8, 8), np.int32)[:, ::2])
+    yield strided, None, invalid, "buf: this FakeArray: it is not contiguous.*send a contiguous"
+    yield FakeTensor(strided), None, invalid, "buf: this FakeTensor: it is not contiguous"
+    yield empty(gpu, 100, mask=good), None, invalid, "buf: .*has a mask"
+    yield empty(gpu, 100, typestr="nonsense"), None, invalid, "buf: .*of the type 'nonsense'"
+    yield empty(gpu, 100, shape=(-1,)), None, invalid, "buf: .*its shape is"
+    yield empty(gpu, 100, data=None), None, invalid, "buf: this FakeArray"
+    yield FakeTensor(good, kind=7), None, invalid, "buf: .*DLPack's type 7, not on a CUDA device"
+    yield FakeTensor(good, major=2), None, invalid, "buf: .*a capsule of DLPack 2"
+    yield FakeTensor(good, name=b"used_dltensor"), None, invalid, "buf: .*named 'used_dltensor'"
+    yield [good, empty(gpu, 10, device=1)], None, invalid, "buf: .*on device 0 and on device 1"
+    yield [good, bytearray(4)], None, TypeError, r"buf\[1\]: a list takes arrays.*not bytearray"
+    yield [good, np.zeros(4)], None, TypeError, r"buf\[1\]: is host memory"
+    yield [good, strided], None, invalid, r"buf\[1\]: this FakeArray: it is not contiguous"
+    yield object(), None, TypeError, "buf: needs an object with a buffer.*not object"
+    yield good, gpu.stream(1), invalid, "stream: a stream of another device or context"
+    yield good, "fast", TypeError, "stream: needs a stream of CuPy, PyTorch or Numba.*not str"
+    yield good, -3, invalid, "stream: -3 is no stream's handle"
+    yield bytearray(5), gpu.stream(), invalid, "stream: `buf` is host memory"
+    two = [empty(gpu, 1, stream=gpu.stream()), empty(gpu, 1, stream=gpu.stream())]
+    yield two, None, invalid, "stream: its arrays were made on 2 streams: name one"
+
+
+def test_device__every_mistake_is_one_error_that_names_the_argument(
+    gpu: FakeGpu, ends: Ends
+) -> None:
+    here, there = ends
+    for buf, stream, error, words in mistakes(gpu):
+        with pytest.raises(error, match=words):
+            there.irecv_into(buf, stream=stream)
+    with pytest.raises(InvalidArgumentError, match="memory: `buf` is memory of a GPU"):
+        here.isend(filled(gpu, 5), here._endpoint.register(bytearray(5)))
+    here.send(b"nothing was lost", PATIENCE_S)
+    assert there.recv(100, PATIENCE_S) == b"nothing was lost"
+
+
+def test_device__memory_freed_while_in_use_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    received = empty(gpu, 4_000_000)  # more than the pool has: the sender cannot be done before
+    handle = there.irecv_into(received)
+    received.free()
+    with pytest.raises(WeftError):
+        here.send(content(4_000_000, 1), PATIENCE_S)
+    with pytest.raises(DeviceError, match="receive: cuMemcpyHtoDAsync"):
+        handle.wait(PATIENCE_S)
+
+
+def test_device__a_dead_context_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    sent, received = filled(gpu, 3_000_000), empty(gpu, 3_000_000)
+    receive = there.irecv_into(received)
+    gpu.fail_at("cuEventQuery", stays=True)
+    with pytest.raises(DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access"):
+        here.send(sent, PATIENCE_S)
+    with pytest.raises(WeftError):
+        receive.wait(PATIENCE_S)
+
+
+def test_device__a_receive_that_is_withdrawn_writes_no_more(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    received = empty(gpu, 1_000)
+    with pytest.raises(TimedOutError):
+        there.recv_into(received, timeout_s=0.05)
+    with pytest.raises(WeftError):
+        there.check()
+    with pytest.raises(WeftError):
+        here.send(b"late", PATIENCE_S)
+    assert (received.host == 0xEE).all()
+
+
+def test_device__close_ends_what_is_under_way(gpu: FakeGpu, ends: Ends) -> None:
+    _, there = ends
+    handles = [there.irecv_into(empty(gpu, 1_000_000)) for _ in range(200)]
+    there.close()
+    for handle in handles:
+        with pytest.raises(OperationCancelledError):
+            handle.wait(PATIENCE_S)
+
+
+def test_device__buffers_are_held_until_they_are_done(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    received = empty(gpu, 10)
+    before = sys.getrefcount(received)
+    handle = there.irecv_into(received)
+    assert sys.getrefcount(received) > before
+    here.send(b"0123456789", PATIENCE_S)
+    handle.wait(PATIENCE_S)
+    here.send(b"")
+    assert there.recv(1, PATIENCE_S) == b""
+    del handle
+    assert sys.getrefcount(received) == before
+
+
+WITHOUT = """
+import numpy as np
+from transport import Endpoint, errors
+
+class Array:
+    __cuda_array_interface__ = dict(shape=(4,), typestr="|u1", data=(4096, False), version=3)
+
+with Endpoint(interfaces="lo") as a, a.listen() as listener, a.connect(listener.handle) as here:
+    there = listener.accept(10)
+    try:
+        here.send(Array())
+    except errors.DeviceMissingError as error:
+        print(error)
+    here.send(b"host", 10)
+    print(there.recv(10, 10))
+"""
+
+
+def test_device__without_a_gpu_it_says_what_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=PATIENCE_S,
+        check=True,
+        env={"PATH": "", "WEFT_INTERFACES": str(LOCAL["interfaces"])},
+    )
+    first, second = done.stdout.splitlines()
+    # Here, or on a host with a GPU, where the address is wrong instead.
+    assert first.startswith("buf: no libcuda.so.1 on this host: device memory needs the NVIDIA")
+    assert second == "b'host'"

@@ -1,0 +1,170 @@
+"""Memory of a GPU: what an array says of itself, by DLPack or `__cuda_array_interface__`.
+
+Imports no array library, copies no byte, and leaves it to the driver whether an address is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from transport import native
+from transport.errors import OK, InvalidArgumentError, error_for
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
+LEGACY_STREAM = 1  # the default stream, as DLPack and __cuda_array_interface__ write it
+NO_STREAM = -1  # DLPack: the producer is to wait for nothing
+
+DLPACK_VERSION = (1, 0)
+TYPESTR = re.compile(r"[<>|=][a-zA-Z](\d+)$")
+
+
+class SupportsDLPack(Protocol):
+    """An array of PyTorch, CuPy, JAX, ...: of a GPU, or of the host."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, int]: ...
+
+
+class SupportsCudaArray(Protocol):
+    """An array of Numba, CuPy, ...: of a GPU."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+
+class View(NamedTuple):
+    """Where an array's bytes lie, and what has to stay for them to lie there."""
+
+    address: int
+    nbytes: int
+    owner: object
+    on_gpu: bool
+    stream: int | None  # whose work comes first; None: that of none
+
+
+def stream_handle(stream: object, argument: str = "stream") -> int:
+    """The handle of a stream of CuPy, PyTorch, Numba or CUDA's own bindings, or of an int."""
+    found: Any = stream
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        found = (protocol() if callable(protocol) else protocol)[1]
+    else:
+        for name in ("cuda_stream", "ptr", "handle"):
+            if hasattr(stream, name):
+                found = getattr(stream, name)
+                break
+    found = getattr(found, "value", found)
+    if found is None:
+        found = 0
+    if not isinstance(found, int) or isinstance(found, bool) or stream is None:
+        kind = type(stream).__name__
+        raise TypeError(
+            f"{argument}: needs a stream of CuPy, PyTorch or Numba, or its handle, not {kind}"
+        )
+    if found < 0:
+        raise InvalidArgumentError(f"{argument}: {found} is no stream's handle")
+    return found or LEGACY_STREAM  # 0 is how CUDA itself writes the default stream
+
+
+def is_array(obj: object) -> bool:
+    """Whether it says by DLPack or `__cuda_array_interface__` where it lies."""
+    kind = type(obj)
+    return hasattr(kind, "__dlpack_device__") or hasattr(kind, "__cuda_array_interface__")
+
+
+def view_of(obj: object, argument: str, *, writable: bool, stream: int | None = None) -> View:
+    """Where `obj` lies. `stream`: whose work comes first; None: what the array itself says.
+
+    ValueError for an array that is not contiguous, is read-only where it is to be written, or
+    lies where neither a CPU nor a CUDA device reads.
+    """
+    try:
+        if hasattr(type(obj), "__dlpack_device__"):
+            return _by_dlpack(obj, writable, stream)
+        return _by_interface(obj.__cuda_array_interface__, obj, writable, stream)  # type: ignore[attr-defined]
+    except (BufferError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
+        text = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidArgumentError(f"{argument}: this {type(obj).__name__}: {text}") from error
+
+
+def host_buffer(view: View, argument: str, *, writable: bool) -> native.Buffer:
+    """An array of host memory as any other buffer."""
+    if view.nbytes == 0:
+        return native.Buffer(bytearray(), argument, writable)
+    memory = (ctypes.c_ubyte * view.nbytes).from_address(view.address)
+    memory.owner = view.owner  # type: ignore[attr-defined]
+    return native.Buffer(memory, argument, writable)
+
+
+def device_buffer(
+    runtime: native.Runtime, views: Sequence[View], argument: str, stream: int | None
+) -> native.DeviceBuffer:
+    """The views as one message, which lies on one GPU."""
+    runs = [(view.address, view.nbytes) for view in views]
+    owners = [view.owner for view in views]
+    status, error, buffer = runtime.hold_device(owners, runs)
+    if status != OK or buffer is None:
+        raise error_for(status, argument, error)
+    made_on = [view.stream for view in views] if stream is None else [stream]
+    streams = {whose for whose in made_on if whose is not None}
+    if len(streams) > 1:
+        text = f"its arrays were made on {len(streams)} streams: name one that waits for them"
+        raise InvalidArgumentError(f"stream: {text}")
+    for whose in streams:
+        status, error = buffer.come_after(whose)
+        if status != OK:
+            raise error_for(status, "stream", error)
+    return buffer
+
+
+def _by_dlpack(obj: Any, writable: bool, stream: int | None) -> View:
+    kind, _ = obj.__dlpack_device__()
+    on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
+    if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
+        raise ValueError(f"it lies on a device of DLPack's type {int(kind)}, not on a CUDA device")
+    # The producer has the default stream wait for its own, where nobody names another.
+    whose = None if not on_gpu else LEGACY_STREAM if stream is None else NO_STREAM
+    try:
+        capsule = obj.__dlpack__(stream=whose, max_version=DLPACK_VERSION)
+    except TypeError:  # of before DLPack 1.0
+        capsule = obj.__dlpack__(stream=whose)
+    _, _, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
+    _check(shape, strides, 1, read_only and writable)
+    nbytes = (bits * math.prod(shape) + 7) // 8
+    return View(address, nbytes, (obj, capsule), on_gpu, LEGACY_STREAM if on_gpu else None)
+
+
+def _by_interface(
+    interface: dict[str, Any], obj: object, writable: bool, stream: int | None
+) -> View:
+    address, read_only = interface["data"]
+    match = TYPESTR.match(interface["typestr"])
+    if match is None:
+        raise ValueError(f"its elements are of the type {interface['typestr']!r}")
+    if interface.get("mask") is not None:
+        raise ValueError("it has a mask")
+    shape, itemsize = interface["shape"], int(match.group(1))
+    _check(shape, interface.get("strides"), itemsize, read_only and writable)
+    # Before version 3 it did not say which stream; from then on None says that none has to wait.
+    says = interface.get("stream") if interface.get("version", 0) >= 3 else LEGACY_STREAM
+    whose = stream if stream is not None else None if says is None else stream_handle(says)
+    return View(int(address or 0), itemsize * math.prod(shape), obj, True, whose)
+
+
+def _check(shape: Sequence[int], strides: Sequence[int] | None, unit: int, read_only: bool) -> None:
+    """Raises for what is not C-contiguous (`strides` in parts of `unit`) or is only to be read."""
+    if read_only:
+        raise ValueError("it is read-only, and must be writable")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"its shape is {tuple(shape)}")
+    if strides is None or math.prod(shape) == 0:
+        return
+    expected = unit
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length > 1 and stride != expected:
+            raise ValueError("it is not contiguous in memory: send a contiguous copy")
+        expected *= length
