@@ -22,6 +22,7 @@ BENCHES = {
     "failover": "A flow while paths are cut and healed, in a lab: time to move, time to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
     "fidelity": "The same work in a lab and in the simulator, side by side.",
+    "gpu": "GPU memory through weft beside host memory and NCCL; staging beside plain copies.",
     "incast": "N senders to one receiver, with a victim if wanted.",
     "latency": "Half round trips against TCP_NODELAY.",
     "loss": "A flow over a lab that loses datagrams, against itself without loss.",

@@ -240,6 +240,15 @@ class DeviceRequest:
     def wait(self, timeout_ns: int) -> int: ...
     def wait_on(self, stream: int) -> tuple[int, str]: ...
 
+def bench_staging(
+    device: int,
+    source: int,
+    target: int,
+    bytes: int,  # noqa: A002
+    ring_bytes: int,
+    piece_bytes: int,
+    repeats: int,
+) -> tuple[int, int]: ...
 def read_dlpack(
     capsule: Any,
 ) -> tuple[int, int, int, int, list[int], list[int] | None, bool]: ...

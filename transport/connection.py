@@ -49,7 +49,8 @@ class SupportsBuffer(Protocol):
 
 
 DeviceArray: TypeAlias = "SupportsDLPack | SupportsCudaArray"
-Buffer: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray | Sequence[DeviceArray]"
+Single: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray"
+Buffer: TypeAlias = "Single | Sequence[Single]"
 
 FULL_RINGS_PAUSE_S = 0.0005
 
@@ -78,11 +79,12 @@ def deadline(timeout_s: float | None) -> float | None:
 class Handle:
     """One send or receive under way. The buffer stays held until it is done, also when dropped."""
 
-    __slots__ = ("_connection", "_error", "_part", "_receive", "_request")
+    __slots__ = ("_connection", "_error", "_part", "_receive", "_request", "_scatter")
 
     def __init__(self, connection: Connection, part: Part, *, receive: bool) -> None:
         self._connection = connection
         self._part: Part | None = part
+        self._scatter = part.scatter
         self._receive = receive
         self._request: native.Request | native.DeviceRequest | None = None
         self._error: WeftError | None = None
@@ -92,12 +94,12 @@ class Handle:
         """True once it succeeded or failed."""
         if self._request is None and self._error is None:
             pump()
-        return self._error is not None or (self._request is not None and self._request.done)
+        return self._error is not None or self._settled()
 
     @property
     def nbytes(self) -> int:
         """Bytes sent or received; 0 until done. A receive may get fewer than its buffer holds."""
-        return self._request.nbytes if self._request is not None and self._request.done else 0
+        return self._request.nbytes if self._request is not None and self._settled() else 0
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Blocks until done and returns the bytes moved; raises why it failed.
@@ -153,10 +155,22 @@ class Handle:
         if self._error is not None:
             raise self._error
         assert self._request is not None
+        self._settled()
         if self._request.status != OK:
             text = getattr(self._request, "error", "")  # what a GPU's driver said
             raise error_for(self._request.status, self._name, text)
         return self._request.nbytes
+
+    def _settled(self) -> bool:
+        """Whether the request is over; the first to see it puts pieces in their places."""
+        if self._request is None or not self._request.done:
+            return False
+        if self._scatter is not None:
+            with self._connection._lock:
+                scatter, self._scatter = self._scatter, None
+                if scatter is not None and self._request.status == OK:
+                    scatter.fill(self._request.nbytes)
+        return True
 
     def _post(self, connection: native.Connection) -> bool:
         """Hands it to the engine; False while the engine's rings are full."""
@@ -180,10 +194,10 @@ class Connection(AsyncCloses):
     receive may be larger than what is sent; a send larger than its receive fails both ends with
     MessageTooLongError. Buffers are anything with the buffer protocol (bytes, bytearray,
     memoryview, numpy arrays) or DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba),
-    contiguous, of any size from 0 bytes, in host memory or a GPU's; or a list of arrays of one
-    GPU, which are one message. Errors are transport.errors: ConnectionClosedError, PeerDeadError,
-    PeerSilentError and OperationCancelledError everywhere; DeviceMissingError and DeviceError for
-    memory of a GPU.
+    contiguous, of any size from 0 bytes, in host memory or a GPU's; or a list of them, all in the
+    host's or all in one GPU's, which are one message (of host memory through a copy). Errors are
+    transport.errors: ConnectionClosedError, PeerDeadError, PeerSilentError and
+    OperationCancelledError everywhere; DeviceMissingError and DeviceError for memory of a GPU.
 
     `stream`, for memory of a GPU: work that is on this stream by now comes first; None: the one
     that the array was made on. A stream of CuPy, PyTorch, Numba or CUDA, or its handle.

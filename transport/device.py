@@ -76,6 +76,13 @@ def is_array(obj: object) -> bool:
     return hasattr(kind, "__dlpack_device__") or hasattr(kind, "__cuda_array_interface__")
 
 
+def is_on_gpu(obj: Any) -> bool:
+    """Whether it says that a CUDA device holds it."""
+    if hasattr(type(obj), "__dlpack_device__"):
+        return int(obj.__dlpack_device__()[0]) in (CUDA, CUDA_MANAGED)
+    return hasattr(type(obj), "__cuda_array_interface__")
+
+
 def view_of(obj: object, argument: str, *, writable: bool, stream: int | None = None) -> View:
     """Where `obj` lies. `stream`: whose work comes first; None: what the array itself says.
 
@@ -91,13 +98,13 @@ def view_of(obj: object, argument: str, *, writable: bool, stream: int | None = 
         raise InvalidArgumentError(f"{argument}: this {type(obj).__name__}: {text}") from error
 
 
-def host_buffer(view: View, argument: str, *, writable: bool) -> native.Buffer:
-    """An array of host memory as any other buffer."""
+def host_bytes(view: View) -> Any:
+    """An array of host memory as an object with the buffer protocol, which holds its owner."""
     if view.nbytes == 0:
-        return native.Buffer(bytearray(), argument, writable)
+        return bytearray()
     memory = (ctypes.c_ubyte * view.nbytes).from_address(view.address)
     memory.owner = view.owner  # type: ignore[attr-defined]
-    return native.Buffer(memory, argument, writable)
+    return memory
 
 
 def device_buffer(

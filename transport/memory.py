@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transport import native
 from transport.closing import Closes
-from transport.device import device_buffer, host_buffer, is_array, stream_handle, view_of
+from transport.device import (
+    View,
+    device_buffer,
+    host_bytes,
+    is_array,
+    is_on_gpu,
+    stream_handle,
+    view_of,
+)
 from transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -61,11 +69,27 @@ class Memory(Closes):
         return f"<Memory {self.nbytes} bytes, {state}>"
 
 
+class Scatter(NamedTuple):
+    """A receive into many pieces of host memory: it is received whole first."""
+
+    whole: memoryview
+    pieces: tuple[memoryview, ...]
+
+    def fill(self, nbytes: int) -> None:
+        """Copies what came, `nbytes` of it, to where it belongs."""
+        begin = 0
+        for piece in self.pieces:
+            count = min(piece.nbytes, nbytes - begin)
+            piece[:count] = self.whole[begin : begin + count]
+            begin += count
+
+
 class Part(NamedTuple):
     """A buffer on its way, with its registration."""
 
     buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
+    scatter: Scatter | None = None
 
 
 def part_of(
@@ -84,40 +108,60 @@ def part_of(
         kind = type(memory).__name__
         raise TypeError(f"memory: needs what Endpoint.register() returned, not {kind}")
     whose = None if stream is None else stream_handle(stream)
-    found = _buffer_of(runtime, buf, writable, whose)
-    if isinstance(found, native.Buffer):
-        if stream is not None:
-            raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
-        return Part(found, None if memory is None else memory.of(found))
-    if memory is not None:
-        raise InvalidArgumentError("memory: `buf` is memory of a GPU, which is not registered")
-    return Part(found, None)
+    many = isinstance(buf, list | tuple)
+    part = (_list_part if many else _single_part)(runtime, buf, writable, whose)
+    if isinstance(part.buffer, native.DeviceBuffer):
+        if memory is not None:
+            raise InvalidArgumentError("memory: `buf` is memory of a GPU, which is not registered")
+        return part
+    if stream is not None:
+        raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
+    if memory is None:
+        return part
+    if many:
+        raise InvalidArgumentError("memory: `buf` is a list, whose pieces are copied together")
+    return part._replace(memory=memory.of(part.buffer))
 
 
-def _buffer_of(
-    runtime: native.Runtime, buf: Any, writable: bool, stream: int | None
-) -> native.Buffer | native.DeviceBuffer:
-    if isinstance(buf, list | tuple):
-        for i, piece in enumerate(buf):
-            if not is_array(piece):
-                kind = type(piece).__name__
-                raise TypeError(f"buf[{i}]: a list takes arrays in a GPU's memory, not {kind}")
-        views = [
-            view_of(piece, f"buf[{i}]", writable=writable, stream=stream)
-            for i, piece in enumerate(buf)
-        ]
-        for i, view in enumerate(views):
-            if not view.on_gpu:
-                raise TypeError(f"buf[{i}]: is host memory; a list takes arrays in a GPU's memory")
-        if not views:
-            return native.Buffer(bytearray(), "buf", writable)
-        return device_buffer(runtime, views, "buf", stream)
-    try:
-        return native.Buffer(buf, "buf", writable)
-    except (TypeError, ValueError):
-        if not is_array(buf):
-            raise
-    view = view_of(buf, "buf", writable=writable, stream=stream)
+def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
+    view = _view_of(buf, "buf", writable, stream)
+    if view is None:
+        return Part(native.Buffer(buf, "buf", writable), None)
     if view.on_gpu:
-        return device_buffer(runtime, [view], "buf", stream)
-    return host_buffer(view, "buf", writable=writable)
+        return Part(device_buffer(runtime, [view], "buf", stream), None)
+    return Part(native.Buffer(host_bytes(view), "buf", writable), None)
+
+
+def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
+    """Pieces that are one message: of one GPU as they are, of the host through a copy."""
+    views, pieces = [], []
+    for i, piece in enumerate(buf):
+        view = _view_of(piece, f"buf[{i}]", writable, stream)
+        if view is not None and view.on_gpu:
+            views.append(view)
+        else:
+            flat = memoryview(piece if view is None else host_bytes(view))
+            pieces.append(flat.cast("B") if flat.nbytes else memoryview(bytearray()))
+        if views and pieces:
+            text = "a list lies in a GPU's memory or in the host's, not in both"
+            raise InvalidArgumentError(f"buf[{i}]: {text}")
+    if views:
+        return Part(device_buffer(runtime, views, "buf", stream), None)
+    whole = bytearray(sum(piece.nbytes for piece in pieces)) if writable else b"".join(pieces)
+    scatter = Scatter(memoryview(whole), tuple(pieces)) if writable else None
+    return Part(native.Buffer(whole, "buf", writable), None, scatter)
+
+
+def _view_of(obj: Any, argument: str, writable: bool, stream: int | None) -> View | None:
+    """None for what has the buffer protocol, which a GPU's arrays have in name alone."""
+    try:
+        native.Buffer(obj, argument, writable)
+    except TypeError:
+        if not is_array(obj):
+            raise
+    except ValueError:
+        if not is_on_gpu(obj):
+            raise
+    else:
+        return None
+    return view_of(obj, argument, writable=writable, stream=stream)

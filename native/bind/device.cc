@@ -6,6 +6,8 @@
 
 #include <optional>
 
+#include "native/gpu/staging_bench.h"
+
 namespace weft::bind {
 namespace {
 
@@ -141,6 +143,26 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
   return py::make_tuple(code(status), error, std::make_shared<DeviceBuffer>(home, owner, std::move(layout), worker));
 }
 
+namespace {
+
+// (nanoseconds staged, nanoseconds copied); raises RuntimeError with what the driver said.
+py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, std::uint64_t bytes,
+                        std::uint64_t ring_bytes, std::uint64_t piece_bytes, int repeats) {
+  const gpu::StagingPlan plan{device, source, target, bytes, ring_bytes, piece_bytes, repeats};
+  std::string error;
+  std::int64_t staged = -1, copied = -1;
+  {
+    const py::gil_scoped_release others_run;
+    const gpu::Driver* const driver = gpu::load_driver("libcuda.so.1", &error);
+    if (driver != nullptr) staged = gpu::time_staged(*driver, plan, &error);
+    if (staged >= 0) copied = gpu::time_copied(*driver, plan, &error);
+  }
+  if (copied < 0) throw std::runtime_error(error);
+  return py::make_tuple(staged, copied);
+}
+
+}  // namespace
+
 void bind_device(py::module_& module) {
   using B = DeviceBuffer;
   py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, held while this lives.")
@@ -157,6 +179,10 @@ void bind_device(py::module_& module) {
           "Status code: ok when done, timed_out when not; a negative timeout waits for ever.", py::arg("timeout_ns"))
       .def("wait_on", &P::wait_on, "(status, error). What the stream gets from now on runs after the end.",
            py::arg("stream"));
+  module.def("bench_staging", &bench_staging,
+             "(ns through rings, ns by plain copies) of all repeats; an address of 0: nothing that way.",
+             py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes"),
+             py::arg("piece_bytes"), py::arg("repeats"));
   module.def("read_dlpack", &read_dlpack,
              "(device type, device, address, bits of an element, shape, strides in elements or None, read-only).",
              py::arg("capsule"));

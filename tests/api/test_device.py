@@ -133,6 +133,28 @@ def test_device__a_list_is_one_message(gpu: FakeGpu, ends: Ends) -> None:
     assert there.recv(10, PATIENCE_S) == b""
 
 
+def test_device__a_list_of_the_hosts_is_one_message(ends: Ends) -> None:
+    here, there = ends
+    numbers = np.arange(1_000, dtype=np.int16)
+    sent: list[Any] = [b"first", numbers, np.zeros((0, 4)), HostTensor(np.ones(7))]
+    whole = b"first" + numbers.tobytes() + np.ones(7).tobytes()
+    places: list[Any] = [bytearray(4), bytearray(0), np.zeros(40, np.int64), bytearray(5_000)]
+    handle = there.irecv_into(places)
+    here.send(sent, PATIENCE_S)
+    while not handle.done:
+        pass
+    assert handle.nbytes == len(whole)
+    got = b"".join(bytes(place) for place in places)
+    assert got == whole.ljust(len(got), b"\0")
+    here.send([], PATIENCE_S)
+    assert there.recv_into([], PATIENCE_S) == 0
+    with (
+        here._endpoint.register(bytearray(10)) as memory,
+        pytest.raises(InvalidArgumentError, match="memory: `buf` is a list"),
+    ):
+        here.isend([b"x"], memory)
+
+
 def test_device__more_than_the_pool_and_the_rings_hold(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
     sent = [filled(gpu, 400_000 + i, i) for i in range(150)]
@@ -221,8 +243,10 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield FakeTensor(good, major=2), None, invalid, "buf: .*a capsule of DLPack 2"
     yield FakeTensor(good, name=b"used_dltensor"), None, invalid, "buf: .*named 'used_dltensor'"
     yield [good, empty(gpu, 10, device=1)], None, invalid, "buf: .*on device 0 and on device 1"
-    yield [good, bytearray(4)], None, TypeError, r"buf\[1\]: a list takes arrays.*not bytearray"
-    yield [good, np.zeros(4)], None, TypeError, r"buf\[1\]: is host memory"
+    yield [good, bytearray(4)], None, invalid, r"buf\[1\]: a list lies in a GPU's memory or in the"
+    yield [np.zeros(4), good], None, invalid, r"buf\[1\]: a list lies in a GPU's memory or in the"
+    yield [bytearray(4), 7], None, TypeError, r"buf\[1\]: needs an object with a buffer.*not int"
+    yield [bytearray(4), b"fixed"], None, ValueError, r"buf\[1\]: this bytes is read-only"
     yield [good, strided], None, invalid, r"buf\[1\]: this FakeArray: it is not contiguous"
     yield object(), None, TypeError, "buf: needs an object with a buffer.*not object"
     yield good, gpu.stream(1), invalid, "stream: a stream of another device or context"

@@ -1,5 +1,6 @@
 """Every benchmark and example that needs no GPU, run small: exit status, document, contents."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -230,6 +231,25 @@ def test_examples__two_endpoints() -> None:
     done = run("examples.two_endpoints")
     assert (done.returncode, done.stderr) == (0, "")
     assert "hello" in done.stdout
+
+
+def test_examples__kv_cache() -> None:
+    done = run("examples.kv_cache", "--layers", "3", "--blocks", "9", "--moved", "5")
+    assert done.returncode == 0, done.stderr
+    assert "0 layers wrong" in done.stdout
+    refused = run("examples.kv_cache", "--blocks", "2", "--moved", "3")
+    assert refused.returncode == 2
+    assert "must be 1 to --blocks, 2" in refused.stderr
+
+
+def test_gpu__says_what_is_missing_without_cupy() -> None:
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is here: tests/device runs this on a GPU")
+    done = run("bench", "gpu")
+    assert done.returncode == 1
+    assert done.stderr.strip() == "Error: needs CuPy: pip install 'weft[gpu]'"
+    done = run("examples.kv_cache", "--with", "cupy")
+    assert (done.returncode, "--with cupy: No module named" in done.stderr) == (1, True)
 
 
 def test_examples__first_run() -> None:

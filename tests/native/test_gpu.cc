@@ -11,6 +11,7 @@
 #include "native/engine/device_board.h"
 #include "native/gpu/inspect.h"
 #include "native/gpu/pinned_pool.h"
+#include "native/gpu/staging_bench.h"
 #include "tests/native/check.h"
 #include "tests/native/fake_cuda.h"
 #include "tests/native/runtime_pair.h"
@@ -421,6 +422,28 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
     DeviceBoard nowhere("libcuda-of-nobody.so", kTight, [] {});
     CHECK_EQUAL(nowhere.worker_of(*first.all(), &worker, &error), Status::device_unavailable);
     CHECK(error.find("needs the NVIDIA driver") != std::string::npos);
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
+TEST(gpu__staging_is_timed_each_way_and_both) {
+  std::string error;
+  const Memory source(pattern(3'000'001, 1)), target(untouched(3'000'001));
+  for (const auto& [from, to] :
+       {std::pair{source.at(), gpu::Address{0}}, {gpu::Address{0}, target.at()}, {source.at(), target.at()}}) {
+    const gpu::StagingPlan plan{0, from, to, source.size(), 1 << 18, 1 << 16, 3};
+    CHECK(gpu::time_staged(driver(), plan, &error) > 0);
+    CHECK(gpu::time_copied(driver(), plan, &error) > 0);
+    CHECK_EQUAL(error, "");
+  }
+  CHECK(gpu::time_staged(driver(), {0, source.at(), 0, 100, 1 << 18, 3, 1}, &error) < 0);
+  CHECK(error.find("a ring of whole pieces") != std::string::npos);
+  for (const auto& time : {gpu::time_staged, gpu::time_copied}) {
+    error.clear();
+    fail_at("cuMemcpyDtoHAsync_v2", 2);
+    CHECK(time(driver(), {0, source.at(), 0, source.size(), 1 << 18, 1 << 16, 2}, &error) < 0);
+    CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+    fail_at(nullptr, 0);
   }
   CHECK_EQUAL(live(), 0);
 }

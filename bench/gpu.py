@@ -1,0 +1,257 @@
+"""Decides what memory of a GPU costs to send: GPU to GPU beside host to host, and staging alone.
+
+Never trusts a transfer: every message is fresh random data, compared on the GPU it went to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.common import (
+    Config,
+    document,
+    duel,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
+from bench.gpu_nccl import SOCKET, measure_socket
+from transport import Endpoint, native
+from transport.knobs import in_force
+
+MIB = 1 << 20
+SIZES = (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
+ROUND_BYTES = 2 << 30  # sent a size and round, in messages of that size; two at least
+IN_FLIGHT = 64
+PATIENCE_S = 60.0
+CROSS = ("host to host", "GPU to GPU")
+RING_BYTES, PIECE_BYTES = 32 * MIB, MIB
+WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
+CROSS_BUDGET, STAGING_BUDGET = 0.9, 0.9
+COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", "wrong")
+
+
+def messages_of(size_bytes: int) -> int:
+    """Messages of a round: as many as make ROUND_BYTES, some at least and not too many."""
+    return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
+
+
+def gpu_of(side: int) -> int:
+    """The GPU of a side: one each where there are two."""
+    import cupy
+
+    return side % int(cupy.cuda.runtime.getDeviceCount())
+
+
+class Memory:
+    """Random messages, made anew from a seed, in the memory of the host or of a GPU."""
+
+    def __init__(self, on_gpu: bool, side: int) -> None:
+        self.on_gpu = on_gpu
+        if on_gpu:
+            import cupy
+
+            self.cupy = cupy
+            cupy.cuda.Device(gpu_of(side)).use()
+
+    def empty(self, size_bytes: int) -> Any:
+        return (self.cupy if self.on_gpu else np).zeros(size_bytes, dtype=np.uint8)
+
+    def content(self, size_bytes: int, seed: int) -> Any:
+        words = (size_bytes + 7) // 8
+        if not self.on_gpu:
+            made = np.random.default_rng(seed).integers(0, 1 << 63, words, dtype=np.int64)
+            return made.view(np.uint8)[:size_bytes]
+        # Every GPU of a kind draws the same from a seed.
+        made = self.cupy.random.default_rng(seed).integers(0, 1 << 62, words, dtype=np.int64)
+        return made.view(np.uint8)[:size_bytes]
+
+    def wrong(self, found: Any, seed: int) -> bool:
+        return not bool((found == self.content(found.size, seed)).all())
+
+    def settle(self) -> None:
+        if self.on_gpu:
+            self.cupy.cuda.Device().synchronize()
+
+
+def receiver(pipe: Pipe, config: Config) -> list[Config]:
+    """Posts all receives of a size, says so, times what comes, compares it afterwards."""
+    memory = Memory(config["on_gpu"], 1)
+    rows = []
+    with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
+        pipe.send(("address", listener.handle))
+        with listener.accept(timeout_s=PATIENCE_S) as connection:
+            for size_bytes in config["sizes"]:
+                count = messages_of(size_bytes)
+                places = [memory.empty(size_bytes) for _ in range(count)]
+                memory.settle()
+                # The first message is a warm-up: it pins the pool, and grows windows.
+                warm = connection.irecv_into(places[0])
+                connection.send(b"ready", PATIENCE_S)
+                warm.wait(PATIENCE_S)
+                handles = [connection.irecv_into(place) for place in places]
+                connection.send(b"go", PATIENCE_S)
+                begin = time.perf_counter()
+                for handle in handles:
+                    handle.wait(PATIENCE_S)
+                seconds = time.perf_counter() - begin
+                wrong = sum(
+                    memory.wrong(place, config["seed"] + i) for i, place in enumerate(places)
+                )
+                rate = count * size_bytes / seconds / 1e9
+                rows.append({"size_bytes": size_bytes, "gbytes_per_s": rate, "wrong": wrong})
+            connection.send(b"over", PATIENCE_S)
+    return rows
+
+
+def sender(_: Pipe, config: Config) -> str:
+    """Sends what the receiver is ready for."""
+    memory = Memory(config["on_gpu"], 0)
+    with (
+        Endpoint(**config["knobs"]) as endpoint,
+        endpoint.connect(config["address"]) as connection,
+    ):
+        for size_bytes in config["sizes"]:
+            contents = [
+                memory.content(size_bytes, config["seed"] + i)
+                for i in range(messages_of(size_bytes))
+            ]
+            memory.settle()
+            assert connection.recv(8, PATIENCE_S) == b"ready"
+            connection.send(contents[0], PATIENCE_S)
+            assert connection.recv(8, PATIENCE_S) == b"go"
+            handles = [connection.isend(content) for content in contents]
+            for handle in handles:
+                handle.wait(PATIENCE_S)
+        assert connection.recv(8, PATIENCE_S) == b"over"
+        return endpoint.summary()
+
+
+def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[Config]:
+    """Two processes over lo, from GPU to GPU and from host to host, by turns."""
+    for round_, name in rounds(repeats, (*CROSS, SOCKET) if nccl else CROSS):
+        if name == SOCKET:
+            found = measure_socket(sizes, time.time_ns() % 1_000_000)
+        else:
+            config = {
+                "on_gpu": name != CROSS[0],
+                "sizes": sizes,
+                "seed": 1_000_003 * (round_ + 1) + time.time_ns() % 1_000_000,
+                "knobs": {"interfaces": "lo"},
+            }
+            found, _ = duel(receiver, sender, config, one_core=False)
+        for row in found:
+            yield {"part": "cross", "contender": name, "round": round_} | row
+
+
+def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
+    """Copies through rings with a network that takes and gives at once, against plain copies."""
+    import cupy
+
+    for size_bytes in sizes:
+        source, target = (cupy.zeros(size_bytes, dtype=cupy.uint8) for _ in range(2))
+        cupy.cuda.Device().synchronize()
+        count = max(min(ROUND_BYTES // size_bytes, 64), 4)
+        for round_, name in rounds(repeats, tuple(WAYS)):
+            reads, writes = WAYS[name]
+            addresses = (source.data.ptr if reads else 0, target.data.ptr if writes else 0)
+            # Of a short message the ring is as long as the message, as the worker's are.
+            piece_bytes = max(min(PIECE_BYTES, size_bytes // 8), 64 << 10)
+            ring_bytes = max(min(RING_BYTES, size_bytes), 2 * piece_bytes)
+            staged_ns, copied_ns = native.bench_staging(
+                0, *addresses, size_bytes, ring_bytes, piece_bytes, count
+            )
+            moved = size_bytes * count * (reads + writes)
+            yield {
+                "part": "staging",
+                "contender": name,
+                "round": round_,
+                "size_bytes": size_bytes,
+                "gbytes_per_s": moved / staged_ns,
+                "copied_gbytes_per_s": moved / copied_ns,
+                "ratio": copied_ns / staged_ns,
+                "wrong": 0,
+            }
+
+
+def notes_of(rows: list[Config]) -> list[str]:
+    """What the budgets say of the medians."""
+    notes = []
+    for size_bytes in dict.fromkeys(row["size_bytes"] for row in rows):
+        mine = [row for row in rows if row["size_bytes"] == size_bytes]
+        by = {
+            name: median([row for row in mine if row["contender"] == name], "gbytes_per_s")
+            for name in dict.fromkeys(row["contender"] for row in mine if row["part"] == "cross")
+        }
+        if set(CROSS) <= set(by):
+            ratio = by[CROSS[1]] / by[CROSS[0]]
+            text = f"{size_bytes >> 20} MB: GPU to GPU {ratio:.2f}x host to host"
+            notes.append(f"{text} (budget {CROSS_BUDGET}x)")
+            if SOCKET in by:
+                notes[-1] += f", {by[CROSS[1]] / by[SOCKET]:.2f}x {SOCKET}"
+        for name in WAYS:
+            staged = [row for row in mine if (row["part"], row["contender"]) == ("staging", name)]
+            if staged:
+                ratio = median(staged, "ratio")
+                text = f"{size_bytes >> 20} MB: staging {name} {ratio:.2f}x a pinned copy"
+                notes.append(f"{text} (budget {STAGING_BUDGET}x)")
+    return notes
+
+
+def devices() -> tuple[int, str]:
+    """How many GPUs there are, and their model; says what is missing where there is none."""
+    try:
+        import cupy
+    except ImportError:
+        raise click.ClickException("needs CuPy: pip install 'weft[gpu]'") from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise click.ClickException(f"needs an NVIDIA GPU: {error}") from None
+    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    driver = cupy.cuda.runtime.driverGetVersion()
+    return count, f"{name} x {count}, CUDA {driver // 1000}.{driver % 1000 // 10} driver"
+
+
+@click.command("gpu")
+@click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--size", multiple=True, type=int, default=SIZES, show_default=True, help="Message bytes."
+)
+@click.option(
+    "--part",
+    multiple=True,
+    type=click.Choice(["cross", "staging"]),
+    default=("cross", "staging"),
+    show_default=True,
+    help="What to measure.",
+)
+@json_option
+def command(
+    repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
+) -> None:
+    """GPU memory through weft over lo beside host memory and NCCL; staging beside plain copies."""
+    count, named = devices()
+    rows: list[Config] = []
+    with interruptible() as cut:
+        if "staging" in part:
+            rows.extend(measure_staging(repeats, size))
+        if "cross" in part:
+            rows.extend(measure_cross(repeats, size, nccl=count > 1))
+    pool = int(in_force()["gpu_pool_bytes"])
+    found = document("gpu", rows, gpus=named, gpu_pool_bytes=pool)
+    emit(found, json_path, COLUMNS, [named, *notes_of(rows)], cut)
+    verdict(all(row["wrong"] == 0 for row in rows))
+
+
+if __name__ == "__main__":
+    command()
