@@ -27,7 +27,8 @@ SLOW = cupy.RawKernel(
   long long begin = clock64();
   while (clock64() - begin < ns) { }
   long long all = blockDim.x * (long long)gridDim.x;
-  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += all) at[i] += add;
+  long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  for (long long i = first; i < n; i += all) at[i] += add;
 }""",
     "slow",
 )
