@@ -46,6 +46,7 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(event_destroy, "cuEventDestroy_v2", (Event))                                                                      \
   X(event_record, "cuEventRecord", (Event, Stream))                                                                   \
   X(event_query, "cuEventQuery", (Event))                                                                             \
+  X(pointer_attribute, "cuPointerGetAttribute", (void*, int, Address))                                                \
   X(error_name, "cuGetErrorName", (Result, const char**))                                                             \
   X(error_string, "cuGetErrorString", (Result, const char**))
 // clang-format on

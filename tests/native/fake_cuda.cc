@@ -2,11 +2,15 @@
 // later, in the order of its stream. Never faster than the real one promises: what is read too early is wrong.
 #include "tests/native/fake_cuda.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -33,6 +37,29 @@ bool fails_on = false;  // and goes on failing
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
 int context_of_device;  // its address is the context
+
+// Memory of a device: at its address nothing can be read or written, at the other one this file does both.
+struct Allocation {
+  std::size_t bytes;
+  std::uint8_t* reached;
+  int device;
+};
+std::map<std::uint64_t, Allocation> allocations;  // by address
+
+// Null: no device's.
+const Allocation* find(std::uint64_t address, std::uint64_t* offset) {
+  auto next = allocations.upper_bound(address);
+  if (next == allocations.begin()) return nullptr;
+  --next;
+  *offset = address - next->first;
+  return *offset < next->second.bytes ? &next->second : nullptr;
+}
+
+void* reach(void* at) {
+  std::uint64_t offset = 0;
+  const Allocation* const found = find(reinterpret_cast<std::uintptr_t>(at), &offset);
+  return found == nullptr ? at : found->reached + offset;
+}
 
 std::set<FakeStream*> streams;
 bool gone = false;
@@ -74,7 +101,7 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, Fake
   if (stream == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
   ++copies_waiting;
   stream->work.push_back([=] {
-    std::memcpy(to, from, bytes);
+    std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes);
     --copies_waiting;
     return true;
   });
@@ -103,6 +130,29 @@ FAKE int fake_cuda_live() {
 FAKE int fake_cuda_copies_waiting() {
   const std::lock_guard lock(mutex);
   return copies_waiting;
+}
+FAKE std::uint64_t fake_cuda_allocate(std::size_t bytes, int device) {
+  const std::lock_guard lock(mutex);
+  const int file = ::memfd_create("fake_cuda", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) std::abort();
+  void* const address = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
+  void* const reached = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (address == MAP_FAILED || reached == MAP_FAILED) std::abort();
+  const std::uint64_t made = reinterpret_cast<std::uintptr_t>(address);
+  allocations[made] = {bytes, static_cast<std::uint8_t*>(reached), device};
+  return made;
+}
+FAKE void fake_cuda_free(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  const Allocation gone = allocations.at(address);
+  allocations.erase(address);
+  ::munmap(reinterpret_cast<void*>(address), gone.bytes);
+  ::munmap(gone.reached, gone.bytes);
+}
+FAKE std::uint8_t* fake_cuda_reach(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  return static_cast<std::uint8_t*>(reach(reinterpret_cast<void*>(address)));
 }
 
 FAKE int cuInit(unsigned) {
@@ -228,6 +278,15 @@ FAKE int cuEventQuery(void* event) {
   auto* const asked = static_cast<FakeEvent*>(event);
   if (asked->stream != nullptr && asked->done < asked->recorded) advance(asked->stream, false);
   return asked->done >= asked->recorded ? result : kNotReady;
+}
+FAKE int cuPointerGetAttribute(void* out, int attribute, std::uint64_t address) {
+  BEGIN("cuPointerGetAttribute");
+  std::uint64_t offset = 0;
+  const Allocation* const found = find(address, &offset);
+  if (found == nullptr) return kInvalidValue;
+  if (attribute == 2) *static_cast<unsigned*>(out) = 2;  // memory type: a device's
+  if (attribute == 9) *static_cast<int*>(out) = found->device;
+  return attribute == 2 || attribute == 9 ? result : kInvalidValue;
 }
 FAKE int cuGetErrorName(int error, const char** name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";

@@ -2,6 +2,9 @@
 // Nothing of CUDA itself: that is looked up by name, as in the real one.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 extern "C" {
 // The n-th call of a function from now on (1: the next) returns `result` and does nothing, and if `stays` so do all
 // after it; a null name: none does.
@@ -10,4 +13,10 @@ void fake_cuda_fail(const char* symbol, int nth, int result, int stays);
 int fake_cuda_live();
 // Copies handed over that have not run.
 int fake_cuda_copies_waiting();
+// Memory of a device, which only its copies reach: a processor that touches it there is killed. Addresses that were
+// not allocated here are the host's to cuPointerGetAttribute, and may be copied to and from all the same.
+std::uint64_t fake_cuda_allocate(std::size_t bytes, int device);
+void fake_cuda_free(std::uint64_t address);
+// Where a test itself reads and writes it.
+std::uint8_t* fake_cuda_reach(std::uint64_t address);
 }
