@@ -311,20 +311,17 @@ bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
 
 bool VerbsPort::arm() noexcept { return ibv_req_notify_cq(data_cq, 0) == 0 && ibv_req_notify_cq(control_cq, 0) == 0; }
 
-std::uint32_t active_mtu_bytes(const Place& place) noexcept {
+std::uint32_t active_mtu_bytes(const Ibv* library, const Place& place) noexcept {
   std::string unused;
-  const Ibv* library = load_ibv(&unused);
   VerbsPort port;
   VerbsOptions options;
   options.segment_bytes = 1024;
   options.slots = 16;
-  return library != nullptr && port.open(library, place, options, &unused) ? port.mtu_bytes : 1024;
+  return port.open(library, place, options, &unused) ? port.mtu_bytes : 1024;
 }
 
-std::vector<VerbsMode> probe_modes(const Place& place, std::string* error) {
+std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::string* error) {
   std::vector<VerbsMode> found;
-  const Ibv* library = load_ibv(error);
-  if (library == nullptr) return found;
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
     VerbsOptions options;
     options.mode = mode;
