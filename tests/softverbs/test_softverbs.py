@@ -65,9 +65,19 @@ def test_softverbs__paths_lie_on_both_of_two_ports() -> None:
     assert (received["wrong"], received["touched"]) == (0, 0)
 
 
-def test_softverbs__many_packets_a_segment() -> None:
+@pytest.mark.parametrize("mode", ["uc", "rc"])
+def test_softverbs__many_packets_a_segment(mode: str) -> None:
     weather = {"MTU_BYTES": "512", "LOSS": "0.01"}
-    [(received, sent)] = exchange([(80, 50_001, 7)], [weather], WEFT_SEGMENT_BYTES="4096")
+    knobs = {"WEFT_SEGMENT_BYTES": "4096", "WEFT_RDMA_MODE": mode}
+    [(received, _)] = exchange([(80, 50_001, 7)], [weather], **knobs)
+    assert (received["wrong"], received["touched"]) == (0, 0)
+
+
+# Acknowledgments that are longer than a packet, where much is lost.
+@pytest.mark.parametrize("mode", ["uc", "ud"])
+def test_softverbs__packets_shorter_than_an_acknowledgment(mode: str) -> None:
+    weather = {"MTU_BYTES": "512", "LOSS": "0.05", "REORDER": "0.2"}
+    [(received, sent)] = exchange([(150, MOST_BYTES, 8)], [weather], WEFT_RDMA_MODE=mode)
     assert (received["wrong"], received["touched"]) == (0, 0)
     assert sent["connection"]["segments_resent"] > 0
 

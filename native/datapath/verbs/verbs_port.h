@@ -97,6 +97,7 @@ class VerbsPort {
   ibv_gid gid{};
   std::uint16_t lid = 0;
   std::uint32_t mtu_bytes = 0;
+  std::uint32_t datagram_bytes_max = 0;  // of a UD message: one packet, whatever the options say
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
   ibv_comp_channel* channel = nullptr;
