@@ -1,6 +1,5 @@
-// Whole runtimes over softverbs in one process, for the sanitizers: the provider's thread is the NIC, so that a byte
-// that it writes after a request completed is a data race that they see (P-1).
-// Between processes, and with the sender's memory changed at once, it is tests/softverbs'.
+// Whole runtimes over softverbs in one process, for the sanitizers: engines, and a NIC that is a thread of its own.
+// A byte that comes too late is found by painting what has arrived (P-1). Between processes it is tests/softverbs'.
 #ifdef WEFT_HAS_VERBS
 
 #include <dlfcn.h>
