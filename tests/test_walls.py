@@ -36,7 +36,7 @@ PYTHON_ROOMS = {
     "transport/rdma": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
-    "examples": {"examples", "transport", "congestion", "numpy", "rich", "torch", "cupy"},
+    "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
 }
 # Large or optional: only inside a function, so that importing the package stays light.
 LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
@@ -82,6 +82,7 @@ NATIVE_ROOMS = {
     "core": {"core", "wire", "policy"},
     "datapath": {"datapath", "wire"},
     "gpu": {"gpu", "core"},
+    "softverbs": {"softverbs", "gpu"},
     "engine": {"engine", "core", "wire", "policy", "datapath", "gpu"},
     "sim": {"sim", "core", "wire", "policy"},
     "plugin": {"plugin", "engine"},
@@ -100,6 +101,7 @@ BANNED_INCLUDES = {
     "policy": FOREIGN,
     "datapath": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "gpu": r"sys/socket\.h|netinet/.*|pybind11/.*|nccl.*|Python\.h",
+    "softverbs": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "engine": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",
     "bind": r"nccl.*",

@@ -21,7 +21,11 @@ py::tuple rdma_modes(const std::string& device, int port, int gid_index) {
   place.rdma_device = device;
   place.rdma_port = static_cast<std::uint8_t>(port);
   place.gid_index = gid_index;
-  for (const datapath::VerbsMode mode : datapath::probe_modes(place, &error)) names.append(datapath::mode_name(mode));
+  const datapath::Ibv* const library = datapath::load_ibv("", &error);
+  if (library == nullptr) return py::make_tuple(names, error);
+  for (const datapath::VerbsMode mode : datapath::probe_modes(library, place, &error)) {
+    names.append(datapath::mode_name(mode));
+  }
 #else
   static_cast<void>(device);
   static_cast<void>(port);

@@ -8,6 +8,11 @@
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
+namespace {
+
+constexpr u64 kAdvertBytesMin = 576;  // 22 receives; the least that the knob for segments takes
+
+}  // namespace
 
 FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
                            const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept
@@ -220,7 +225,11 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  const u64 count = left < wire::kAdvertEntriesMax ? left : wire::kAdvertEntriesMax;
+  // No longer than a segment, which over UD is all that can be sent; and longer than what is said again, or a sender
+  // that confirms nothing would be told the same for ever.
+  const u64 longest = std::max<u64>(segment_bytes_, kAdvertBytesMin);
+  const u64 fits = (longest - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
+  const u64 count = std::min({left, fits, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);
   out->path = path;
   out->header_bytes =

@@ -18,6 +18,7 @@ namespace {
 
 datapath::VerbsOptions verbs_options(const Knobs& knobs, const DatapathChoice& choice) {
   datapath::VerbsOptions options;
+  options.library = knobs.rdma_library;
   options.mode = static_cast<datapath::VerbsMode>(choice.verbs_mode);
   options.segment_bytes = choice.segment_bytes;
   options.slots = static_cast<std::uint32_t>(knobs.rdma_slots);
@@ -37,6 +38,11 @@ bool choose_verbs(const Knobs& knobs, std::int64_t engines, DatapathChoice* choi
   choice->verbs = true;
   choice->verbs_mode = static_cast<std::int32_t>(mode);
   choice->summary = std::string("verbs ") + datapath::mode_name(mode);
+  const datapath::Ibv* const library = datapath::load_ibv(knobs.rdma_library, error);
+  if (library != nullptr && !library->software.empty()) {
+    choice->summary += " over " + library->software;
+    log(LogLevel::warn, "RDMA is played by software (WEFT_RDMA_LIBRARY): " + library->software);
+  }
   for (const DeviceState& device : *devices)
     choice->segment_bytes = std::max(choice->segment_bytes, device.segment_bytes);
   return memory_suffices(*devices, verbs_options(knobs, *choice), engines, error);

@@ -14,6 +14,7 @@
 namespace weft::engine {
 namespace {
 
+using datapath::Ibv;
 using datapath::RdmaPort;
 using datapath::VerbsMode;
 
@@ -89,8 +90,8 @@ std::string text_of(const std::vector<VerbsMode>& modes) {
 }
 
 // The first GID that the port can send from, and what it can do with it.
-bool settle(const Knobs& knobs, const RdmaPort& port, int gid_index, datapath::Place* place, std::int64_t* mtu_bytes,
-            std::vector<VerbsMode>* modes, std::string* error) {
+bool settle(const Knobs& knobs, const Ibv* library, const RdmaPort& port, int gid_index, datapath::Place* place,
+            std::int64_t* mtu_bytes, std::vector<VerbsMode>* modes, std::string* error) {
   const std::string name = port.device + ":" + std::to_string(port.number);
   std::vector<datapath::Gid> gids = datapath::gids_by_preference(port, knobs.family == AddressFamily::ipv6);
   if (gid_index >= 0) std::erase_if(gids, [&](const datapath::Gid& gid) { return gid.index != gid_index; });
@@ -108,18 +109,18 @@ bool settle(const Knobs& knobs, const RdmaPort& port, int gid_index, datapath::P
       *error = name + ": interface " + gid.interface + " has no address for the control sockets";
       continue;
     }
-    *modes = datapath::probe_modes(*place, error);
+    *modes = datapath::probe_modes(library, *place, error);
     if (!modes->empty()) return true;
   }
   return false;
 }
 
-bool add_port(const Knobs& knobs, const RdmaPort& port, int gid_index, DeviceState* device,
+bool add_port(const Knobs& knobs, const Ibv* library, const RdmaPort& port, int gid_index, DeviceState* device,
               std::vector<VerbsMode>* common, std::string* error) {
   datapath::Place place;
   std::vector<VerbsMode> modes;
   std::int64_t mtu_bytes = 0;
-  if (!settle(knobs, port, gid_index, &place, &mtu_bytes, &modes, error)) return false;
+  if (!settle(knobs, library, port, gid_index, &place, &mtu_bytes, &modes, error)) return false;
   std::erase_if(*common, [&](VerbsMode mode) { return std::find(modes.begin(), modes.end(), mode) == modes.end(); });
   const bool first = device->places.empty();
   device->places.push_back(place);
@@ -138,10 +139,10 @@ bool add_port(const Knobs& knobs, const RdmaPort& port, int gid_index, DeviceSta
 }
 
 // What one segment may hold: a packet, or what the knob says where the transport cuts messages into packets.
-std::uint32_t segment_bytes(const Knobs& knobs, const DeviceState& device, VerbsMode mode) {
+std::uint32_t segment_bytes(const Knobs& knobs, const Ibv* library, const DeviceState& device, VerbsMode mode) {
   std::uint32_t packet_bytes = 4096;
   for (const datapath::Place& place : device.places) {
-    packet_bytes = std::min(packet_bytes, datapath::active_mtu_bytes(place));
+    packet_bytes = std::min(packet_bytes, datapath::active_mtu_bytes(library, place));
   }
   if (knobs.rdma_mtu_bytes != 0)
     packet_bytes = std::min(packet_bytes, static_cast<std::uint32_t>(knobs.rdma_mtu_bytes));
@@ -182,9 +183,12 @@ std::vector<std::string> split(const std::string& text, char separator) {
 }  // namespace
 
 bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error) {
-  const std::vector<RdmaPort> ports = datapath::list_rdma_ports();
+  const Ibv* const library = datapath::load_ibv(knobs.rdma_library, error);
+  const bool software = library != nullptr && !library->software.empty();
+  const std::vector<RdmaPort> ports = software ? datapath::software_ports(*library) : datapath::list_rdma_ports();
   std::vector<VerbsMode> common{VerbsMode::uc, VerbsMode::rc, VerbsMode::ud};
   out->clear();
+  if (library == nullptr && (!knobs.rdma_library.empty() || !ports.empty())) return false;
   if (ports.empty()) {
     *error =
         "this host has no RDMA device (/sys/class/infiniband is empty); for Soft-RoCE: modprobe rdma_rxe; "
@@ -205,14 +209,14 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
                  describe(ports);
         return false;
       }
-      if (!add_port(knobs, *found, wanted.gid, &device, &common, error)) return false;
+      if (!add_port(knobs, library, *found, wanted.gid, &device, &common, error)) return false;
     }
     if (!device.places.empty()) out->push_back(device);
   }
   if (out->empty()) {
     for (const RdmaPort& port : ports) {
       DeviceState device;
-      if (port.active && add_port(knobs, port, -1, &device, &common, error)) out->push_back(device);
+      if (port.active && add_port(knobs, library, port, -1, &device, &common, error)) out->push_back(device);
     }
   }
   if (out->empty()) {
@@ -221,7 +225,7 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
   }
   if (!choose_mode(knobs, common, mode, error)) return false;
   for (DeviceState& device : *out) {
-    device.segment_bytes = segment_bytes(knobs, device, *mode);
+    device.segment_bytes = segment_bytes(knobs, library, device, *mode);
     device.train_bytes = std::max(kTrainBytes, kTrainSegments * device.segment_bytes);
   }
   return true;
@@ -231,7 +235,7 @@ bool memory_suffices(const std::vector<DeviceState>& devices, const datapath::Ve
                      std::int64_t engines, std::string* error) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
-  const datapath::Ibv* library = datapath::load_ibv(error);
+  const datapath::Ibv* library = datapath::load_ibv(options.library, error);
   if (library == nullptr) return false;
   std::vector<std::unique_ptr<datapath::VerbsPort>> ports;
   for (std::int64_t engine = 0; engine < engines; ++engine) {

@@ -2,6 +2,9 @@
 // later, in the order of its stream. Never faster than the real one promises: what is read too early is wrong.
 #include "tests/native/fake_cuda.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -37,6 +40,7 @@ struct FakeMemory {
   std::size_t bytes = 0;
   int device = 0;
   bool managed = false;
+  std::uint8_t* reached = nullptr;  // where this file reads and writes it; null: at its address
 };
 
 std::mutex mutex;
@@ -79,6 +83,13 @@ const FakeMemory* memory_at(std::uintptr_t at, std::size_t bytes) {
   return at + bytes <= next->first + next->second.bytes ? &next->second : nullptr;
 }
 
+std::uint8_t* reach(void* at) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const FakeMemory* const found = memory_at(address, 1);
+  if (found == nullptr || found->reached == nullptr) return static_cast<std::uint8_t*>(at);
+  return found->reached + (address - std::prev(memories.upper_bound(address))->first);
+}
+
 // Under the mutex. True: this call is the one that fails.
 bool fails(const char* symbol, int* result) {
   if (failing != symbol || fails_in == 0 || --fails_in != 0) return false;
@@ -109,7 +120,7 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void
   if (handle == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
   if (memory_at(reinterpret_cast<std::uintptr_t>(on_device), bytes) == nullptr) return kInvalidValue;
   stream_of(handle)->work.push_back([=] {
-    std::memcpy(to, from, bytes);
+    std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes);
     return true;
   });
   return kSuccess;
@@ -139,10 +150,33 @@ FAKE void fake_cuda_memory(const void* at, std::size_t bytes, int device, int ma
   if (bytes == 0) {
     memories.erase(reinterpret_cast<std::uintptr_t>(at));
   } else {
-    memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0};
+    memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0, nullptr};
   }
 }
 FAKE void* fake_cuda_context(int device) { return &context_of_device[device]; }
+FAKE std::uint64_t fake_cuda_allocate(std::size_t bytes, int device) {
+  const std::lock_guard lock(mutex);
+  const int file = ::memfd_create("fake_cuda", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) std::abort();
+  void* const address = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
+  void* const reached = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (address == MAP_FAILED || reached == MAP_FAILED) std::abort();
+  const std::uint64_t made = reinterpret_cast<std::uintptr_t>(address);
+  memories[made] = {bytes, device, false, static_cast<std::uint8_t*>(reached)};
+  return made;
+}
+FAKE void fake_cuda_free(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  const FakeMemory freed = memories.at(address);
+  memories.erase(address);
+  ::munmap(reinterpret_cast<void*>(address), freed.bytes);
+  ::munmap(freed.reached, freed.bytes);
+}
+FAKE std::uint8_t* fake_cuda_reach(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  return reach(reinterpret_cast<void*>(address));
+}
 
 FAKE int cuInit(unsigned) {
   BEGIN("cuInit");

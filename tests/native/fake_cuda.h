@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 extern "C" {
 // The n-th call of a function from now on (1: the next) returns `result` and does nothing, and if `stays` so do all
@@ -14,4 +15,10 @@ int fake_cuda_live();
 void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed);
 // The primary context of a device.
 void* fake_cuda_context(int device);
+// Memory of a device, which only its copies reach: a processor that touches it there is killed. Addresses that were
+// not allocated here are the host's to cuPointerGetAttribute, and may be copied to and from all the same.
+std::uint64_t fake_cuda_allocate(std::size_t bytes, int device);
+void fake_cuda_free(std::uint64_t address);
+// Where a test itself reads and writes it.
+std::uint8_t* fake_cuda_reach(std::uint64_t address);
 }

@@ -1,10 +1,15 @@
-// Loads libibverbs.so.1 and keeps it: providers start threads and hold handlers, so that it is never unloaded.
+// Loads libibverbs, or what stands in for it, and keeps it: providers start threads and hold handlers, so that none is
+// ever unloaded.
 // Calls nothing of it.
 #include "native/datapath/verbs/ibv.h"
 
 #include <dlfcn.h>
 
+#include <filesystem>
+#include <map>
 #include <mutex>
+#include <string>
+#include <system_error>
 
 namespace weft::datapath {
 namespace {
@@ -16,10 +21,40 @@ bool find(void* library, const char* name, Function* out, std::string* error) {
   return *out != nullptr;
 }
 
-bool load(Ibv* out, std::string* error) {
-  void* library = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+// Beside this code: in lib/ of the extension, in the plugin's directory, or where tests are built.
+std::string file_beside_us(const char* file) {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<const void*>(&load_ibv), &here) == 0 || here.dli_fname == nullptr) return file;
+  const std::filesystem::path directory = std::filesystem::path(here.dli_fname).parent_path();
+  std::error_code problem;
+  for (const std::filesystem::path& each : {directory / "lib" / file, directory / file}) {
+    if (std::filesystem::exists(each, problem)) return each;
+  }
+  return file;
+}
+
+bool introduce(void* library, Ibv* out, std::string* error) {
+  using Introduction = const char* (*)(const char** problem);
+  const auto say = reinterpret_cast<Introduction>(::dlsym(library, "weft_software_provider"));
+  if (say == nullptr) return true;
+  const char* problem = nullptr;
+  const char* said = say(&problem);
+  if (said == nullptr) {
+    *error = problem;
+    return false;
+  }
+  out->software = said;
+  return true;
+}
+
+bool load(const std::string& name, Ibv* out, std::string* error) {
+  const std::string file = name.empty()          ? "libibverbs.so.1"
+                           : name == "softverbs" ? file_beside_us("libweft-softverbs.so")
+                                                 : name;
+  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    *error = "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers";
+    *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
+                          : std::string(::dlerror()) + "; it takes softverbs or a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \
@@ -29,19 +64,29 @@ bool load(Ibv* out, std::string* error) {
   std::string unused;
   static_cast<void>(find(library, "ibv_reg_mr_iova2", &out->reg_mr_iova2, &unused));
   static_cast<void>(find(library, "ibv_reg_dmabuf_mr", &out->reg_dmabuf_mr, &unused));
-  return find(library, "ibv_reg_mr", &out->reg_mr, error) && find(library, "ibv_query_port", &out->query_port, error);
+  return find(library, "ibv_reg_mr", &out->reg_mr, error) && find(library, "ibv_query_port", &out->query_port, error) &&
+         introduce(library, out, error);
 }
 
 }  // namespace
 
-const Ibv* load_ibv(std::string* error) {
-  static Ibv table;
-  static std::string problem;
-  static std::once_flag once;
-  static bool loaded = false;
-  std::call_once(once, [] { loaded = load(&table, &problem); });
-  if (!loaded) *error = problem;
-  return loaded ? &table : nullptr;
+const Ibv* load_ibv(const std::string& name, std::string* error) {
+  struct Loaded {
+    Ibv table;
+    std::string problem;
+    bool usable = false;
+  };
+  static std::mutex mutex;
+  static auto* const all = new std::map<std::string, Loaded>();  // as long as the libraries, which stay
+  const std::lock_guard lock(mutex);
+  const auto [entry, fresh] = all->try_emplace(name);
+  Loaded& loaded = entry->second;
+  if (fresh) {
+    loaded.usable = load(name, &loaded.table, &loaded.problem);
+    if (!name.empty()) loaded.problem.insert(0, "WEFT_RDMA_LIBRARY=" + name + ": ");
+  }
+  if (!loaded.usable) *error = loaded.problem;
+  return loaded.usable ? &loaded.table : nullptr;
 }
 
 }  // namespace weft::datapath

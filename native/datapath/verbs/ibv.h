@@ -29,9 +29,13 @@ struct Ibv {
   struct ibv_mr* (*reg_mr_iova2)(struct ibv_pd*, void*, std::size_t, std::uint64_t, unsigned int) = nullptr;
   struct ibv_mr* (*reg_dmabuf_mr)(struct ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
   int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
+  // What a provider says of itself that is no NIC, and which sysfs does not know: it exports weft_software_provider.
+  // Empty: libibverbs.
+  std::string software;
 };
 
-// The library, loaded once; null with `error` saying what to install.
-const Ibv* load_ibv(std::string* error);
+// The library, loaded once for a name: empty for libibverbs, "softverbs" for the one that is installed with us, or a
+// file. Null with `error` saying what to do.
+const Ibv* load_ibv(const std::string& name, std::string* error);
 
 }  // namespace weft::datapath

@@ -89,6 +89,33 @@ std::vector<RdmaPort> list_rdma_ports() {
   return ports;
 }
 
+std::vector<RdmaPort> software_ports(const Ibv& library) {
+  std::vector<RdmaPort> ports;
+  int count = 0;
+  ibv_device** const devices = library.get_device_list(&count);
+  for (int i = 0; devices != nullptr && i < count; ++i) {
+    ibv_context* const context = library.open_device(devices[i]);
+    if (context == nullptr) continue;
+    RdmaPort port;
+    Gid gid;
+    ibv_gid raw{};
+    ibv_port_attr attributes{};
+    port.device = library.get_device_name(devices[i]);
+    port.active = library.query_port(context, port.number, &attributes) == 0 && attributes.state == IBV_PORT_ACTIVE;
+    port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+    if (library.query_gid(context, port.number, gid.index, &raw) == 0) {
+      std::copy_n(raw.raw, gid.bytes.size(), gid.bytes.begin());
+      gid.roce_v2 = true;
+      gid.interface = "lo";
+      port.gids.push_back(gid);
+    }
+    static_cast<void>(library.close_device(context));
+    ports.push_back(port);
+  }
+  if (devices != nullptr) library.free_device_list(devices);
+  return ports;
+}
+
 std::vector<Gid> gids_by_preference(const RdmaPort& port, bool v6) {
   std::vector<Gid> gids = port.gids;
   const auto rank = [v6](const Gid& gid) {

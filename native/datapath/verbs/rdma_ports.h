@@ -1,11 +1,13 @@
 // Which RDMA devices, ports and GIDs this host has, as sysfs tells: needs neither libibverbs nor any right.
-// Opens no device.
+// Opens no device but a software provider's, of which sysfs knows nothing.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "native/datapath/verbs/ibv.h"
 
 namespace weft::datapath {
 
@@ -32,6 +34,8 @@ struct RdmaPort {
 
 // In the kernel's order; empty where there is no RDMA.
 std::vector<RdmaPort> list_rdma_ports();
+// Those of a provider that the kernel does not know. Its network ends on this host: so do the control sockets.
+std::vector<RdmaPort> software_ports(const Ibv& library);
 
 // The order in which GIDs are tried: RoCE v2 before v1; IPv4, then global IPv6, then link-local. `v6`: IPv6 first.
 std::vector<Gid> gids_by_preference(const RdmaPort& port, bool v6);

@@ -25,7 +25,7 @@ VerbsDatapath::~VerbsDatapath() {
 }
 
 bool VerbsDatapath::open(std::string* error) {
-  if (ibv_ == nullptr) ibv_ = load_ibv(error);
+  if (ibv_ == nullptr) ibv_ = load_ibv(options_.library, error);
   if (ibv_ == nullptr) return false;
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) {

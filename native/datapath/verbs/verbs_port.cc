@@ -120,6 +120,7 @@ bool VerbsPort::query(std::string* error) {
   traits.global = port.link_layer == IBV_LINK_LAYER_ETHERNET || place.gid_index > 0;
   traits.mtu = options.mtu_bytes == 0 ? port.active_mtu : std::min(port.active_mtu, mtu_of(options.mtu_bytes));
   mtu_bytes = bytes_of(traits.mtu);
+  datagram_bytes_max = bytes_of(port.active_mtu);
   if (place.gid_index < 0) return true;
   traits.gid_index = static_cast<std::uint8_t>(place.gid_index);
   if (ibv->query_gid(context, place.rdma_port, place.gid_index, &gid) != 0) {
@@ -160,7 +161,9 @@ bool VerbsPort::make_queues(std::string* error) {
     *error = system_says("no shared receive queue");
     return false;
   }
-  const std::uint32_t slot_bytes = round_up(options.segment_bytes + kGrhBytes, 64);
+  // A control packet may take a path's queue pair, too.
+  const auto longest = std::max(options.segment_bytes, static_cast<std::uint32_t>(wire::kControlBytesMax));
+  const std::uint32_t slot_bytes = round_up(longest + kGrhBytes, 64);
   if (!data_slots.open(ibv, pd, received, slot_bytes, error) ||
       !send_slots.open(ibv, pd, slots, std::max(slot_bytes, kSendSlotBytesMin), error) ||
       !control_slots.open(ibv, pd, kControlSlots, kSendSlotBytesMin, error)) {
@@ -311,20 +314,17 @@ bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
 
 bool VerbsPort::arm() noexcept { return ibv_req_notify_cq(data_cq, 0) == 0 && ibv_req_notify_cq(control_cq, 0) == 0; }
 
-std::uint32_t active_mtu_bytes(const Place& place) noexcept {
+std::uint32_t active_mtu_bytes(const Ibv* library, const Place& place) noexcept {
   std::string unused;
-  const Ibv* library = load_ibv(&unused);
   VerbsPort port;
   VerbsOptions options;
   options.segment_bytes = 1024;
   options.slots = 16;
-  return library != nullptr && port.open(library, place, options, &unused) ? port.mtu_bytes : 1024;
+  return port.open(library, place, options, &unused) ? port.mtu_bytes : 1024;
 }
 
-std::vector<VerbsMode> probe_modes(const Place& place, std::string* error) {
+std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::string* error) {
   std::vector<VerbsMode> found;
-  const Ibv* library = load_ibv(error);
-  if (library == nullptr) return found;
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
     VerbsOptions options;
     options.mode = mode;

@@ -14,6 +14,7 @@
 namespace weft::datapath {
 
 struct VerbsOptions {
+  std::string library;  // as load_ibv takes it
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t segment_bytes = 0;  // the largest datagram
   std::uint32_t slots = 2048;       // a direction
@@ -96,6 +97,7 @@ class VerbsPort {
   ibv_gid gid{};
   std::uint16_t lid = 0;
   std::uint32_t mtu_bytes = 0;
+  std::uint32_t datagram_bytes_max = 0;  // of a UD message: one packet, whatever the options say
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
   ibv_comp_channel* channel = nullptr;
@@ -121,10 +123,10 @@ std::uint32_t bytes_of(ibv_mtu mtu) noexcept;
 ibv_mtu mtu_of(std::uint32_t bytes) noexcept;  // the largest that fits
 
 // What the port has active now; 1,024 where it does not answer.
-std::uint32_t active_mtu_bytes(const Place& place) noexcept;
+std::uint32_t active_mtu_bytes(const Ibv* library, const Place& place) noexcept;
 
 // The transports that the port can do with shared receive queues, best first; empty with `error` when it cannot be
 // used.
-std::vector<VerbsMode> probe_modes(const Place& place, std::string* error);
+std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::string* error);
 
 }  // namespace weft::datapath

@@ -1,0 +1,168 @@
+// The thread's round: what has arrived, what was held back and is due, what waits to leave; then sleep until the next.
+// The lock is let go between rounds, which are short, and while asleep.
+#include "native/softverbs/adapter.h"
+
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace weft::softverbs {
+namespace {
+
+constexpr int kArrivalsPerRound = 64;
+constexpr std::size_t kAnswersMax = 4096;
+
+}  // namespace
+
+std::int64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Adapter& Adapter::the() {
+  static auto* const one = new Adapter();  // never destroyed: its thread may outlive main
+  return *one;
+}
+
+Context* Adapter::open(ibv_device* device, std::uint32_t index) {
+  const std::lock_guard opening(opening_);
+  const std::lock_guard lock(mutex);
+  std::string error;
+  if (contexts_.empty()) {
+    if (!read_settings(&settings, &error)) {
+      errno = EINVAL;
+      return nullptr;
+    }
+    if (!link_.open(&error)) return nullptr;
+    for (auto& each : counts_) each = 0;
+    stopping_ = false;
+    thread_ = std::thread([this] { run(); });
+  }
+  auto made = std::make_unique<Context>();
+  made->device = device;
+  made->async_fd = ::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+  made->cmd_fd = -1;
+  made->num_comp_vectors = 1;
+  made->gid = gid_of(link_.host(), index);
+  contexts_.insert(made.get());
+  return made.release();
+}
+
+void Adapter::close(Context* context) {
+  const std::lock_guard opening(opening_);
+  std::unique_lock lock(mutex);
+  contexts_.erase(context);
+  ::close(context->async_fd);
+  delete context;
+  if (!contexts_.empty()) return;
+  stopping_ = true;
+  link_.wake();
+  lock.unlock();
+  thread_.join();
+  lock.lock();
+  link_.close();
+  held_.clear();
+  answers_.clear();
+}
+
+void Adapter::touch(Qp* pair) {
+  busy_.insert(pair->qp_num);
+  if (asleep_) link_.wake();
+  asleep_ = false;
+}
+
+Link::Sent Adapter::send(std::int64_t now_ns, const Packet& packet, const std::uint8_t* payload) noexcept {
+  const Link::Sent sent = link_.send(now_ns, packet, payload);
+  if (sent == Link::Sent::taken) add(Count::sent);
+  if (sent == Link::Sent::lost) add(Count::lost);
+  return sent;
+}
+
+// An answer that finds no room waits its turn: the data that it answers need not come again for that.
+void Adapter::answer(std::int64_t now_ns, const Packet& packet) {
+  if (answers_.empty() && send(now_ns, packet, nullptr) != Link::Sent::full) return;
+  if (answers_.size() < kAnswersMax) answers_.push_back(packet);
+}
+
+void Adapter::arrive(const Packet& packet, const std::uint8_t* payload) {
+  Qp* const pair = find(packet.to);
+  if (pair == nullptr || (pair->state != IBV_QPS_RTR && pair->state != IBV_QPS_RTS)) return;
+  const auto* context = static_cast<const Context*>(pair->context);
+  if (packet.service != pair->qp_type ||
+      std::memcmp(packet.destination.raw, context->gid.raw, sizeof packet.destination.raw) != 0) {
+    return;
+  }
+  add(Count::received);
+  if (pair->qp_type == IBV_QPT_UD) {
+    on_datagram(pair, packet, payload);
+    return;
+  }
+  // A queue pair hears its own far end and nobody else.
+  if (packet.from != pair->far_number || std::memcmp(packet.source.raw, pair->far.raw, sizeof packet.source.raw) != 0) {
+    return;
+  }
+  if (packet.kind == Kind::data) {
+    on_data(now_ns(), pair, packet, payload);
+  } else {
+    on_answer(now_ns(), pair, packet);
+  }
+}
+
+// True: there may be more.
+bool Adapter::take_arrivals(std::int64_t now_ns) {
+  Held due;
+  while (held_.take(now_ns, &due)) arrive(due.packet, due.payload.data());
+  Packet packet;
+  for (int taken = 0; taken < kArrivalsPerRound; ++taken) {
+    if (!link_.receive(&packet, in_.data())) return false;
+    const Fate fate = fate_of(settings, packet);
+    if (fate.reordered) add(Count::reordered);
+    if (fate.late) add(Count::late);
+    if (fate.doubled) {
+      add(Count::duplicated);
+      if (!held_.hold(now_ns + fate.copy_delay_ns, packet, in_.data())) add(Count::lost);
+    }
+    if (fate.lost) {
+      add(Count::lost);
+    } else if (fate.delay_ns == 0) {
+      arrive(packet, in_.data());
+    } else if (!held_.hold(now_ns + fate.delay_ns, packet, in_.data())) {
+      add(Count::lost);
+    }
+  }
+  return true;
+}
+
+void Adapter::run() {
+  std::unique_lock lock(mutex);
+  while (!stopping_) {
+    const std::int64_t now = now_ns();
+    bool more = take_arrivals(now);
+    while (!answers_.empty() && send(now, answers_.front(), nullptr) != Link::Sent::full) answers_.pop_front();
+    std::int64_t due = held_.due_ns();
+    for (auto each = busy_.begin(); each != busy_.end();) {
+      Qp* const pair = find(*each);
+      if (pair == nullptr || pair->requests.empty()) {
+        each = busy_.erase(each);
+        continue;
+      }
+      on_time(now, pair);
+      more = transmit(now, pair) || more;
+      due = std::min(due, due_ns(now, *pair));
+      ++each;
+    }
+    asleep_ = !more;
+    lock.unlock();
+    // With more to do the wait is none, and lets callers have the lock.
+    link_.wait(more ? 0 : due == INT64_MAX ? -1 : std::max<std::int64_t>(due - now_ns(), 0));
+    lock.lock();
+    asleep_ = false;
+  }
+}
+
+}  // namespace weft::softverbs

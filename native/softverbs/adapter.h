@@ -1,0 +1,122 @@
+// The NIC of this process: one thread that reads and writes memory when it likes, as hardware does, and one lock over
+// everything it and its callers share. Opened with the first device, gone with the last.
+// A thread, and not the caller's polling: what is late must land while nobody polls, and a sleeper must be woken.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "native/softverbs/link.h"
+#include "native/softverbs/memory.h"
+#include "native/softverbs/network.h"
+#include "native/softverbs/objects.h"
+#include "native/softverbs/settings.h"
+
+namespace weft::softverbs {
+
+enum class Count { sent, received, lost, reordered, late, duplicated, stalled, refused, full, kinds };
+
+class Adapter {
+ public:
+  static Adapter& the();
+
+  // adapter.cc
+  Context* open(ibv_device* device, std::uint32_t index);
+  void close(Context* context);
+  std::int64_t count(Count what) const noexcept { return counts_[static_cast<std::size_t>(what)]; }
+
+  // Everything below is called with `mutex` held, but poll, which takes it when there is something to be had.
+  std::mutex mutex;
+  Settings settings;
+  Memory memory;
+
+  // completions.cc
+  int poll(Cq* queue, int most, ibv_wc* out);
+  void complete(Cq* queue, const ibv_wc& done, bool solicited);
+  static void forget(Cq* queue, std::uint32_t pair);
+  static void ring(Cq* queue);
+  static void raise(Context* context, ibv_event_type type, Qp* pair, Cq* queue);
+
+  // queue_pairs.cc
+  Qp* add_pair(ibv_pd* pd, const ibv_qp_init_attr& wanted);
+  void remove_pair(Qp* pair);
+  int modify(Qp* pair, const ibv_qp_attr& wanted, int mask);
+  // Into error: what is posted is flushed, and `event`, if it is one, is raised.
+  void fail(Qp* pair, std::optional<ibv_event_type> event);
+  Qp* find(std::uint32_t number) noexcept;
+
+  // requester.cc
+  int post_send(Qp* pair, ibv_send_wr* request, ibv_send_wr** bad);
+  int bind(Qp* pair, Window* window, const ibv_mw_bind& wanted);
+  // responder.cc
+  static int post_receive(Receives* to, std::uint32_t pieces_most, const ibv_recv_wr* request);
+  void flush_receives(Qp* pair);
+
+ private:
+  using Nanoseconds = std::int64_t;
+
+  // adapter.cc
+  void run();
+  bool take_arrivals(Nanoseconds now_ns);
+  void arrive(const Packet& packet, const std::uint8_t* payload);
+  Link::Sent send(Nanoseconds now_ns, const Packet& packet, const std::uint8_t* payload) noexcept;
+  void answer(Nanoseconds now_ns, const Packet& packet);
+  void touch(Qp* pair);
+  void add(Count what) noexcept { ++counts_[static_cast<std::size_t>(what)]; }
+
+  // requester.cc
+  bool transmit(Nanoseconds now_ns, Qp* pair);
+  bool begin(Nanoseconds now_ns, Qp* pair, Request* request);
+  bool bind_now(Qp* pair, Request* request);
+  enum class Left { went, waits, failed };
+  Left send_packet(Nanoseconds now_ns, Qp* pair, Request* request);
+  bool gather(const Qp& pair, const Request& request, std::uint32_t offset, std::uint32_t bytes) noexcept;
+  void retire(Qp* pair);
+  void complete_request(Qp* pair, const Request& request, ibv_wc_status status);
+  void fail_request(Qp* pair, std::size_t which, ibv_wc_status status);
+  void go_back(Qp* pair);
+  void acknowledge(Nanoseconds now_ns, Qp* pair, std::uint32_t next_psn);
+  void on_answer(Nanoseconds now_ns, Qp* pair, const Packet& packet);
+  void on_time(Nanoseconds now_ns, Qp* pair);
+  Nanoseconds due_ns(Nanoseconds now_ns, const Qp& pair) const noexcept;
+
+  // responder.cc
+  void on_data(Nanoseconds now_ns, Qp* pair, const Packet& packet, const std::uint8_t* payload);
+  bool in_order(Nanoseconds now_ns, Qp* pair, const Packet& packet);
+  void on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* payload);
+  // ok: acknowledged; not_ready, invalid, access: as the answers of that name; drop: nothing is said.
+  enum class Verdict { ok, not_ready, invalid, access };
+  Verdict place(Qp* pair, const Packet& packet, const std::uint8_t* payload);
+  bool take_receive(Qp* pair);
+  bool scatter(const Qp& pair, const Receive& receive, std::uint32_t offset, const std::uint8_t* from,
+               std::uint32_t bytes);
+  void complete_receive(Qp* pair, const Packet& packet, ibv_wc_status status, std::uint32_t bytes);
+  void reply(Nanoseconds now_ns, Qp* pair, Kind kind, std::uint32_t psn);
+
+  std::set<Context*> contexts_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<Qp>> pairs_;  // by number
+  std::set<std::uint32_t> busy_;                                  // pairs with requests
+  std::uint32_t next_number_ = 17;
+  Link link_;
+  HeldPackets held_;
+  std::deque<Packet> answers_;  // for which there was no room
+  std::array<std::uint8_t, kMtuBytesMax> out_{}, in_{};
+  std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Count::kinds)> counts_{};
+  std::thread thread_;
+  std::mutex opening_;  // before `mutex`: one opens or closes at a time
+  bool asleep_ = false, stopping_ = false;
+};
+
+std::int64_t now_ns() noexcept;
+
+}  // namespace weft::softverbs

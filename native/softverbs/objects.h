@@ -1,0 +1,133 @@
+// The objects of verbs as this provider keeps them: each begins with the structure that its caller sees.
+// Plain parts; what happens to them is the adapter's, and all of it under the adapter's lock.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "native/softverbs/device_memory.h"
+#include "native/softverbs/packet.h"
+
+namespace weft::softverbs {
+
+struct Context : ibv_context {
+  Context() : ibv_context{} {}
+  ibv_gid gid{};
+  std::deque<ibv_async_event> events;
+};
+
+struct Domain : ibv_pd {
+  Domain() : ibv_pd{} {}
+};
+
+struct Region : ibv_mr {
+  Region() : ibv_mr{} {}
+  std::uint64_t first = 0;  // the address by which requests name its first byte
+  int access = 0;
+  int windows = 0;                       // bound to it
+  std::shared_ptr<DeviceMemory> device;  // null: host memory
+};
+
+struct Window : ibv_mw {
+  Window() : ibv_mw{} {}
+  Region* region = nullptr;  // null: closed
+  std::uint64_t first = 0, bytes = 0;
+  unsigned access = 0;
+  std::uint32_t key = 0;  // in force; the caller's rkey is that of the newest request to bind
+};
+
+struct Channel : ibv_comp_channel {
+  Channel() : ibv_comp_channel{} {}
+  std::deque<struct Cq*> rung;
+};
+
+struct Cq : ibv_cq {
+  Cq() : ibv_cq{} {}
+  Channel* bell = nullptr;
+  std::deque<ibv_wc> done;
+  std::atomic<std::size_t> count{0};  // of `done`: an empty queue is polled without the lock
+  std::size_t most = 0;
+  bool armed = false, solicited_only = false, overrun = false;
+};
+
+struct Receive {
+  std::uint64_t id = 0;
+  std::vector<ibv_sge> pieces;
+};
+struct Receives {
+  std::deque<Receive> posted;
+  std::size_t most = 0;
+};
+
+struct Srq : ibv_srq {
+  Srq() : ibv_srq{} {}
+  Receives receives;
+};
+
+struct Address : ibv_ah {
+  Address() : ibv_ah{} {}
+  ibv_gid far{};
+  std::uint8_t traffic_class = 0;
+};
+
+// One work request of a send queue.
+struct Request {
+  std::uint64_t id = 0;
+  ibv_wr_opcode opcode = IBV_WR_SEND;
+  unsigned flags = 0;
+  std::uint32_t immediate = 0, rkey = 0;
+  std::uint64_t address = 0;
+  std::vector<ibv_sge> pieces;
+  std::vector<std::uint8_t> in_line;
+  std::uint32_t bytes = 0;
+  ibv_gid far{};  // UD
+  std::uint32_t far_number = 0, qkey = 0;
+  std::uint8_t traffic_class = 0;
+  Window* window = nullptr;  // a binding
+  ibv_mw_bind_info binding{};
+  std::uint32_t key = 0;
+  bool started = false, done = false;
+  std::uint32_t psn = 0, packets = 0, sent = 0;
+};
+
+struct Qp : ibv_qp {
+  Qp() : ibv_qp{} {}
+  Cq *sends = nullptr, *completes_to = nullptr;
+  Receives own;
+  std::uint32_t send_most = 0, send_pieces_most = 0, receive_pieces_most = 0, inline_most = 0;
+  bool signals_all = false;
+  // Set by modifying it.
+  int access = 0;
+  std::uint32_t far_number = 0, qkey = 0, mtu_bytes = kMtuBytesMax;
+  ibv_gid far{};
+  std::uint8_t traffic_class = 0;
+  std::int64_t timeout_ns = 0, not_ready_ns = 0;
+  int retries = 0, not_ready_retries = 0;
+  // Requester: requests[at] is the next to leave; those before it wait for their answer (RC).
+  std::deque<Request> requests;
+  std::size_t at = 0;
+  std::uint32_t next_psn = 0, unacked_psn = 0;
+  std::uint32_t serial = 0;
+  std::uint64_t requests_seen = 0;
+  std::int64_t rest_until_ns = 0;  // stalled, or asked to come again later
+  std::int64_t answer_due_ns = 0;  // 0: none is
+  std::int64_t full_since_ns = 0;  // 0: its peer takes packets
+  int retries_left = 0, not_ready_left = 0;
+  // Responder.
+  std::uint32_t expected_psn = 0;
+  bool refused_gap = false, in_message = false;
+  std::optional<Receive> receive;  // taken for the message that is coming
+  std::uint32_t message_bytes = 0, message_immediate = 0;
+};
+
+inline Receives& receives_of(Qp& pair) noexcept {
+  return pair.srq != nullptr ? static_cast<Srq*>(pair.srq)->receives : pair.own;
+}
+
+}  // namespace weft::softverbs

@@ -1,0 +1,42 @@
+// What crosses the socket between two processes: one header and at most one MTU of payload.
+// Of one host and one build, so that fields lie as the compiler lays them; a damaged packet is nobody's case here.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+namespace weft::softverbs {
+
+inline constexpr std::uint32_t kMagic = 0x57534654;
+inline constexpr std::uint32_t kPsnMask = 0xFF'FFFF;
+inline constexpr std::uint32_t kMtuBytesMax = 4096;
+inline constexpr std::uint32_t kGrhBytes = 40;
+
+enum class Kind : std::uint8_t { data, ack, nak_sequence, nak_not_ready, nak_invalid, nak_access };
+enum Flags : std::uint8_t { kFirst = 1, kLast = 2, kWrite = 4, kImmediate = 8, kSolicited = 16, kAskAck = 32 };
+
+struct Packet {
+  std::uint32_t magic = kMagic;
+  Kind kind = Kind::data;
+  std::uint8_t service = 0;  // ibv_qp_type
+  std::uint8_t flags = 0;
+  std::uint8_t traffic_class = 0;
+  ibv_gid source{}, destination{};
+  std::uint32_t from = 0, to = 0;  // queue pairs
+  std::uint32_t psn = 0;
+  std::uint32_t serial = 0;  // of its queue pair's transmissions, resends too: what befalls it is drawn from that
+  std::uint32_t qkey = 0, immediate = 0, rkey = 0;
+  std::uint32_t bytes = 0;    // of payload
+  std::uint64_t address = 0;  // where this packet's payload is written
+};
+static_assert(sizeof(Packet) == 80);
+
+// Negative: `a` lies before `b` on the circle of packet numbers.
+constexpr std::int32_t psn_distance(std::uint32_t a, std::uint32_t b) noexcept {
+  const std::uint32_t ahead = (a - b) & kPsnMask;
+  return ahead > kPsnMask / 2 ? static_cast<std::int32_t>(ahead) - static_cast<std::int32_t>(kPsnMask + 1)
+                              : static_cast<std::int32_t>(ahead);
+}
+
+}  // namespace weft::softverbs

@@ -1,0 +1,1 @@
+"""Queue pairs between processes without any device: weft's verbs datapath over softverbs."""

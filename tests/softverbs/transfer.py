@@ -1,0 +1,176 @@
+"""Decides whether messages arrive whole between two processes, and whether what is late stays out.
+
+Never touches a device or a network: `exchange` starts both ends, each of them this module. Both go
+through the same weathers, with an endpoint for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
+PATIENCE_S = 30.0
+AHEAD = 8  # messages under way
+RESTING = 8  # buffers that are watched for late bytes before they are used again
+BEFORE, AFTER = b"\x5a", b"\xa5"
+
+Weather = Mapping[str, str]
+Facts = dict[str, Any]
+
+
+def sizes(count: int, most: int, seed: int) -> list[int]:
+    """Odd sizes of every order, nothing, and the most."""
+    draw = random.Random(seed)
+    logarithmic = [int(most ** draw.uniform(0, 1)) | 1 for _ in range(count - 2)]
+    return [0, *logarithmic, most]
+
+
+def contents(number: int, size: int) -> bytes:
+    """What message `number` holds: other bytes in each, and at each offset."""
+    return random.Random(number).randbytes(size)
+
+
+def counted() -> Facts:
+    """What the provider of this process has counted since its first device was opened."""
+    library = ctypes.CDLL(str(LIBRARY))
+    library.softverbs_count.restype = ctypes.c_int64
+    names = ("sent", "lost", "late", "reordered", "duplicated", "stalled", "refused", "full")
+    return {name: library.softverbs_count(name.encode()) for name in names}
+
+
+@contextlib.contextmanager
+def under(weather: Weather) -> Iterator[None]:
+    """The provider reads its environment when the first device is opened."""
+    names = {f"SOFTVERBS_{name}": value for name, value in weather.items()}
+    os.environ.update(names)
+    yield
+    for name in names:
+        del os.environ[name]
+
+
+def facts(counters: Any) -> Facts:
+    return {name: getattr(counters, name) for name in counters.FIELDS}
+
+
+def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts:
+    """Every message, byte for byte; a buffer is painted then, and looked at before reuse."""
+    buffers = [bytearray(most) for _ in range(AHEAD + RESTING)]
+    known = [endpoint.register(buffer) for buffer in buffers]
+    wrong = touched = posted = 0
+    waiting: deque[tuple[int, Any]] = deque()
+    for number, size in enumerate(plan):
+        while posted < min(len(plan), number + AHEAD):
+            place = posted % len(buffers)
+            if posted >= len(buffers):
+                touched += buffers[place] != BEFORE * most
+            waiting.append((place, connection.irecv_into(buffers[place], known[place])))
+            posted += 1
+        place, handle = waiting.popleft()
+        got = handle.wait(timeout_s=PATIENCE_S)
+        wrong += got != size or buffers[place][:got] != contents(number, size)
+        buffers[place][:] = BEFORE * most
+    time.sleep(0.05)  # what is late lands
+    if len(plan) >= len(buffers):
+        touched += sum(buffer != BEFORE * most for buffer in buffers)
+    return {"wrong": wrong, "touched": touched}
+
+
+def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
+    """From registered memory that changes as soon as its message is said to have arrived."""
+    buffers = [bytearray(most) for _ in range(AHEAD)]
+    known = [endpoint.register(buffer) for buffer in buffers]
+    under_way: deque[tuple[int, Any]] = deque()
+
+    def finish() -> None:
+        place, handle = under_way.popleft()
+        handle.wait(timeout_s=PATIENCE_S)
+        buffers[place][:] = AFTER * most
+
+    for number, size in enumerate(plan):
+        if len(under_way) == AHEAD:
+            finish()
+        place = number % AHEAD
+        buffers[place][:size] = contents(number, size)
+        under_way.append((place, connection.isend(memoryview(buffers[place])[:size], known[place])))
+    while under_way:
+        finish()
+
+
+def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather]) -> None:
+    """One process: its lines on stdout are ports, then what it saw, a line for each weather."""
+    from transport import Endpoint
+
+    for (count, most, seed), weather in zip(plans, weathers, strict=True):
+        plan = sizes(count, most, seed)
+        with under(weather), Endpoint() as endpoint:
+            if role == "receiver":
+                with endpoint.listen() as listener:
+                    print(listener.port, flush=True)
+                    with listener.accept(timeout_s=PATIENCE_S) as connection:
+                        said = receive(endpoint, connection, plan, most)
+                        connection.send(b"all of them", timeout_s=PATIENCE_S)
+                        connection.recv(16, timeout_s=PATIENCE_S)
+                        said["connection"] = facts(connection.counters())
+            else:
+                port = int(sys.stdin.readline())
+                with endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S) as connection:
+                    send(endpoint, connection, plan, most)
+                    assert bytes(connection.recv(16, timeout_s=PATIENCE_S)) == b"all of them"
+                    connection.send(b"yes", timeout_s=PATIENCE_S)
+                    said = {"connection": facts(connection.counters())}
+            said |= {"engine": facts(endpoint.counters()), "provider": counted()}
+            print(json.dumps(said), flush=True)
+
+
+def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "SOFTVERBS_"))}
+    clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": "softverbs", "WEFT_ENGINES": "1"}
+    clean |= {"WEFT_PATHS": "4", "WEFT_RDMA_SLOTS": "512", "WEFT_LOG_LEVEL": "error"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.softverbs.transfer", role, *words],
+        cwd=ROOT,
+        env=clean | dict(knobs),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def exchange(
+    plans: list[tuple[int, int, int]], weathers: Sequence[Weather], **knobs: str
+) -> list[tuple[Facts, Facts]]:
+    """What receiver and sender said in each weather, of its (count, most bytes, seed) messages."""
+    words = [json.dumps(plans), json.dumps([dict(weather) for weather in weathers])]
+    found = []
+    with start("receiver", words, knobs) as receiver, start("sender", words, knobs) as sender:
+        try:
+            assert receiver.stdout is not None
+            assert sender.stdout is not None
+            assert sender.stdin is not None
+            for _ in weathers:
+                sender.stdin.write(receiver.stdout.readline())
+                sender.stdin.flush()
+                lines = [end.stdout.readline() for end in (receiver, sender) if end.stdout]
+                if not all(lines):
+                    raise RuntimeError("an end gave up: its reason is above")
+                found.append((json.loads(lines[0]), json.loads(lines[1])))
+        finally:
+            receiver.kill()
+            sender.kill()
+    return found
+
+
+if __name__ == "__main__":
+    end(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]))
