@@ -126,7 +126,7 @@ class Handle:
         if self._request is None:
             raise WouldBlockError(f"{self._name}: waits for room; wait for others first")
         if not isinstance(self._request, native.DeviceRequest):
-            raise InvalidArgumentError("stream: host memory, which no stream works on")
+            raise InvalidArgumentError("stream: no stream works on this message")
         status, error = self._request.wait_on(handle)
         if status != OK:
             raise error_for(status, "stream", error)

@@ -25,7 +25,7 @@ from transport.errors import (
     error_for,
 )
 from transport.knobs import KnobError
-from transport.memory import Memory
+from transport.memory import Memory, part_of
 from transport.policy_choice import (
     Parameter,
     PolicyName,
@@ -254,10 +254,14 @@ class Endpoint(AsyncCloses):
     def register(self, buf: Buffer) -> Memory:
         """Tells the engines of a writable buffer that is to be sent from or received into often.
 
+        Of a GPU's memory too: a NIC that can reads it itself, and it is staged where none can.
+
         Give the result to isend and irecv_into along with parts of the buffer. It stays held until
         the Memory is closed. A second registration of the same buffer costs next to nothing.
         """
-        made = Memory(self._runtime.register_memory(native.Buffer(buf, "buf", True)))
+        if isinstance(buf, list | tuple):
+            raise TypeError("buf: needs one buffer, not a list")
+        made = Memory(self._runtime.register_memory(part_of(self._runtime, buf, True).buffer))
         self._children.add(made)
         return made
 

@@ -52,7 +52,7 @@ class Memory(Closes):
         """True after close()."""
         return self._native is None
 
-    def of(self, part: native.Buffer) -> native.Memory:
+    def of(self, part: native.Buffer | native.DeviceBuffer) -> native.Memory:
         """The registration for a buffer inside it; ValueError for any other."""
         if self._native is None:
             raise ValueError("memory: it is closed, register the buffer again")
@@ -110,16 +110,12 @@ def part_of(
     whose = None if stream is None else stream_handle(stream)
     many = isinstance(buf, list | tuple)
     part = (_list_part if many else _single_part)(runtime, buf, writable, whose)
-    if isinstance(part.buffer, native.DeviceBuffer):
-        if memory is not None:
-            raise InvalidArgumentError("memory: `buf` is memory of a GPU, which is not registered")
-        return part
-    if stream is not None:
+    if stream is not None and not isinstance(part.buffer, native.DeviceBuffer):
         raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
     if memory is None:
         return part
     if many:
-        raise InvalidArgumentError("memory: `buf` is a list, whose pieces are copied together")
+        raise InvalidArgumentError("memory: `buf` is a list, of whose pieces no NIC knows")
     return part._replace(memory=memory.of(part.buffer))
 
 

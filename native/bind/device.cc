@@ -3,6 +3,7 @@
 #include "native/bind/device.h"
 
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <optional>
 
@@ -11,6 +12,7 @@
 namespace weft::bind {
 namespace {
 
+constexpr unsigned kLookUs = 20;                // between two looks at a stream
 constexpr std::int64_t kEndNs = 5'000'000'000;  // copies take milliseconds; this only keeps a defect from being a hang
 
 // The layouts that DLPack's specification (versions 0.8 and 1.0) gives these structures.
@@ -94,6 +96,43 @@ Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection,
   const Status status = worker_->post(connection, way, layout_, after_, out);
   if (status == Status::ok) after_ = nullptr;
   return status;
+}
+
+std::uint8_t* DeviceBuffer::data() const {
+  const std::vector<gpu::Piece>& pieces = layout_->pieces();
+  return pieces.size() == 1 ? reinterpret_cast<std::uint8_t*>(pieces.front().address) : nullptr;
+}
+
+Status DeviceBuffer::await_stream(std::string* error) {
+  if (after_ == nullptr) return Status::ok;
+  bool interrupted = false;
+  Status status = Status::would_block;
+  static_cast<void>(wait_in_slices(
+      -1, [&] { return status != Status::would_block; },
+      [&](std::int64_t) {
+        status = worker_->passed(after_, error);
+        if (status == Status::would_block) ::usleep(kLookUs);
+        return Status::timed_out;
+      },
+      &interrupted));
+  if (interrupted) throw py::error_already_set();
+  forget_stream();
+  return status;
+}
+
+Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer) {
+  datapath::Memory memory;
+  memory.data = buffer->data();
+  memory.bytes = buffer->bytes();
+  memory.on_device = true;
+  gpu::DmaBuf exported;
+  if (memory.data != nullptr)
+    exported = buffer->worker().export_dmabuf(reinterpret_cast<std::uintptr_t>(memory.data), memory.bytes);
+  memory.dmabuf = exported.descriptor;
+  memory.dmabuf_offset = exported.offset;
+  auto made = std::make_shared<RegisteredMemory>(buffer->shared_home(), buffer, memory);
+  if (exported.descriptor >= 0) ::close(exported.descriptor);  // who registered it has its own
+  return made;
 }
 
 Status DevicePosted::wait(std::int64_t timeout_ns) {

@@ -36,6 +36,10 @@ class DeviceBuffer {
   py::tuple come_after(std::uint64_t stream);
   Status post(const std::shared_ptr<engine::Connection>& connection, bool receive,
               std::shared_ptr<engine::DeviceRequest>* out);
+  // In one piece, as a NIC takes it; null: it is in several, or in none.
+  std::uint8_t* data() const;
+  // Sleeps until what comes before has been done: (status, error). Serves signals.
+  Status await_stream(std::string* error);
 
  private:
   void forget_stream();
@@ -81,6 +85,10 @@ class DevicePosted {
   std::shared_ptr<engine::DeviceRequest> request_;
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
+
+// Memory of a device that a NIC may read: by its dma-buf, or by its address where the kernel can. Its id is 0 where
+// none can: then it is staged.
+Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer);
 
 // (status, error, buffer).
 py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs);

@@ -84,16 +84,17 @@ class Home {
 // Registered memory, let go when nobody holds it any more: its owner, or a request that is not done.
 class RegisteredMemory {
  public:
-  RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<Buffer> buffer)
-      : home_(std::move(home)), buffer_(std::move(buffer)) {
+  // `owner` keeps the memory where it is. Takes some time, with the GIL released.
+  RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<const void> owner, const datapath::Memory& memory)
+      : home_(std::move(home)), owner_(std::move(owner)), data_(memory.data), bytes_(memory.bytes) {
     const py::gil_scoped_release others_run;
-    static_cast<void>(home_->runtime().register_memory(buffer_->data(), buffer_->bytes(), -1, 0, &id_));
+    static_cast<void>(home_->runtime().register_memory(memory, &id_));
   }
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   ~RegisteredMemory() {
     if (home_->forked()) {
-      new std::shared_ptr<Buffer>(buffer_);
+      new std::shared_ptr<const void>(owner_);
     } else {
       const py::gil_scoped_release others_run;
       home_->runtime().deregister_memory(id_);
@@ -101,16 +102,18 @@ class RegisteredMemory {
   }
   std::uint32_t id() const { return id_; }
   const Home* home() const { return home_.get(); }
-  const Buffer& buffer() const { return *buffer_; }
-  bool holds(const Buffer& part) const {
-    const auto from = reinterpret_cast<std::uintptr_t>(buffer_->data());
-    const auto at = reinterpret_cast<std::uintptr_t>(part.data());
-    return part.bytes() == 0 || (at >= from && at + part.bytes() <= from + buffer_->bytes());
+  std::size_t bytes() const { return bytes_; }
+  bool holds(const void* part, std::size_t bytes) const {
+    const auto from = reinterpret_cast<std::uintptr_t>(data_);
+    const auto at = reinterpret_cast<std::uintptr_t>(part);
+    return bytes == 0 || (at >= from && at + bytes <= from + bytes_);
   }
 
  private:
   std::shared_ptr<Home> home_;
-  std::shared_ptr<Buffer> buffer_;
+  std::shared_ptr<const void> owner_;
+  const std::uint8_t* data_;
+  std::size_t bytes_;
   std::uint32_t id_ = 0;
 };
 using Registered = std::shared_ptr<RegisteredMemory>;
@@ -137,7 +140,7 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
 // A posted request. What it holds is let go when it is done; should it never be, the memory stays held.
 class Posted {
  public:
-  Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<Buffer> buffer,
+  Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<const void> buffer,
          Registered memory)
       : home_(std::move(home)),
         connection_(std::move(connection)),
@@ -147,7 +150,7 @@ class Posted {
   Posted& operator=(const Posted&) = delete;
   ~Posted() {
     if (settled()) return;
-    new std::shared_ptr<Buffer>(buffer_);
+    new std::shared_ptr<const void>(buffer_);
     new Registered(memory_);
   }
 
@@ -187,8 +190,8 @@ class Posted {
  private:
   std::shared_ptr<Home> home_;
   std::shared_ptr<engine::Connection> connection_;
-  std::shared_ptr<Buffer> buffer_;
-  Registered memory_;  // null: the buffer is not registered
+  std::shared_ptr<const void> buffer_;  // a Buffer, or a DeviceBuffer
+  Registered memory_;                   // null: the buffer is not registered
   engine::Request* request_ = nullptr;
   int waiters_ = 0;
   Status status_ = Status::ok;

@@ -55,11 +55,15 @@ class BoundConnection {
     return py::make_tuple(code(status), posted);
   }
 
-  py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, bool receive) {
+  py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory, bool receive) {
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
     if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
-    if (buffer->home() != home_.get()) throw py::value_error("buffer: it was made by another endpoint");
+    if (buffer->home() != home_.get() || (memory != nullptr && memory->home() != home_.get())) {
+      throw py::value_error("memory: it was registered with another endpoint");
+    }
+    const bool by_nic = memory != nullptr && memory->id() != 0 && buffer->data() != nullptr;
+    if (by_nic && !receive && !connection->reads_payload()) return post_from_device(connection, buffer, memory);
     device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
     // Held before it is posted, as above.
     const auto posted = std::make_shared<DevicePosted>(buffer);
@@ -127,6 +131,26 @@ class BoundConnection {
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
+  // The NIC reads it where it lies. It asks no stream, so that the caller does, before.
+  py::tuple post_from_device(const std::shared_ptr<engine::Connection>& connection,
+                             const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {
+    std::string error;
+    Status status = buffer->await_stream(&error);
+    Lane& lane = lanes_[0];
+    reap(&lane);
+    const auto posted = std::make_shared<Posted>(home_, connection, buffer, memory);
+    lane.push_back(posted);
+    engine::Request* request = nullptr;
+    if (status == Status::ok && connection_ == nullptr) status = Status::connection_closed;
+    if (status == Status::ok) status = connection->post_send(buffer->data(), buffer->bytes(), memory->id(), &request);
+    if (status == Status::ok) {
+      posted->began(request);
+      return py::make_tuple(code(status), posted);
+    }
+    lane.remove(posted);
+    return py::make_tuple(code(status), nullptr);
+  }
+
   static void reap(Lane* lane) {
     while (!lane->empty() && lane->front()->done()) {
       const std::shared_ptr<Posted> first = std::move(lane->front());
@@ -267,9 +291,16 @@ void bind_requests(py::module_& module) {
            py::arg("writable"))
       .def_property_readonly("nbytes", &Buffer::bytes);
   py::class_<RegisteredMemory, Registered>(module, "Memory", "Memory that the engines know, while anyone holds it.")
-      .def_property_readonly("nbytes", [](const RegisteredMemory& self) { return self.buffer().bytes(); })
+      .def_property_readonly("nbytes", &RegisteredMemory::bytes)
       .def_property_readonly("used", [](const RegisteredMemory& self) { return self.id() != 0; })
-      .def("holds", &RegisteredMemory::holds, py::arg("part"));
+      .def(
+          "holds",
+          [](const RegisteredMemory& self, const Buffer& part) { return self.holds(part.data(), part.bytes()); },
+          py::arg("part"))
+      .def(
+          "holds",
+          [](const RegisteredMemory& self, const DeviceBuffer& part) { return self.holds(part.data(), part.bytes()); },
+          py::arg("part"));
   py::class_<Posted, std::shared_ptr<Posted>>(module, "Request", "One posted send or receive.")
       .def_property_readonly("done", &Posted::done)
       .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
@@ -296,16 +327,16 @@ void bind_connections(py::module_& module) {
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def(
           "post_send",
-          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const py::none&) {
-            return self.post_device(buffer, false);
+          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {
+            return self.post_device(buffer, memory, false);
           },
-          "(status, request).", py::arg("buffer"), py::arg("memory") = py::none())
+          "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def(
           "post_receive",
-          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const py::none&) {
-            return self.post_device(buffer, true);
+          [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {
+            return self.post_device(buffer, memory, true);
           },
-          "(status, request).", py::arg("buffer"), py::arg("memory") = py::none())
+          "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def("quiesce", &C::quiesce, "No engine touches the buffer afterwards.", py::arg("buffer"))
       .def("quiesce", &C::withdraw_device, "No copy touches the buffer afterwards.", py::arg("buffer"))
       .def("close", &C::close)
@@ -358,7 +389,17 @@ void bind_runtime(py::module_& module) {
       .def(
           "register_memory",
           [](const BoundRuntime& self, const std::shared_ptr<Buffer>& buffer) {
-            return std::make_shared<RegisteredMemory>(self.open(), buffer);
+            datapath::Memory memory;
+            memory.data = static_cast<std::uint8_t*>(buffer->data());
+            memory.bytes = buffer->bytes();
+            return std::make_shared<RegisteredMemory>(self.open(), buffer, memory);
+          },
+          py::arg("buffer"))
+      .def(
+          "register_memory",
+          [](const BoundRuntime& self, const std::shared_ptr<DeviceBuffer>& buffer) {
+            if (buffer->home() != self.open().get()) throw py::value_error("buffer: it is of another endpoint");
+            return register_device(buffer);
           },
           py::arg("buffer"))
       .def(

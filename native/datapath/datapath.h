@@ -40,8 +40,9 @@ struct Memory {
   std::uint32_t id = 0;  // never 0
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
-  int dmabuf = -1;  // of GPU memory: its descriptor and where in it `data` lies
+  int dmabuf = -1;  // of GPU memory: its descriptor and where in it `data` lies; -1: by its address
   std::uint64_t dmabuf_offset = 0;
+  bool on_device = false;  // no CPU can read or write it
 };
 
 struct DatapathCounters {

@@ -49,10 +49,11 @@ void RequestSlot::wait(std::int64_t timeout_ns) noexcept {
 }
 
 ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address,
-                               Notifier* notifier)
+                               bool reads_payload, Notifier* notifier)
     : id_(id),
       flows_(std::move(flows)),
       peer_address_(std::move(peer_address)),
+      reads_payload_(reads_payload),
       notifier_(notifier),
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       last_(flows_.size()) {}

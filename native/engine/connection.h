@@ -46,7 +46,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // Outstanding requests a direction. A power of two: a message's slot is its number modulo this.
   static constexpr std::uint64_t kRequestsMax = 128;
 
-  ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, Notifier* notifier);
+  ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
+                 Notifier* notifier);
 
   // Where a message's bytes are: at `data`, in a registration or none, or behind stages.
   struct Place {
@@ -63,6 +64,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void quiesce(const void* data, std::size_t bytes) noexcept;
   Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
   const std::string& peer_address() const noexcept { return peer_address_; }
+  bool reads_payload() const noexcept { return reads_payload_; }
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
@@ -94,6 +96,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   const std::uint64_t id_;
   const std::vector<FlowRef> flows_;
   const std::string peer_address_;
+  const bool reads_payload_;
   Notifier* notifier_;
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
@@ -129,6 +132,7 @@ class ConnectionHandle final : public Connection {
   Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
   void close() noexcept override { core_->close(); }
   void quiesce(const void* data, std::size_t bytes) noexcept override { core_->quiesce(data, bytes); }
+  bool reads_payload() const noexcept override { return core_->reads_payload(); }
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }

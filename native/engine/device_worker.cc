@@ -248,6 +248,23 @@ gpu::Event DeviceWorker::mark(gpu::Stream stream, std::string* error) noexcept t
   return nullptr;
 }
 
+Status DeviceWorker::passed(gpu::Event mark, std::string* error) noexcept try {
+  const gpu::Current current(driver_, copier_->context());
+  const gpu::Result result = current.result() != gpu::kSuccess ? current.result() : driver_.event_query(mark);
+  if (result == gpu::kSuccess) return Status::ok;
+  if (result == gpu::kNotReady) return Status::would_block;
+  *error = driver_.say("cuEventQuery", result);
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::device_error;
+}
+
+gpu::DmaBuf DeviceWorker::export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept {
+  const gpu::Current current(driver_, copier_->context());
+  return current.result() == gpu::kSuccess ? gpu::export_dmabuf(driver_, address, bytes) : gpu::DmaBuf{};
+}
+
 Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream,
                              std::string* error) noexcept try {
   {

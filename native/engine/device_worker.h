@@ -14,6 +14,7 @@
 #include "native/engine/runtime.h"
 #include "native/engine/stream_waits.h"
 #include "native/gpu/copier.h"
+#include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
 
 namespace weft::engine {
@@ -67,6 +68,9 @@ class DeviceWorker {
   // An event behind all work that `stream` has. Null with `error`.
   gpu::Event mark(gpu::Stream stream, std::string* error) noexcept;
   void drop(gpu::Event event) noexcept { copier_->drop(event); }
+  // ok: the work before a mark is done; would_block: not yet; device_error with `error`.
+  Status passed(gpu::Event mark, std::string* error) noexcept;
+  gpu::DmaBuf export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept;
   std::size_t pinned_bytes() const;       // the pool, and what heads of queues had to have beside it
   std::size_t pinned_bytes_lent() const;  // in use
 

@@ -78,8 +78,7 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->device = device;
   out->segment_bytes = state.segment_bytes;
   out->train_bytes = state.train_bytes;
-  out->payload_crc =
-      knobs_->payload_crc == CrcMode::on || (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  out->payload_crc = checks_payload();
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
   const bool over_sockets = state.places.front().rdma_device.empty();  // a route's MTU is that of sockets
@@ -114,8 +113,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
   config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
   if (policies.path != nullptr) config.path = policies.path->choice();
-  config.payload_crc = open.payload_crc || knobs_->payload_crc == CrcMode::on ||
-                       (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  config.payload_crc = open.payload_crc || checks_payload();
   Status status = Status::ok;
   local.engine->call([&] {
     datapath::Datapath& datapath = local.engine->datapath();
@@ -146,7 +144,8 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     give_back(flows);
     return status;
   }
-  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, notifier);
+  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, checks_payload() || remote.payload_crc,
+                                               notifier);
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {
     core::FlowConfig config;

@@ -67,6 +67,11 @@ class FlowSetup {
   Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::string* error);
 
+  bool checks_payload() const noexcept {
+    return knobs_->payload_crc == CrcMode::on ||
+           (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  }
+
   const Knobs* knobs_;
   std::vector<std::unique_ptr<Engine>>* engines_;
   const std::vector<DeviceState>* devices_;

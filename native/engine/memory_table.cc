@@ -9,25 +9,21 @@
 
 namespace weft::engine {
 
-Status MemoryTable::add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset, std::uint32_t* id) {
+Status MemoryTable::add(const datapath::Memory& wanted, std::uint32_t* id) {
   *id = 0;
-  if (data == nullptr || bytes == 0) return Status::ok;
-  const bool copies = dmabuf < 0;
+  if (wanted.data == nullptr || wanted.bytes == 0) return Status::ok;
+  const bool copies = !wanted.on_device;
   const Status of_no_use = copies ? Status::ok : Status::address_unavailable;
   if (engines_->empty() || !engines_->front()->datapath().registers_memory()) return of_no_use;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Range range{reinterpret_cast<std::uintptr_t>(data), bytes};
+  const Range range{reinterpret_cast<std::uintptr_t>(wanted.data), wanted.bytes};
   if (const auto known = shared_.find(range); copies && known != shared_.end()) {
     ++known->second.holders;
     *id = known->second.id;
     return Status::ok;
   }
-  datapath::Memory memory;
+  datapath::Memory memory = wanted;
   memory.id = next_id_++;
-  memory.data = static_cast<std::uint8_t*>(data);
-  memory.bytes = bytes;
-  memory.dmabuf = dmabuf;
-  memory.dmabuf_offset = dmabuf_offset;
   if (copies) {
     ranges_[memory.id] = range;
     shared_[range] = {memory.id, 1};

@@ -20,9 +20,9 @@ class MemoryTable {
  public:
   explicit MemoryTable(std::vector<std::unique_ptr<Engine>>* engines) : engines_(engines) {}
 
-  // *id is 0 where no engine has a use for it: its bytes are copied, which those behind a dma-buf cannot be, so that
-  // for them it is an error. May throw bad_alloc, and has changed nothing then.
-  Status add(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset, std::uint32_t* id);
+  // `wanted` without an id. *id is 0 where no engine has a use for it: its bytes are copied, which those on a device
+  // cannot be, so that for them it is an error. May throw bad_alloc, and has changed nothing then.
+  Status add(const datapath::Memory& wanted, std::uint32_t* id);
   void remove(std::uint32_t id);
 
  private:

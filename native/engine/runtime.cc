@@ -143,10 +143,10 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
   }
   std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
-  Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
-                         std::uint32_t* id) noexcept override {
+  using Runtime::register_memory;
+  Status register_memory(const datapath::Memory& memory, std::uint32_t* id) noexcept override {
     std::string unused;
-    return guarded(&unused, [&] { return memories_.add(data, bytes, dmabuf, dmabuf_offset, id); });
+    return guarded(&unused, [&] { return memories_.add(memory, id); });
   }
   void deregister_memory(std::uint32_t id) noexcept override {
     std::string unused;

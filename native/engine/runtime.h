@@ -11,6 +11,7 @@
 
 #include "native/core/stage.h"
 #include "native/core/status.h"
+#include "native/datapath/datapath.h"
 #include "native/engine/counters.h"
 #include "native/engine/knobs.h"
 #include "native/engine/recorder.h"
@@ -86,6 +87,8 @@ class Connection {
   // After it returns no engine touches [data, data + bytes): requests inside the range fail with `cancelled`.
   // Returns at once when nothing is outstanding there.
   virtual void quiesce(const void* data, std::size_t bytes) noexcept = 0;
+  // Whether engines read what they send (payload_crc, of this end or the peer): memory of a device must be staged then.
+  virtual bool reads_payload() const noexcept = 0;
   // ok while usable, otherwise why not.
   virtual Status health() const noexcept = 0;
   virtual std::string peer_address() const = 0;
@@ -132,10 +135,14 @@ class Runtime {
                          std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
   // Memory that is to be used again and again: datapaths that can, send from it without a copy and receive into it
   // directly. Where a datapath has no use for it, or the NIC refuses it, bytes are copied, and *id is 0.
-  // `dmabuf`: the descriptor of GPU memory, which no CPU can copy: address_unavailable there; -1: memory of the host.
-  // Blocks until every engine knows it.
-  virtual Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
-                                 std::uint32_t* id) noexcept = 0;
+  // `dmabuf`: the descriptor of GPU memory; -1: memory of the host. Blocks until every engine knows it.
+  Status register_memory(void* data, std::size_t bytes, int dmabuf, std::uint64_t dmabuf_offset,
+                         std::uint32_t* id) noexcept {
+    return register_memory({0, static_cast<std::uint8_t*>(data), bytes, dmabuf, dmabuf_offset, dmabuf >= 0}, id);
+  }
+  // The same, said in full; of a device with or without a dma-buf, which no CPU can copy: address_unavailable where no
+  // NIC takes it. Such memory may be sent (post_send with its id) where reads_payload() is false, never received into.
+  virtual Status register_memory(const datapath::Memory& memory, std::uint32_t* id) noexcept = 0;
   // No request may be outstanding in it. When it returns no NIC touches it. 0 and ids that are gone are ignored.
   virtual void deregister_memory(std::uint32_t id) noexcept = 0;
   // For every connection without a choice of its own, now and later.

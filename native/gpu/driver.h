@@ -39,6 +39,8 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))                              \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))                                      \
+  X(address_range_handle, "cuMemGetHandleForAddressRange",                                                            \
+    (void*, Address, std::size_t, int, unsigned long long))                                                           \
   X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                             \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                   \
   X(stream_synchronize, "cuStreamSynchronize", (Stream))                                                              \

@@ -194,7 +194,7 @@ def test_device__streams_order_the_work(gpu: FakeGpu, ends: Ends) -> None:
     assert (received.host == bytes_).all()
     handle.wait_on(consumed)  # over: it has nothing to wait for
     host = here.isend(b"x")
-    with pytest.raises(InvalidArgumentError, match="stream: host memory"):
+    with pytest.raises(InvalidArgumentError, match="stream: no stream works on this"):
         host.wait_on(consumed)
 
 
@@ -264,7 +264,7 @@ def test_device__every_mistake_is_one_error_that_names_the_argument(
     for buf, stream, error, words in mistakes(gpu):
         with pytest.raises(error, match=words):
             there.irecv_into(buf, stream=stream)
-    with pytest.raises(InvalidArgumentError, match="memory: `buf` is memory of a GPU"):
+    with pytest.raises(ValueError, match="memory: the buffer does not lie inside"):
         here.isend(filled(gpu, 5), here._endpoint.register(bytearray(5)))
     here.send(b"nothing was lost", PATIENCE_S)
     assert there.recv(100, PATIENCE_S) == b"nothing was lost"

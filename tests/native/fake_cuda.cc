@@ -333,6 +333,14 @@ FAKE int cuEventQuery(void* event) {
   if (!asked->done && streams.count(asked->stream) != 0) advance(asked->stream, false);
   return asked->done ? result : kNotReady;
 }
+FAKE int cuMemGetHandleForAddressRange(void* handle, std::uint64_t at, std::size_t bytes, int, unsigned long long) {
+  BEGIN("cuMemGetHandleForAddressRange");
+  if (contexts.empty()) return kInvalidContext;
+  if (at % 4096 != 0 || bytes % 4096 != 0) return kInvalidValue;
+  const int file = ::memfd_create("fake_cuda_dmabuf", MFD_CLOEXEC);
+  *static_cast<int*>(handle) = file;
+  return file < 0 ? kInvalidValue : result;
+}
 FAKE int cuGetErrorName(int error, const char** name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
   return kSuccess;

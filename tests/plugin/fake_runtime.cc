@@ -114,6 +114,7 @@ class FakeConnection final : public Connection {
   }
   std::vector<PolicyInfo> policies() const override { return {}; }
   ConnectionCounters counters() const override { return {}; }
+  bool reads_payload() const noexcept override { return false; }
 
  private:
   using Place = std::pair<const std::uint8_t*, std::uint8_t*>;
@@ -207,7 +208,8 @@ class FakeRuntime final : public Runtime {
     stopping_ = true;
     pump_.join();
   }
-  Status register_memory(void*, std::size_t, int, std::uint64_t, std::uint32_t* id) noexcept override {
+  using Runtime::register_memory;
+  Status register_memory(const datapath::Memory&, std::uint32_t* id) noexcept override {
     *id = 0;
     return Status::ok;
   }

@@ -130,6 +130,7 @@ class VerbsDatapath final : public Datapath {
   // verbs_memory.cc
   ibv_mr* region_of(Registered* memory, VerbsPort* port, std::string* error);
   ibv_mr* region_or_null(std::uint32_t memory, VerbsPort* port) noexcept;
+  bool lies_on_device(std::uint32_t memory) const noexcept;
   template <class Chosen>
   void drain(const Chosen& chosen) noexcept;
   // verbs_mend.cc

@@ -70,6 +70,11 @@ ibv_mr* VerbsDatapath::region_or_null(std::uint32_t memory, VerbsPort* port) noe
   }
 }
 
+bool VerbsDatapath::lies_on_device(std::uint32_t memory) const noexcept {
+  const auto found = memory == 0 ? memories_.end() : memories_.find(memory);
+  return found != memories_.end() && found->second.memory.on_device;
+}
+
 // Whatever was posted before must be done: a NIC that reads memory which is gone, or is used anew, sends wrong bytes.
 template <class Chosen>
 void VerbsDatapath::drain(const Chosen& chosen) noexcept {

@@ -153,6 +153,11 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     ibv_sge body{reinterpret_cast<std::uintptr_t>(payload.data), payload.bytes, 0};
     if (region != nullptr) {
       body.lkey = region->lkey;
+    } else if (payload.bytes != 0 && lies_on_device(payload.memory)) {
+      // This port's NIC does not know it, and no CPU can copy it: the bytes take another path.
+      give_back(record);
+      if (way.path != nullptr) on_broken(burst.peer, burst.path);
+      return false;
     } else if (payload.bytes != 0) {
       std::uint8_t* const copy = slot + burst.header_bytes;
       std::memcpy(copy, payload.data, payload.bytes);
