@@ -79,7 +79,7 @@ void Adapter::touch(Qp* pair) {
 Link::Sent Adapter::send(std::int64_t now_ns, const Packet& packet, const std::uint8_t* payload) noexcept {
   const Link::Sent sent = link_.send(now_ns, packet, payload);
   if (sent == Link::Sent::taken) add(Count::sent);
-  if (sent == Link::Sent::lost) add(Count::lost);
+  if (sent == Link::Sent::lost) add(Count::unreachable);
   return sent;
 }
 

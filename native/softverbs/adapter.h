@@ -5,10 +5,8 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -24,7 +22,7 @@
 
 namespace weft::softverbs {
 
-enum class Count { sent, received, lost, reordered, late, duplicated, stalled, refused, full, kinds };
+enum class Count { sent, received, lost, reordered, late, duplicated, stalled, refused, full, unreachable, kinds };
 
 class Adapter {
  public:
@@ -94,7 +92,7 @@ class Adapter {
   void on_data(Nanoseconds now_ns, Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool in_order(Nanoseconds now_ns, Qp* pair, const Packet& packet);
   void on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* payload);
-  // ok: acknowledged; not_ready, invalid, access: as the answers of that name; drop: nothing is said.
+  // What RC answers, and UC keeps to itself.
   enum class Verdict { ok, not_ready, invalid, access };
   Verdict place(Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool take_receive(Qp* pair);

@@ -139,10 +139,10 @@ Link::Sent Link::send(std::int64_t now_ns, const Packet& packet, const std::uint
   return Sent::lost;
 }
 
-void Link::accept_all() noexcept {
-  for (;;) {
+bool Link::accept_all() noexcept {
+  for (const std::size_t known = sources_.size();;) {
     int made = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (made < 0) return;
+    if (made < 0) return sources_.size() > known;
     if (is_ours(made) && watch(epoll_, made, EPOLLIN)) {
       sources_.push_back(made);
     } else {
@@ -152,7 +152,10 @@ void Link::accept_all() noexcept {
 }
 
 bool Link::receive(Packet* packet, std::uint8_t* payload) noexcept {
-  accept_all();
+  return take(packet, payload) || (accept_all() && take(packet, payload));
+}
+
+bool Link::take(Packet* packet, std::uint8_t* payload) noexcept {
   for (std::size_t tried = 0; tried < sources_.size();) {
     turn_ = turn_ + 1 < sources_.size() ? turn_ + 1 : 0;
     iovec parts[2] = {{packet, sizeof *packet}, {payload, kMtuBytesMax}};

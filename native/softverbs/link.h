@@ -45,7 +45,8 @@ class Link {
   };
   bool reach(std::int64_t now_ns, std::uint64_t host, Peer* peer) noexcept;
   void ask_for_room(const Peer& peer) noexcept;
-  void accept_all() noexcept;
+  bool accept_all() noexcept;  // true: there are new ones
+  bool take(Packet* packet, std::uint8_t* payload) noexcept;
 
   std::uint64_t host_ = 0;
   int listener_ = -1, epoll_ = -1, bell_ = -1;

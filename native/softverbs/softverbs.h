@@ -10,6 +10,7 @@ extern "C" {
 const char* weft_software_provider(const char** problem);
 
 // Of this process since its first device was opened: "sent", "received", "lost", "reordered", "late", "duplicated",
-// "stalled", "refused" (keys, bounds or rights), "full" (given up, as their peer took nothing); -1: no such counter.
+// "stalled", "refused" (keys, bounds or rights), "full" (given up, as their peer took nothing), "unreachable" (their
+// peer has gone); -1: no such counter.
 std::int64_t softverbs_count(const char* name);
 }

@@ -136,7 +136,7 @@ SOFTVERBS_EXPORT const char* weft_software_provider(const char** problem) {
 
 SOFTVERBS_EXPORT std::int64_t softverbs_count(const char* name) {
   constexpr std::string_view kNames[] = {"sent",       "received", "lost",    "reordered", "late",
-                                         "duplicated", "stalled",  "refused", "full"};
+                                         "duplicated", "stalled",  "refused", "full",      "unreachable"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Count::kinds));
   const auto* const found = std::find(std::begin(kNames), std::end(kNames), std::string_view(name));
   return found == std::end(kNames) ? -1 : adapter().count(static_cast<Count>(found - std::begin(kNames)));

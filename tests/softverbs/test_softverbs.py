@@ -19,7 +19,7 @@ from transport.errors import ConnectionLostError, TimedOutError
 if not LIBRARY.exists():
     pytest.skip("built without libibverbs' header", allow_module_level=True)
 
-MESSAGES, MOST_BYTES = 200, 200_001
+MESSAGES, MOST_BYTES = 120, 200_001
 ODD = {"REORDER": "0.02", "LATE": "0.02", "LATE_NS_MAX": "10000000", "STALL": "0.02"}
 WEATHERS = [
     {},
