@@ -1,5 +1,6 @@
 // A libcuda in which host memory is the device: a copy runs when somebody asks after an event, now or a few questions
-// later, in the order of its stream. Never faster than the real one promises: what is read too early is wrong.
+// later, in the order of its stream, and so does a kernel. Never faster than the real one promises: what is read too
+// early is wrong.
 #include "tests/native/fake_cuda.h"
 
 #include <cstdint>
@@ -10,7 +11,10 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "tests/native/host_kernels.h"
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
@@ -65,20 +69,26 @@ void advance(FakeStream* stream, bool all) {
   }
 }
 
-int copy(const char* symbol, void* to, const void* from, std::size_t bytes, FakeStream* stream) {
-  const std::lock_guard lock(mutex);
-  int result = kSuccess;
-  if (fails(symbol, &result)) return result;
+// Under the mutex.
+int hand_over(FakeStream* stream, std::function<void()> work) {
   if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
-  if (stream == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
+  if (stream == nullptr) return kInvalidHandle;
   ++copies_waiting;
-  stream->work.push_back([=] {
-    std::memcpy(to, from, bytes);
+  stream->work.push_back([work = std::move(work)] {
+    work();
     --copies_waiting;
     return true;
   });
   return kSuccess;
+}
+
+int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void* stream) {
+  const std::lock_guard lock(mutex);
+  int result = kSuccess;
+  if (fails(symbol, &result)) return result;
+  if (to == nullptr || from == nullptr) return kInvalidHandle;
+  return hand_over(static_cast<FakeStream*>(stream), [=] { std::memcpy(to, from, bytes); });
 }
 
 }  // namespace
@@ -164,10 +174,60 @@ FAKE int cuMemFreeHost(void* memory) {
   return result;
 }
 FAKE int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, static_cast<FakeStream*>(stream));
+  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, stream);
 }
 FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, static_cast<FakeStream*>(stream));
+  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, stream);
+}
+FAKE int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoDAsync_v2", reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes, stream);
+}
+FAKE int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
+  BEGIN("cuMemAlloc_v2");
+  if (contexts.empty()) return kInvalidContext;
+  if (bytes == 0) return kInvalidValue;
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  *address = reinterpret_cast<std::uint64_t>(memory);
+  ++live;
+  return result;
+}
+FAKE int cuMemFree_v2(std::uint64_t address) {
+  BEGIN("cuMemFree_v2");
+  std::free(reinterpret_cast<void*>(address));
+  --live;
+  return result;
+}
+FAKE int cuModuleLoadData(void** module, const void* image) {
+  BEGIN("cuModuleLoadData");
+  if (contexts.empty()) return kInvalidContext;
+  if (image == nullptr) return kInvalidValue;
+  *module = new int();
+  ++live;
+  return result;
+}
+FAKE int cuModuleUnload(void* module) {
+  BEGIN("cuModuleUnload");
+  delete static_cast<int*>(module);
+  --live;
+  return result;
+}
+// Whatever the image holds: kernels are those of the host, by the same names.
+FAKE int cuModuleGetFunction(void** function, void* module, const char* name) {
+  BEGIN("cuModuleGetFunction");
+  const weft::test::HostKernel* const found = weft::test::find_host_kernel(name);
+  if (found == nullptr || module == nullptr) return 500;  // CUDA_ERROR_NOT_FOUND
+  *function = const_cast<weft::test::HostKernel*>(found);
+  return result;
+}
+FAKE int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                        unsigned threads_z, unsigned shared_bytes, void* stream, void** parameters, void** more) {
+  BEGIN("cuLaunchKernel");
+  if (blocks == 0 || y * z * threads_y * threads_z != 1 || threads != weft::gpu::kBlockThreads || shared_bytes != 0 ||
+      more != nullptr)
+    return kInvalidValue;
+  const auto* const kernel = static_cast<const weft::test::HostKernel*>(function);
+  return hand_over(static_cast<FakeStream*>(stream), kernel->prepare(blocks, parameters));
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");
@@ -228,6 +288,14 @@ FAKE int cuEventQuery(void* event) {
   auto* const asked = static_cast<FakeEvent*>(event);
   if (asked->stream != nullptr && asked->done < asked->recorded) advance(asked->stream, false);
   return asked->done >= asked->recorded ? result : kNotReady;
+}
+// Times mean nothing here.
+FAKE int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+  BEGIN("cuEventElapsedTime");
+  const auto *a = static_cast<FakeEvent*>(from), *b = static_cast<FakeEvent*>(to);
+  if (a->done < a->recorded || b->done < b->recorded) return kNotReady;
+  *milliseconds = 1;
+  return result;
 }
 FAKE int cuGetErrorName(int error, const char** name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";

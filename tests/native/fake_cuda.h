@@ -6,8 +6,8 @@ extern "C" {
 // The n-th call of a function from now on (1: the next) returns `result` and does nothing, and if `stays` so do all
 // after it; a null name: none does.
 void fake_cuda_fail(const char* symbol, int nth, int result, int stays);
-// Contexts, streams, events and allocations that have not been given back.
+// Contexts, streams, events, modules and allocations that have not been given back.
 int fake_cuda_live();
-// Copies handed over that have not run.
+// Copies and kernels handed over that have not run.
 int fake_cuda_copies_waiting();
 }
