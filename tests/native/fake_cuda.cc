@@ -4,6 +4,7 @@
 #include "tests/native/fake_cuda.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -36,7 +37,7 @@ int fails_in = 0, fails_with = 0, live = 0, copies_waiting = 0;
 bool fails_on = false;  // and goes on failing
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
-int context_of_device;  // its address is the context
+int context_of_device, module_of_image;  // their addresses are the context and each module
 
 std::set<FakeStream*> streams;
 bool gone = false;
@@ -135,6 +136,11 @@ FAKE int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return result;
 }
+FAKE int cuDeviceGetName(char* name, int bytes, int) {
+  BEGIN("cuDeviceGetName");
+  std::snprintf(name, static_cast<std::size_t>(bytes), "none: the host plays it");
+  return result;
+}
 FAKE int cuDevicePrimaryCtxRetain(void** context, int) {
   BEGIN("cuDevicePrimaryCtxRetain");
   ++live;
@@ -202,13 +208,13 @@ FAKE int cuModuleLoadData(void** module, const void* image) {
   BEGIN("cuModuleLoadData");
   if (contexts.empty()) return kInvalidContext;
   if (image == nullptr) return kInvalidValue;
-  *module = new int();
+  *module = &module_of_image;
   ++live;
   return result;
 }
 FAKE int cuModuleUnload(void* module) {
   BEGIN("cuModuleUnload");
-  delete static_cast<int*>(module);
+  if (module != &module_of_image) return kInvalidHandle;
   --live;
   return result;
 }
@@ -216,7 +222,7 @@ FAKE int cuModuleUnload(void* module) {
 FAKE int cuModuleGetFunction(void** function, void* module, const char* name) {
   BEGIN("cuModuleGetFunction");
   const weft::test::HostKernel* const found = weft::test::find_host_kernel(name);
-  if (found == nullptr || module == nullptr) return 500;  // CUDA_ERROR_NOT_FOUND
+  if (found == nullptr || module != &module_of_image) return 500;  // CUDA_ERROR_NOT_FOUND
   *function = const_cast<weft::test::HostKernel*>(found);
   return result;
 }
