@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 #include "native/core/stripes.h"
@@ -70,6 +71,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   std::unique_ptr<core::Stage[]> stages;
   std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
   std::vector<std::pair<gpu::PinnedPool*, std::uint8_t*>> runs;
+  gpu::PieceTable table;
   Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
@@ -160,6 +162,22 @@ bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
   return true;
 }
 
+// Under the mutex: for kernels, what they are to gather or scatter. Where it finds no room they are not used.
+void DeviceWorker::take_table(Job* job) {
+  const std::vector<gpu::Piece>& pieces = job->layout->pieces();
+  if (pieces.size() <= 2 || !copier_->has_kernels()) return;
+  const std::size_t bytes = pieces.size() * sizeof(gpu::Piece);
+  job->runs.reserve(job->runs.size() + 1);
+  for (const auto& pool : pools_) {
+    std::uint8_t* const run = pool->take(bytes);
+    if (run == nullptr) continue;
+    job->runs.emplace_back(pool.get(), run);
+    std::memcpy(run, pieces.data(), bytes);
+    job->table = {reinterpret_cast<std::uintptr_t>(run), pieces.size()};
+    return;
+  }
+}
+
 // Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
 bool DeviceWorker::lend(Job* job) {
   // A part may be some pages longer than the others.
@@ -210,6 +228,7 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
     lock.lock();
   }
   if (stopping_) return Status::cancelled;
+  take_table(made);
   under_way_.reserve(under_way_.size() + 1);
   const bool send = way == gpu::Way::to_host;
   Status status = Status::ok;
@@ -329,9 +348,9 @@ void DeviceWorker::run() noexcept {
 // Once around a message. True: something moved.
 bool DeviceWorker::poll(Job* job) {
   if (job->transfer == nullptr && !job->failed()) {
-    job->transfer =
-        copier_->begin(job->way, *job->layout, job->stages.get(),
-                       job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after, &job->error);
+    job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(),
+                                   job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after,
+                                   job->table, &job->error);
     if (job->transfer == nullptr) job->failure = Status::device_error;
   }
   if (job->after != nullptr) copier_->drop(std::exchange(job->after, nullptr));

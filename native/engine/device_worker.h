@@ -71,6 +71,7 @@ class DeviceWorker {
   // ok: the work before a mark is done; would_block: not yet; device_error with `error`.
   Status passed(gpu::Event mark, std::string* error) noexcept;
   gpu::DmaBuf export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept;
+  bool has_kernels() const noexcept { return copier_->has_kernels(); }
   std::size_t pinned_bytes() const;       // the pool, and what heads of queues had to have beside it
   std::size_t pinned_bytes_lent() const;  // in use
 
@@ -80,6 +81,7 @@ class DeviceWorker {
   bool start(int device, std::string* error);
   bool lend(Job* job);
   bool take_rings(Job* job, std::size_t ring, std::size_t piece);
+  void take_table(Job* job);
   bool pin_beside();
   void run() noexcept;
   bool poll(Job* job);

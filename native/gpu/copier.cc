@@ -8,8 +8,8 @@
 namespace weft::gpu {
 
 Transfer::Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
-                   Stream stream)
-    : copier_(copier), way_(way), layout_(layout), stages_(stages), stream_(stream), lanes_(flows) {}
+                   Stream stream, const PieceTable& table)
+    : copier_(copier), way_(way), layout_(layout), table_(table), stages_(stages), stream_(stream), lanes_(flows) {}
 
 Transfer::~Transfer() {
   for (Lane& lane : lanes_) {
@@ -69,6 +69,14 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
 // Launches the copies of a run of the message. False: one failed, and others may be under way.
 bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept {
   const Driver& driver = copier_->driver_;
+  if (table_.count != 0 && copier_->kernels_ != nullptr && layout_.scattered(begin, bytes)) {
+    const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned: the GPU's address too
+    const Kernels& kernels = *copier_->kernels_;
+    const Result result = way_ == Way::to_host ? kernels.gather(table_, begin, begin + bytes, here, stream_)
+                                               : kernels.scatter(here, table_, begin, begin + bytes, stream_);
+    if (result != kSuccess) fail("cuLaunchKernel", result);
+    return result == kSuccess;
+  }
   return layout_.each_run(begin, bytes, [&](Address there, std::uint64_t offset, std::uint64_t length) {
     std::uint8_t* const here = host + (offset - begin);
     const Result result = way_ == Way::to_host ? driver.copy_to_host(here, there, length, stream_)
@@ -161,6 +169,7 @@ bool Copier::make(std::string* error) {
     *error = driver_.say("cuCtxPushCurrent", result);
     return false;
   }
+  kernels_ = Kernels::open(driver_, context_, &kernels_missing_);
   for (auto& way : streams_) {
     for (Stream& stream : way) {
       result = driver_.stream_create(&stream, kNonBlocking);
@@ -177,6 +186,7 @@ Copier::~Copier() {
   if (context_ == nullptr) return;
   {
     const Current current(driver_, context_);
+    kernels_.reset();
     // Nobody to tell, and a context that is gone has freed them.
     for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
     for (const auto& way : streams_) {
@@ -214,7 +224,7 @@ Event Copier::take_event(Result* result) noexcept {
 }
 
 std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
-                                        Event after, std::string* error) {
+                                        Event after, const PieceTable& table, std::string* error) {
   const auto which = static_cast<std::size_t>(way);
   const Stream stream = streams_[which][turn_[which]++ % kStreams];
   if (after != nullptr) {
@@ -225,7 +235,7 @@ std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Sta
       return nullptr;
     }
   }
-  return std::make_unique<Transfer>(this, way, layout, stages, flows, stream);
+  return std::make_unique<Transfer>(this, way, layout, stages, flows, stream, table);
 }
 
 }  // namespace weft::gpu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "native/core/stage.h"
+#include "native/gpu/kernels.h"
 #include "native/gpu/layout.h"
 
 namespace weft::gpu {
@@ -16,10 +17,12 @@ enum class Way : std::uint8_t { to_host, to_device };  // of a send, of a receiv
 
 class Copier;
 
-// One message on its way. Its layout and its stages, which have their rings, are the caller's and stay until quiet().
+// One message on its way. Its layout and its stages, which have their rings, are the caller's and stay until quiet(),
+// as does its table: of the layout's pieces, for the kernels; of none: runs are copied one by one.
 class Transfer {
  public:
-  Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream);
+  Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream,
+           const PieceTable& table);
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
@@ -66,6 +69,7 @@ class Transfer {
   Copier* copier_;
   const Way way_;
   const Layout& layout_;
+  const PieceTable table_;
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
@@ -85,10 +89,13 @@ class Copier {
   // `after`: an event of the caller's stream, whose work comes first; null: nothing does. That work must not wait for a
   // message that is posted later, which may share a stream of ours with this one. Null with `error`.
   std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Event after,
-                                  std::string* error);
+                                  const PieceTable& table, std::string* error);
   // Destroys an event of a caller's that was given to begin().
   void drop(Event event) noexcept;
   Context context() const noexcept { return context_; }
+  // Whether it gathers and scatters by kernels; otherwise why not.
+  bool has_kernels() const noexcept { return kernels_ != nullptr; }
+  const std::string& kernels_missing() const noexcept { return kernels_missing_; }
 
  private:
   friend class Transfer;
@@ -104,6 +111,8 @@ class Copier {
   Context context_ = nullptr;
   std::array<std::array<Stream, kStreams>, 2> streams_{};
   std::array<std::size_t, 2> turn_{};
+  std::unique_ptr<Kernels> kernels_;
+  std::string kernels_missing_;
   std::vector<Event> events_;  // those that nobody uses
   std::size_t events_made_ = 0;
 };

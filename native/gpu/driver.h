@@ -13,9 +13,12 @@ using DeviceId = int;   // CUdevice
 using Context = void*;  // CUcontext, CUstream, CUevent
 using Stream = void*;
 using Event = void*;
+using Module = void*;           // CUmodule
+using Function = void*;         // CUfunction
 using Address = std::uint64_t;  // CUdeviceptr
 
 inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
+inline constexpr Result kInvalidValue = 1;     // CUDA_ERROR_INVALID_VALUE
 inline constexpr Result kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
 inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
 inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: no error, ask again
@@ -51,6 +54,12 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(event_destroy, "cuEventDestroy_v2", (Event))                                                                      \
   X(event_record, "cuEventRecord", (Event, Stream))                                                                   \
   X(event_query, "cuEventQuery", (Event))                                                                             \
+  X(module_load_data, "cuModuleLoadData", (Module*, const void*))                                                     \
+  X(module_unload, "cuModuleUnload", (Module))                                                                        \
+  X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                                         \
+  /* grid x, y, z; block x, y, z; bytes of shared memory; stream; pointers to the parameters; more options */         \
+  X(launch_kernel, "cuLaunchKernel",                                                                                  \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**))         \
   X(error_name, "cuGetErrorName", (Result, const char**))                                                             \
   X(error_string, "cuGetErrorString", (Result, const char**))
 // clang-format on

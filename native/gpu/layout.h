@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "native/gpu/driver.h"
+#include "native/gpu/jobs.h"
 
 namespace weft::gpu {
-
-struct Piece {
-  Address address = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;  // in the message: what the pieces before it have together
-};
 
 class Layout {
  public:
@@ -32,16 +27,22 @@ class Layout {
   std::uint64_t bytes() const noexcept { return bytes_; }
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
 
+  // Whether [begin, begin + bytes) of the message lies in more than two pieces.
+  bool scattered(std::uint64_t begin, std::uint64_t bytes) const {
+    int runs = 0;
+    return !each_run(begin, bytes, [&](Address, std::uint64_t, std::uint64_t) { return ++runs <= 2; });
+  }
   // Calls act(address, offset, bytes) for every run of [begin, begin + bytes) of the message, while it says true.
   template <class Act>
   bool each_run(std::uint64_t begin, std::uint64_t bytes, const Act& act) const {
     const std::uint64_t end = begin + bytes;
     auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
-                                  [](std::uint64_t at, const Piece& other) { return at < other.offset; });
+                                  [](std::uint64_t at, const Piece& other) { return at < other.offset_bytes; });
     if (piece != pieces_.begin()) --piece;
-    for (; piece != pieces_.end() && piece->offset < end; ++piece) {
-      const std::uint64_t from = std::max(begin, piece->offset), to = std::min(end, piece->offset + piece->bytes);
-      if (from < to && !act(piece->address + (from - piece->offset), from, to - from)) return false;
+    for (; piece != pieces_.end() && piece->offset_bytes < end; ++piece) {
+      const std::uint64_t from = std::max(begin, piece->offset_bytes),
+                          to = std::min(end, piece->offset_bytes + piece->bytes);
+      if (from < to && !act(piece->address + (from - piece->offset_bytes), from, to - from)) return false;
     }
     return true;
   }

@@ -34,7 +34,7 @@ class Lane final : public Transfer::Listener {
     stage_.settle_size(0, plan.bytes);
   }
   bool begin(Copier* copier, std::string* error) {
-    transfer_ = copier->begin(way_, layout_, &stage_, 1, nullptr, error);
+    transfer_ = copier->begin(way_, layout_, &stage_, 1, nullptr, {}, error);
     return transfer_ != nullptr;
   }
   bool on_staged(std::uint32_t) noexcept override { return true; }

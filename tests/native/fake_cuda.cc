@@ -1,5 +1,6 @@
 // A libcuda in which host memory is the device: a copy runs when somebody asks after an event, now or a few questions
-// later, in the order of its stream. Never faster than the real one promises: what is read too early is wrong.
+// later, in the order of its stream, and so does a kernel. Never faster than the real one promises: what is read too
+// early is wrong.
 #include "tests/native/fake_cuda.h"
 
 #include <sys/mman.h>
@@ -7,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -17,7 +19,10 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "tests/native/host_kernels.h"
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
@@ -49,7 +54,7 @@ int fails_in = 0, fails_with = 0, live = 0;
 bool fails_on = false;  // and goes on failing
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
-int context_of_device[2];  // their addresses are the contexts
+int context_of_device[2], module_of_image;  // their addresses are the contexts and each module
 FakeStream default_of_device[2];
 
 std::set<FakeStream*> streams{&default_of_device[0], &default_of_device[1]};
@@ -111,19 +116,28 @@ void advance(FakeStream* stream, bool all) {
   }
 }
 
-int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void* handle, const void* on_device) {
-  const std::lock_guard lock(mutex);
-  int result = kSuccess;
-  if (fails(symbol, &result)) return result;
+// Under the mutex.
+int hand_over(void* handle, std::function<void()> work) {
   if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
-  if (handle == nullptr || to == nullptr || from == nullptr) return kInvalidHandle;
-  if (memory_at(reinterpret_cast<std::uintptr_t>(on_device), bytes) == nullptr) return kInvalidValue;
-  stream_of(handle)->work.push_back([=] {
-    std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes);
+  if (handle == nullptr) return kInvalidHandle;
+  stream_of(handle)->work.push_back([work = std::move(work)] {
+    work();
     return true;
   });
   return kSuccess;
+}
+
+int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void* stream,
+         std::initializer_list<std::uint64_t> on_device) {
+  const std::lock_guard lock(mutex);
+  int result = kSuccess;
+  if (fails(symbol, &result)) return result;
+  if (to == nullptr || from == nullptr) return kInvalidHandle;
+  for (const std::uint64_t at : on_device) {
+    if (memory_at(at, bytes) == nullptr) return gone ? fails_with : kInvalidValue;
+  }
+  return hand_over(stream, [=] { std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes); });
 }
 
 }  // namespace
@@ -144,6 +158,12 @@ FAKE void fake_cuda_fail(const char* symbol, int nth, int result, int stays) {
 FAKE int fake_cuda_live() {
   const std::lock_guard lock(mutex);
   return live;
+}
+FAKE int fake_cuda_waiting() {
+  const std::lock_guard lock(mutex);
+  std::size_t waiting = 0;
+  for (const FakeStream* stream : streams) waiting += stream->work.size();
+  return static_cast<int>(waiting);
 }
 FAKE void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed) {
   const std::lock_guard lock(mutex);
@@ -193,6 +213,11 @@ FAKE int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return result;
 }
+FAKE int cuDeviceGetName(char* name, int bytes, int) {
+  BEGIN("cuDeviceGetName");
+  std::snprintf(name, static_cast<std::size_t>(bytes), "none: the host plays it");
+  return result;
+}
 FAKE int cuDevicePrimaryCtxRetain(void** context, int device) {
   BEGIN("cuDevicePrimaryCtxRetain");
   ++live;
@@ -232,10 +257,63 @@ FAKE int cuMemFreeHost(void* memory) {
   return result;
 }
 FAKE int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, stream, reinterpret_cast<void*>(to));
+  return copy("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, stream, {to});
 }
 FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, stream, reinterpret_cast<void*>(from));
+  return copy("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, stream, {from});
+}
+FAKE int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoDAsync_v2", reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes, stream,
+              {to, from});
+}
+FAKE int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
+  BEGIN("cuMemAlloc_v2");
+  if (contexts.empty()) return kInvalidContext;
+  if (bytes == 0) return kInvalidValue;
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  *address = reinterpret_cast<std::uint64_t>(memory);
+  memories[*address] = {bytes, device_of(contexts.back()), false, nullptr};
+  ++live;
+  return result;
+}
+FAKE int cuMemFree_v2(std::uint64_t address) {
+  BEGIN("cuMemFree_v2");
+  if (memories.erase(address) == 0) return kInvalidValue;
+  std::free(reinterpret_cast<void*>(address));
+  --live;
+  return result;
+}
+FAKE int cuModuleLoadData(void** module, const void* image) {
+  BEGIN("cuModuleLoadData");
+  if (contexts.empty()) return kInvalidContext;
+  if (image == nullptr) return kInvalidValue;
+  *module = &module_of_image;
+  ++live;
+  return result;
+}
+FAKE int cuModuleUnload(void* module) {
+  BEGIN("cuModuleUnload");
+  if (module != &module_of_image) return kInvalidHandle;
+  --live;
+  return result;
+}
+// Whatever the image holds: kernels are those of the host, by the same names.
+FAKE int cuModuleGetFunction(void** function, void* module, const char* name) {
+  BEGIN("cuModuleGetFunction");
+  const weft::test::HostKernel* const found = weft::test::find_host_kernel(name);
+  if (found == nullptr || module != &module_of_image) return 500;  // CUDA_ERROR_NOT_FOUND
+  *function = const_cast<weft::test::HostKernel*>(found);
+  return result;
+}
+FAKE int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                        unsigned threads_z, unsigned shared_bytes, void* stream, void** parameters, void** more) {
+  BEGIN("cuLaunchKernel");
+  if (blocks == 0 || y * z * threads_y * threads_z != 1 || threads != weft::gpu::kBlockThreads || shared_bytes != 0 ||
+      more != nullptr)
+    return kInvalidValue;
+  const auto* const kernel = static_cast<const weft::test::HostKernel*>(function);
+  return hand_over(stream, kernel->prepare(blocks, parameters));
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");
@@ -340,6 +418,15 @@ FAKE int cuMemGetHandleForAddressRange(void* handle, std::uint64_t at, std::size
   const int file = ::memfd_create("fake_cuda_dmabuf", MFD_CLOEXEC);
   *static_cast<int*>(handle) = file;
   return file < 0 ? kInvalidValue : result;
+}
+// Times mean nothing here.
+FAKE int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+  BEGIN("cuEventElapsedTime");
+  const auto *a = static_cast<FakeEvent*>(from), *b = static_cast<FakeEvent*>(to);
+  if (a->last == nullptr || b->last == nullptr) return kInvalidHandle;
+  if (!a->last->done || !b->last->done) return kNotReady;
+  *milliseconds = 1;
+  return result;
 }
 FAKE int cuGetErrorName(int error, const char** name) {
   *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";

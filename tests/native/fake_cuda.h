@@ -9,8 +9,10 @@ extern "C" {
 // The n-th call of a function from now on (1: the next) returns `result` and does nothing, and if `stays` so do all
 // after it; a null name: none does.
 void fake_cuda_fail(const char* symbol, int nth, int result, int stays);
-// Contexts, streams, events and allocations that have not been given back.
+// Contexts, streams, events, modules and allocations that have not been given back.
 int fake_cuda_live();
+// Copies, kernels, records and waits handed over to streams that are there, and not run.
+int fake_cuda_waiting();
 // Memory of the host that plays memory of a device, of which there are two; 0 bytes: it was freed. No other is copied.
 void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed);
 // The primary context of a device.

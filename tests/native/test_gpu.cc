@@ -2,6 +2,7 @@
 // The device is a fake libcuda (fake_cuda.cc): copies end late, and any call can fail. Real ones are for tests/device.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -53,8 +54,9 @@ int live() { return fake<int()>("fake_cuda_live")(); }
 // Memory of a device, with a guard behind it that no message may reach.
 class Memory {
  public:
-  Memory(std::vector<std::uint8_t> bytes, int device = 0, bool managed = false) : bytes_(std::move(bytes)) {
-    bytes_.resize(bytes_.size() + kGuard, 0xEE);
+  explicit Memory(const std::vector<std::uint8_t>& bytes, int device = 0, bool managed = false)
+      : bytes_(bytes.size() + kGuard, 0xEE) {
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin());
     tell(bytes_.size(), device, managed);
   }
   Memory(const Memory&) = delete;
@@ -251,9 +253,17 @@ TEST(gpu__pieces_are_one_message) {
     CHECK_EQUAL(end_of(send), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     CHECK(received.holds(sent));
+    if (device->has_kernels()) {
+      Pair other({});
+      fail_at("cuLaunchKernel", 2);
+      const auto launched = post(*device, other.here, gpu::Way::to_host, cut(sent, 104'729));
+      CHECK_EQUAL(end_of(launched), Status::device_error);
+      CHECK(launched->error().find("cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
+      fail_at(nullptr, 0);
+    }
     auto layout = std::make_shared<gpu::Layout>();
     layout->add(sent.at(), 10);
-    layout->add(sent.at() + sent.size() + 10'000, 5);  // behind the end: the driver refuses it
+    layout->add(4096, 5);  // nothing is there: the driver refuses it
     const auto wrong = post(*device, pair.here, gpu::Way::to_host, layout);
     CHECK_EQUAL(end_of(wrong), Status::device_error);
     CHECK(wrong->error().find("cuMemcpyDtoHAsync") == 0);
@@ -403,7 +413,8 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
     refused(gpu::Layout(reinterpret_cast<std::uintptr_t>(host.data()), 100), "no memory of a device at 0x");
     refused(gpu::Layout(first.at(), 1'000), "shorter than the array says");
     refused(*managed.all(), "managed memory");
-    gpu::Layout both = *first.all();
+    gpu::Layout both;
+    both.add(first.at(), 100);
     both.add(second.at(), 5);
     refused(both, "on device 0 and on device 1");
     fail_at("cuPointerGetAttributes", 1);

@@ -1,0 +1,118 @@
+// Copies between pieces and where they lie together, a chunk of bytes for each warp, however uneven the pieces are.
+// Writes no byte but those it was told to, and reads no word that holds another's byte.
+#pragma once
+
+#include "native/gpu/jobs.h"
+#include "native/gpu/words_device.cuh"
+
+namespace weft::gpu::device {
+
+// How many lanes of the warp say yes. On the host each thread runs alone and answers for all of them.
+template <class Predicate>
+WEFT_DEVICE u32 lanes_where(u32 lane, Predicate predicate) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<u32>(__popc(__ballot_sync(0xffffffffu, predicate(lane))));
+#else
+  static_cast<void>(lane);
+  u32 count = 0;
+  for (u32 each = 0; each < kWarpLanes; ++each) count += predicate(each) ? 1 : 0;
+  return count;
+#endif
+}
+
+WEFT_DEVICE u64 piece_offset(u64 pieces, u64 index) { return load<u64>(pieces + index * sizeof(Piece) + 16); }
+WEFT_DEVICE Piece load_piece(u64 pieces, u64 index) {
+  const u64 at = pieces + index * sizeof(Piece);
+  return {load<u64>(at), load<u64>(at + 8), load<u64>(at + 16)};
+}
+
+// The last of the pieces [low, high) that begins at or before byte `at`, or `low`. A whole warp looks together and
+// parts what is left by 32 each time: three reads, one after another, for 32,768 pieces and not fifteen.
+WEFT_DEVICE u64 find_piece(u32 lane, u64 pieces, u64 low, u64 high, u64 at) {
+  while (high - low > 1) {
+    const u64 step = (high - low + kWarpLanes - 1) / kWarpLanes;
+    low += step * lanes_where(lane, [=](u32 each) {
+             const u64 probe = low + step * (each + 1);
+             return probe < high && piece_offset(pieces, probe) <= at;
+           });
+    if (high - low > step) high = low + step;
+  }
+  return low;
+}
+
+// The words of a copy: aligned where they go, `skip_bytes` past alignment where they come from.
+template <bool kSkips>
+WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_bytes) {
+  for (u32 first = lane; first < words; first += kWarpLanes * kBatch) {
+    Word batch[kBatch];
+    // All are asked for before any is stored; past the end the last is asked for again, which costs no branch.
+    WEFT_UNROLL
+    for (u32 i = 0; i < kBatch; ++i) {
+      const u32 word = first + i * kWarpLanes;
+      const u64 at = from + u64{sizeof(Word)} * (word < words ? word : words - 1);
+      batch[i] = load_anywhere<kSkips>(at, skip_bytes);
+    }
+    WEFT_UNROLL
+    for (u32 i = 0; i < kBatch; ++i) {
+      const u32 word = first + i * kWarpLanes;
+      if (word < words) store(to + u64{sizeof(Word)} * word, batch[i]);
+    }
+  }
+}
+
+// One lane's share of a warp's copy: 16 bytes at a time but for both ends, which go byte by byte. Where the source is
+// aligned otherwise the ends are a word longer, for the source's first and last words may hold bytes of others.
+WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
+  const u32 skip_bytes = static_cast<u32>(from - to) % kWordBytes;
+  const u32 spare_bytes = skip_bytes == 0 ? 0 : kWordBytes;
+  const u32 head_bytes = static_cast<u32>(0 - to) % kWordBytes + spare_bytes;
+  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // 62 at most
+    for (u32 i = lane; i < bytes; i += kWarpLanes) store(to + i, load<u8>(from + i));
+    return;
+  }
+  const u32 words = (bytes - head_bytes - spare_bytes) / kWordBytes;
+  const u32 tail_at = head_bytes + words * kWordBytes;
+  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // 31 at most, each
+  const u8 head = has_head ? load<u8>(from + lane) : u8{0};
+  const u8 tail = has_tail ? load<u8>(from + tail_at + lane) : u8{0};
+  if (skip_bytes == 0) {
+    copy_words<false>(lane, to + head_bytes, from + head_bytes, words, 0);
+  } else {
+    copy_words<true>(lane, to + head_bytes, from + head_bytes, words, skip_bytes);
+  }
+  if (has_head) store(to + lane, head);
+  if (has_tail) store(to + tail_at + lane, tail);
+}
+
+// One lane's share of what the warp of this number does, of all in the launch.
+template <bool kGathers>
+WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
+  // The first chunk is shorter, so that the others begin where a line does.
+  const u64 skew_bytes = job.contiguous % kLineBytes, range_bytes = job.end_bytes - job.begin_bytes;
+  const u64 chunk_end = (warp + 1) * job.chunk_bytes - skew_bytes;
+  const u64 end = job.begin_bytes + (chunk_end < range_bytes ? chunk_end : range_bytes);
+  const u64 begin = job.begin_bytes + (warp == 0 ? 0 : warp * job.chunk_bytes - skew_bytes);
+  if (begin >= end) return;
+  u64 index = find_piece(lane, job.pieces, 0, job.count, begin);
+  Piece piece = load_piece(job.pieces, index);
+  while (piece.offset_bytes < end) {
+    const bool last = index + 1 == job.count;
+    const Piece next = last ? Piece{0, 0, end} : load_piece(job.pieces, index + 1);  // on its way while this is copied
+    const u64 piece_end = piece.offset_bytes + piece.bytes;
+    const u64 from = piece.offset_bytes > begin ? piece.offset_bytes : begin, to = piece_end < end ? piece_end : end;
+    if (from < to) {
+      const u64 there = job.contiguous + (from - job.begin_bytes), here = piece.address + (from - piece.offset_bytes);
+      copy_bytes(lane, kGathers ? there : here, kGathers ? here : there, static_cast<u32>(to - from));
+    }
+    if (last) break;
+    piece = next;
+    ++index;
+    // Empty pieces are passed over together, were there a million.
+    if (piece.bytes == 0 && piece.offset_bytes < end) {
+      index = find_piece(lane, job.pieces, index, job.count, piece.offset_bytes);
+      piece = load_piece(job.pieces, index);
+    }
+  }
+}
+
+}  // namespace weft::gpu::device

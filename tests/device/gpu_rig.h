@@ -1,0 +1,102 @@
+// A GPU as the checks of kernels use it: memory of exact sizes with its copy on the host, a stream, times by events.
+// Ends the program at the first call that fails, for nothing after it could be believed.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/gpu/driver.h"
+#include "native/gpu/kernels.h"
+
+namespace weft::test {
+
+constexpr int kSkipped = 77;
+
+// Functions of libcuda that only these checks call.
+#define WEFT_RIG_FUNCTIONS(X)                                                                       \
+  X(device_name, "cuDeviceGetName", (char*, int, gpu::DeviceId))                                    \
+  X(memory_alloc, "cuMemAlloc_v2", (gpu::Address*, std::size_t))                                    \
+  X(memory_free, "cuMemFree_v2", (gpu::Address))                                                    \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (gpu::Address, gpu::Address, std::size_t, gpu::Stream)) \
+  X(elapsed, "cuEventElapsedTime", (float*, gpu::Event, gpu::Event))
+
+class Rig {
+ public:
+  // Device 0 of the library at this path, which may be a fake. Exits with 77 where there is none.
+  explicit Rig(const std::string& library);
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+  ~Rig();
+
+  void require(const char* symbol, gpu::Result result) const {
+    if (result == gpu::kSuccess) return;
+    std::fprintf(stderr, "%s\n", driver.say(symbol, result).c_str());
+    std::exit(1);
+  }
+  void synchronize() const { require("cuStreamSynchronize", driver.stream_synchronize(stream)); }
+  // What the work that `launch` hands over takes, by events.
+  template <class Launch>
+  double seconds(Launch launch) const {
+    require("cuEventRecord", driver.event_record(first_, stream));
+    launch();
+    require("cuEventRecord", driver.event_record(last_, stream));
+    synchronize();
+    float milliseconds = 0;
+    require("cuEventElapsedTime", elapsed(&milliseconds, first_, last_));
+    return static_cast<double>(milliseconds) / 1e3;
+  }
+
+  const gpu::Driver& driver;
+#define WEFT_RIG_POINTER(name, symbol, parameters) gpu::Result(*name) parameters = nullptr;
+  WEFT_RIG_FUNCTIONS(WEFT_RIG_POINTER)
+#undef WEFT_RIG_POINTER
+  gpu::Stream stream = nullptr;
+  std::unique_ptr<gpu::Kernels> kernels;
+  std::string name;
+
+ private:
+  gpu::DeviceId device_ = 0;
+  gpu::Context context_ = nullptr;
+  gpu::Event first_ = nullptr, last_ = nullptr;
+};
+
+enum class Kind { device, pinned };
+
+// Memory of exactly so many bytes, so that a checker of accesses sees what goes beyond; initialised by upload() alone.
+class Region {
+ public:
+  Region(const Rig& rig, Kind kind, std::size_t bytes, bool mirrored = true);
+  Region(Region&& other) noexcept;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region();
+
+  gpu::Address address() const { return address_; }
+  std::size_t bytes() const { return bytes_; }
+  // The host's copy, of all of it.
+  std::vector<std::uint8_t>& mirror() { return mirror_; }
+  void upload();
+  // What is there now. Waits for the stream.
+  std::vector<std::uint8_t> download() const;
+
+ private:
+  const Rig* rig_;
+  Kind kind_;
+  std::size_t bytes_;
+  gpu::Address address_ = 0;
+  std::vector<std::uint8_t> mirror_;
+};
+
+// Compare what the GPU makes with what is expected; false, having said so, where it differs.
+bool check_pieces(const Rig& rig, std::uint64_t seed);
+bool check_reduce(const Rig& rig, std::uint64_t seed);
+// Every pair of a narrow format's numbers that lie so far apart.
+bool check_narrow(const Rig& rig, gpu::ElementType type, std::uint64_t distance);
+// JSON: medians, each beside a copy of as many bytes.
+std::string measure(const Rig& rig, std::uint64_t bytes, int repeats);
+
+}  // namespace weft::test

@@ -1,0 +1,63 @@
+// Runs the kernels of native/gpu on the host, found by name as a driver finds them: every thread does its very share,
+// one after another, the last first, since a GPU promises no order. Knows nothing of streams.
+#pragma once
+
+#include <cstring>
+#include <functional>
+
+#include "native/gpu/jobs.h"
+#include "native/gpu/pieces_device.cuh"
+#include "native/gpu/reduce_device.cuh"
+
+namespace weft::test {
+
+struct HostKernel {
+  const char* name;
+  // The launch, with its parameters taken as they are now.
+  std::function<void()> (*prepare)(unsigned blocks, void** parameters);
+};
+
+template <class Job, class Share>
+std::function<void()> each_thread(unsigned blocks, void** parameters, Share share) {
+  return [blocks, share, job = *static_cast<const Job*>(parameters[0])] {
+    for (unsigned block = blocks; block-- != 0;) {
+      for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) share(job, block, thread);
+    }
+  };
+}
+
+template <bool kGathers>
+std::function<void()> prepare_pieces(unsigned blocks, void** parameters) {
+  return each_thread<gpu::PiecesJob>(
+      blocks, parameters, [](const gpu::PiecesJob& job, unsigned block, unsigned thread) {
+        constexpr unsigned kWarps = gpu::kBlockThreads / gpu::kWarpLanes;
+        gpu::device::move_pieces<kGathers>(job, std::uint64_t{block} * kWarps + thread / gpu::kWarpLanes,
+                                           thread % gpu::kWarpLanes);
+      });
+}
+
+template <gpu::ElementType kType, gpu::Operation kOperation>
+std::function<void()> prepare_reduce(unsigned blocks, void** parameters) {
+  return each_thread<gpu::ReduceJob>(blocks, parameters,
+                                     [](const gpu::ReduceJob& job, unsigned block, unsigned thread) {
+                                       gpu::device::reduce<kType, kOperation>(job, block, thread);
+                                     });
+}
+
+// Null: there is none of that name.
+inline const HostKernel* find_host_kernel(const char* name) {
+#define WEFT_HOST_KERNEL(operation, type) \
+  {"weft_reduce_" #type "_" #operation, prepare_reduce<gpu::ElementType::type, gpu::Operation::operation>},
+#define WEFT_HOST_KERNELS(type, bytes) WEFT_REDUCE_OPERATIONS(WEFT_HOST_KERNEL, type)
+  static constexpr HostKernel kAll[] = {{"weft_gather", prepare_pieces<true>},
+                                        {"weft_scatter", prepare_pieces<false>},
+                                        WEFT_REDUCE_TYPES(WEFT_HOST_KERNELS)};
+#undef WEFT_HOST_KERNELS
+#undef WEFT_HOST_KERNEL
+  for (const HostKernel& kernel : kAll) {
+    if (std::strcmp(kernel.name, name) == 0) return &kernel;
+  }
+  return nullptr;
+}
+
+}  // namespace weft::test
