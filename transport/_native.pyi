@@ -249,6 +249,16 @@ def bench_staging(
     piece_bytes: int,
     repeats: int,
 ) -> tuple[int, int]: ...
+def reduce(
+    type: str,  # noqa: A002
+    operation: str,
+    a: DeviceBuffer,
+    b: DeviceBuffer,
+    out: DeviceBuffer,
+    also: DeviceBuffer | None,
+    stream: int,
+) -> tuple[int, str]: ...
+def why_no_kernels() -> str: ...
 def read_dlpack(
     capsule: Any,
 ) -> tuple[int, int, int, int, list[int], list[int] | None, bool]: ...

@@ -19,7 +19,9 @@ LEGACY_STREAM = 1  # the default stream, as DLPack and __cuda_array_interface__ 
 NO_STREAM = -1  # DLPack: the producer is to wait for nothing
 
 DLPACK_VERSION = (1, 0)
-TYPESTR = re.compile(r"[<>|=][a-zA-Z](\d+)$")
+DLPACK_KINDS = {0: "i", 1: "u", 2: "f", 4: "bf"}
+TYPESTR = re.compile(r"[<>|=]([a-zA-Z])(\d+)$")
+REDUCES = ("f32", "f16", "bf16", "f64", "i32", "i64", "u8")
 
 
 class SupportsDLPack(Protocol):
@@ -44,6 +46,7 @@ class View(NamedTuple):
     owner: object
     on_gpu: bool
     stream: int | None  # whose work comes first; None: that of none
+    element: str = ""  # its type: "f32", "bf16", "u8", ...
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:
@@ -128,6 +131,39 @@ def device_buffer(
     return buffer
 
 
+def reduce_arrays(
+    runtime: native.Runtime, arrays: dict[str, object], operation: str, stream: object
+) -> None:
+    """`out` = `a` operation `b`, and `also`, where there is one, the same; queued on a stream."""
+    if operation not in ("sum", "min", "max"):
+        raise InvalidArgumentError(f"operation: must be sum, min or max, not {operation!r}")
+    whose = None if stream is None else stream_handle(stream)
+    views = {}
+    for name, array in arrays.items():
+        if not is_on_gpu(array):
+            kind = type(array).__name__
+            raise TypeError(f"{name}: needs an array in a GPU's memory, not {kind}")
+        views[name] = view_of(array, name, writable=name in ("out", "also"), stream=whose)
+    out = views["out"]
+    if out.element not in REDUCES:
+        raise InvalidArgumentError(f"out: elements are {', '.join(REDUCES)}, not {out.element}")
+    buffers = {}
+    for name, view in views.items():
+        if (view.element, view.nbytes) != (out.element, out.nbytes):
+            told = f"{view.nbytes} bytes of {view.element}, `out` {out.nbytes} of {out.element}"
+            raise InvalidArgumentError(f"{name}: has {told}")
+        buffers[name] = device_buffer(runtime, [view], name, whose)
+    try:
+        status, error = native.reduce(
+            *(out.element, operation, buffers["a"], buffers["b"], buffers["out"]),
+            *(buffers.get("also"), LEGACY_STREAM if whose is None else whose),
+        )
+    except ValueError as problem:
+        raise InvalidArgumentError(f"out: {problem}") from None
+    if status != OK:
+        raise error_for(status, "reduce", error)
+
+
 def _by_dlpack(obj: Any, writable: bool, stream: int | None) -> View:
     kind, _ = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
@@ -139,10 +175,11 @@ def _by_dlpack(obj: Any, writable: bool, stream: int | None) -> View:
         capsule = obj.__dlpack__(stream=whose, max_version=DLPACK_VERSION)
     except TypeError:  # of before DLPack 1.0
         capsule = obj.__dlpack__(stream=whose)
-    _, _, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
+    _, code, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
     _check(shape, strides, 1, read_only and writable)
     nbytes = (bits * math.prod(shape) + 7) // 8
-    return View(address, nbytes, (obj, capsule), on_gpu, LEGACY_STREAM if on_gpu else None)
+    element = f"{DLPACK_KINDS.get(code, 'x')}{bits}"
+    return View(address, nbytes, (obj, capsule), on_gpu, LEGACY_STREAM if on_gpu else None, element)
 
 
 def _by_interface(
@@ -154,12 +191,13 @@ def _by_interface(
         raise ValueError(f"its elements are of the type {interface['typestr']!r}")
     if interface.get("mask") is not None:
         raise ValueError("it has a mask")
-    shape, itemsize = interface["shape"], int(match.group(1))
+    shape, itemsize = interface["shape"], int(match.group(2))
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
     # Before version 3 it did not say which stream; from then on None says that none has to wait.
     says = interface.get("stream") if interface.get("version", 0) >= 3 else LEGACY_STREAM
     whose = stream if stream is not None else None if says is None else stream_handle(says)
-    return View(int(address or 0), itemsize * math.prod(shape), obj, True, whose)
+    element = f"{match.group(1)}{8 * itemsize}"
+    return View(int(address or 0), itemsize * math.prod(shape), obj, True, whose, element)
 
 
 def _check(shape: Sequence[int], strides: Sequence[int] | None, unit: int, read_only: bool) -> None:

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from transport import native
 from transport.closing import AsyncCloses
-from transport.connection import Buffer, Connection, deadline, pump
+from transport.connection import Buffer, Connection, DeviceArray, deadline, pump
+from transport.device import reduce_arrays
 from transport.errors import (
     OK,
     WOULD_BLOCK,
@@ -264,6 +265,29 @@ class Endpoint(AsyncCloses):
         made = Memory(self._runtime.register_memory(part_of(self._runtime, buf, True).buffer))
         self._children.add(made)
         return made
+
+    def reduce(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        out: DeviceArray,
+        *,
+        operation: str = "sum",
+        also: DeviceArray | None = None,
+        stream: object = None,
+    ) -> None:
+        """`out` = `a` + `b` (or min, max) on a GPU, and the same into `also`, in one pass.
+
+        What a ring's step needs: the sum in its place, and a copy to send on. Arrays of one
+        size, type (f32, f16, bf16, f64, i32, i64, u8) and GPU; `out` and `also` may be `a` or `b`.
+        f16 and bf16 are added in f32 and rounded once. Queued on `stream` (None: the default
+        stream, behind what the arrays' own streams have), so keep them until it got there.
+        DeviceMissingError where the kernels were left out of the build.
+        """
+        arrays: dict[str, object] = {"a": a, "b": b, "out": out}
+        if also is not None:
+            arrays["also"] = also
+        reduce_arrays(self._runtime, arrays, operation, stream)
 
     @property
     def connections(self) -> list[Connection]:

@@ -5,8 +5,10 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <map>
 #include <optional>
 
+#include "native/gpu/kernel_image.h"
 #include "native/gpu/staging_bench.h"
 
 namespace weft::bind {
@@ -67,7 +69,7 @@ py::tuple read_dlpack(const py::capsule& capsule) {
   const auto address = reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset;
   const std::int64_t bits = std::int64_t{tensor->type_bits} * tensor->type_lanes;
   const Numbers shape = count > 0 ? Numbers(tensor->shape, tensor->shape + count) : Numbers();
-  return py::make_tuple(tensor->device_type, tensor->device_id, address, bits, shape, strides, read_only);
+  return py::make_tuple(tensor->device_type, int{tensor->type_code}, address, bits, shape, strides, read_only);
 }
 
 }  // namespace
@@ -202,6 +204,37 @@ py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, 
 
 }  // namespace
 
+py::tuple reduce(const std::string& type, const std::string& operation, const DeviceBuffer& a, const DeviceBuffer& b,
+                 const DeviceBuffer& out, const DeviceBuffer* also, std::uint64_t stream) {
+#define WEFT_ELEMENT(name, bytes) {#name, {gpu::ElementType::name, bytes}},
+  static const std::map<std::string, std::pair<gpu::ElementType, std::uint64_t>> types{WEFT_REDUCE_TYPES(WEFT_ELEMENT)};
+#undef WEFT_ELEMENT
+#define WEFT_OPERATION(name, ...) {#name, gpu::Operation::name},
+  static const std::map<std::string, gpu::Operation> operations{WEFT_REDUCE_OPERATIONS(WEFT_OPERATION)};
+#undef WEFT_OPERATION
+  const auto element = types.find(type);
+  const auto what = operations.find(operation);
+  if (element == types.end() || what == operations.end()) throw py::value_error("no such type or operation");
+  gpu::Reduction reduction;
+  const std::uint64_t bytes = out.bytes();
+  const auto place = [&](const DeviceBuffer& buffer) {
+    const bool fits = buffer.bytes() == bytes && &buffer.worker() == &out.worker() &&
+                      (bytes == 0 || buffer.data() != nullptr) && bytes % element->second.second == 0;
+    if (!fits) throw py::value_error("arrays of several sizes or devices");
+    return reinterpret_cast<std::uintptr_t>(buffer.data());
+  };
+  reduction.a = place(a);
+  reduction.b = place(b);
+  reduction.out = place(out);
+  reduction.also = also == nullptr ? 0 : place(*also);
+  reduction.elements = bytes / element->second.second;
+  if (out.home()->forked()) return py::make_tuple(code(Status::forked_child), "");
+  std::string error;
+  const Status status = out.worker().reduce(element->second.first, what->second, reduction,
+                                            reinterpret_cast<gpu::Stream>(stream), &error);
+  return py::make_tuple(code(status), error);
+}
+
 void bind_device(py::module_& module) {
   using B = DeviceBuffer;
   py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, held while this lives.")
@@ -222,8 +255,15 @@ void bind_device(py::module_& module) {
              "(ns through rings, ns by plain copies) of all repeats; an address of 0: nothing that way.",
              py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes"),
              py::arg("piece_bytes"), py::arg("repeats"));
+  module.def("reduce", &reduce, "(status, error). Queued on the stream; the caller keeps the buffers until it is done.",
+             py::arg("type"), py::arg("operation"), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("also"),
+             py::arg("stream"));
+  module.def("why_no_kernels", [] {
+    const char* const why = gpu::why_no_kernels();
+    return std::string(why == nullptr ? "" : why);
+  });
   module.def("read_dlpack", &read_dlpack,
-             "(device type, device, address, bits of an element, shape, strides in elements or None, read-only).",
+             "(device type, type code, address, bits of an element, shape, strides in elements or None, read-only).",
              py::arg("capsule"));
 }
 

@@ -90,6 +90,11 @@ using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
 // none can: then it is staged.
 Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer);
 
+// out = a op b, and the same into `also` (null: nowhere), queued on a stream: (status, error). All of one size and
+// device.
+py::tuple reduce(const std::string& type, const std::string& operation, const DeviceBuffer& a, const DeviceBuffer& b,
+                 const DeviceBuffer& out, const DeviceBuffer* also, std::uint64_t stream);
+
 // (status, error, buffer).
 py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs);
 

@@ -267,6 +267,26 @@ gpu::Event DeviceWorker::mark(gpu::Stream stream, std::string* error) noexcept t
   return nullptr;
 }
 
+Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction,
+                            gpu::Stream stream, std::string* error) noexcept try {
+  if (!copier_->has_kernels()) {
+    *error = copier_->kernels_missing();
+    return Status::device_unavailable;
+  }
+  const gpu::Current current(driver_, copier_->context());
+  gpu::Result result = current.result();
+  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
+    return Status::invalid_argument;
+  }
+  if (result == gpu::kSuccess) result = copier_->kernels().reduce(type, operation, reduction, stream);
+  if (result == gpu::kSuccess) return Status::ok;
+  *error = driver_.say("cuLaunchKernel", result);
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::out_of_memory;
+}
+
 Status DeviceWorker::passed(gpu::Event mark, std::string* error) noexcept try {
   const gpu::Current current(driver_, copier_->context());
   const gpu::Result result = current.result() != gpu::kSuccess ? current.result() : driver_.event_query(mark);

@@ -65,6 +65,9 @@ class DeviceWorker {
               gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept;
   // Has all that is handed to `stream` from now on run after the request is done, well or not; no thread waits.
   Status wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream, std::string* error) noexcept;
+  // Queues a reduction on `stream`. device_unavailable: there are no kernels, `error` says why.
+  Status reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction, gpu::Stream stream,
+                std::string* error) noexcept;
   // An event behind all work that `stream` has. Null with `error`.
   gpu::Event mark(gpu::Stream stream, std::string* error) noexcept;
   void drop(gpu::Event event) noexcept { copier_->drop(event); }

@@ -95,6 +95,7 @@ class Copier {
   Context context() const noexcept { return context_; }
   // Whether it gathers and scatters by kernels; otherwise why not.
   bool has_kernels() const noexcept { return kernels_ != nullptr; }
+  const Kernels& kernels() const noexcept { return *kernels_; }
   const std::string& kernels_missing() const noexcept { return kernels_missing_; }
 
  private:

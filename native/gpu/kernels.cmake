@@ -1,22 +1,19 @@
-#Decides whether the GPU's kernels are compiled, for which GPUs, and what the library says where they are not.
-#Never needed to build the rest : without nvcc they are left out, and nothing of CUDA is linked either way.
+# Decides whether the GPU's kernels are compiled, for which GPUs, and what the library says where they are not.
+# Never needed to build the rest: without nvcc they are left out, and nothing of CUDA is linked either way.
 set(WEFT_CUDA_KERNELS AUTO CACHE STRING "Compile the kernels for GPUs: AUTO (where nvcc works), ON (or fail), OFF")
 set_property(CACHE WEFT_CUDA_KERNELS PROPERTY STRINGS AUTO ON OFF)
 find_program(WEFT_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin
              DOC "The CUDA compiler, for the kernels")
 
-#What nvcc is called with; empty with `why_not` where there is no nvcc that compiles.
+# What nvcc is called with; empty with `why_not` where there is no nvcc that compiles.
 function(weft_find_nvcc command why_not)
-  set(${
-  command} "" PARENT_SCOPE)
+  set(${command} "" PARENT_SCOPE)
   if(NOT WEFT_NVCC)
-    set(${
-  why_not} "there was no nvcc" PARENT_SCOPE)
+    set(${why_not} "there was no nvcc" PARENT_SCOPE)
     return()
   endif()
-#Machine code for the GPUs of data centres that this nvcc knows; PTX of the oldest, which later drivers compile.
-  execute_process(COMMAND ${
-  WEFT_NVCC} --list-gpu-code OUTPUT_VARIABLE known ERROR_VARIABLE ignored)
+  # Machine code for the GPUs of data centres that this nvcc knows; PTX of the oldest, which later drivers compile.
+  execute_process(COMMAND ${WEFT_NVCC} --list-gpu-code OUTPUT_VARIABLE known ERROR_VARIABLE ignored)
   string(REGEX MATCHALL "sm_[0-9]+" known "${known}")
   set(codes)
   foreach(code sm_80 sm_90)
@@ -25,17 +22,15 @@ function(weft_find_nvcc command why_not)
     endif()
   endforeach()
   if(NOT codes)
-    set(${
-  why_not} "${WEFT_NVCC} does not compile for sm_80 or sm_90" PARENT_SCOPE)
+    set(${why_not} "${WEFT_NVCC} does not compile for sm_80 or sm_90" PARENT_SCOPE)
     return()
   endif()
   list(GET codes 0 oldest)
   string(REPLACE sm_ compute_ oldest ${oldest})
   list(JOIN codes , codes)
-  set(call ${WEFT_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} -I${
-  CMAKE_SOURCE_DIR}
+  set(call ${WEFT_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} -I${CMAKE_SOURCE_DIR}
            "-gencode=arch=${oldest},code=[${codes},${oldest}]")
-#It may refuse the host's compiler, or have half of a toolkit: tried once for each set of flags.
+  # It may refuse the host's compiler, or have half of a toolkit: tried once for each set of flags.
   if(NOT WEFT_NVCC_TRIED STREQUAL "${call}")
     file(WRITE ${CMAKE_BINARY_DIR}/kernels/probe.cu "extern \"C\" __global__ void probe() {}\n")
     execute_process(COMMAND ${call} -o ${CMAKE_BINARY_DIR}/kernels/probe.fatbin ${CMAKE_BINARY_DIR}/kernels/probe.cu
@@ -49,15 +44,13 @@ function(weft_find_nvcc command why_not)
     set(WEFT_NVCC_TRIED "${call}" CACHE INTERNAL "")
   endif()
   if(WEFT_NVCC_SAID)
-    set(${
-  why_not} "${WEFT_NVCC_SAID}" PARENT_SCOPE)
+    set(${why_not} "${WEFT_NVCC_SAID}" PARENT_SCOPE)
     return()
   endif()
   if(WEFT_WERROR)
     list(APPEND call -Werror all-warnings)
   endif()
-  set(${
-  command} "${call}" PARENT_SCOPE)
+  set(${command} "${call}" PARENT_SCOPE)
 endfunction()
 
 set(nvcc_command)
@@ -65,7 +58,7 @@ if(WEFT_CUDA_KERNELS STREQUAL "OFF")
   set(why_no_kernels "WEFT_CUDA_KERNELS was OFF")
   set(remedy "build again with WEFT_CUDA_KERNELS=AUTO")
 elseif(WEFT_CUDA_KERNELS STREQUAL "AUTO" AND WEFT_SANITIZE)
-#Compiling them takes seconds, and no sanitizer sees into a GPU.Their code is tested as code of the host.
+  # Compiling them takes seconds, and no sanitizer sees into a GPU. Their code is tested as code of the host.
   set(why_no_kernels "a sanitizer's build leaves them out")
   set(remedy "build again with WEFT_CUDA_KERNELS=ON")
 else()

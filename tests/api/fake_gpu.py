@@ -49,7 +49,10 @@ class FakeGpu:
 
     def finish(self, stream: int) -> None:
         """Waits for a stream's work."""
+        context = ctypes.c_void_p(self.calls.fake_cuda_context(0))
+        assert self.calls.cuCtxPushCurrent_v2(context) == 0
         assert self.calls.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+        assert self.calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())) == 0
 
 
 class FakeArray:

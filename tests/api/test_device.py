@@ -15,9 +15,10 @@ import pytest
 
 from tests.api.fake_gpu import FakeArray, FakeGpu, FakeTensor
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
-from transport import Connection
+from transport import Connection, native
 from transport.errors import (
     DeviceError,
+    DeviceMissingError,
     InvalidArgumentError,
     OperationCancelledError,
     TimedOutError,
@@ -325,6 +326,59 @@ def test_device__buffers_are_held_until_they_are_done(gpu: FakeGpu, ends: Ends) 
     assert there.recv(1, PATIENCE_S) == b""
     del handle
     assert sys.getrefcount(received) == before
+
+
+KINDS = [np.float32, np.float16, np.float64, np.int32, np.int64, np.uint8]
+
+
+@pytest.mark.skipif(native.why_no_kernels() != "", reason=native.why_no_kernels())
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: np.dtype(kind).name)
+def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) -> None:
+    endpoint = ends[0]._endpoint
+    draw = np.random.default_rng(5).integers
+    a, b = (FakeArray(gpu, draw(0, 100, 1_001).astype(kind)) for _ in range(2))
+    out, also = (FakeTensor(FakeArray(gpu, np.zeros(1_001, kind))) for _ in range(2))
+    if np.issubdtype(kind, np.floating):  # the fake's tensors say that they are of that kind
+        endpoint.reduce(a, b, out, also=also)
+        gpu.finish(1)
+        assert (out.array.host == a.host + b.host).all()
+        assert (also.array.host == a.host + b.host).all()
+    stream = gpu.stream()
+    for operation, expected in [("min", np.minimum), ("max", np.maximum), ("sum", np.add)]:
+        before = a.host.copy()
+        endpoint.reduce(a, b, a, operation=operation, stream=stream)
+        gpu.finish(stream)
+        assert (a.host == expected(before, b.host)).all()
+
+
+def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
+    reduce = ends[0]._endpoint.reduce
+    a, b, out = (FakeArray(gpu, np.zeros(10, np.float32)) for _ in range(3))
+    if native.why_no_kernels():
+        with pytest.raises(DeviceMissingError, match="built without nvcc"):
+            reduce(a, b, out)
+        return
+    with pytest.raises(InvalidArgumentError, match="operation: must be sum, min or max, not 'xor'"):
+        reduce(a, b, out, operation="xor")
+    with pytest.raises(TypeError, match="b: needs an array in a GPU's memory, not ndarray"):
+        reduce(a, np.zeros(10, np.float32), out)
+    short = FakeArray(gpu, np.zeros(9, np.float32))
+    with pytest.raises(InvalidArgumentError, match="also: has 36 bytes of f32, `out` 40 of f32"):
+        reduce(a, b, out, also=short)
+    whole = FakeArray(gpu, np.zeros(10, np.int32))
+    with pytest.raises(InvalidArgumentError, match="b: has 40 bytes of i32, `out` 40 of f32"):
+        reduce(a, whole, out)
+    words = FakeArray(gpu, np.zeros(10, np.complex64))
+    with pytest.raises(InvalidArgumentError, match=r"out: elements are f32, .* not c64"):
+        reduce(a, b, words)
+    there = FakeArray(gpu, np.zeros(10, np.float32), device=1)
+    with pytest.raises(InvalidArgumentError, match="out: arrays of several sizes or devices"):
+        reduce(a, there, out)
+    with pytest.raises(InvalidArgumentError, match="stream: a stream of another device"):
+        reduce(a, b, out, stream=gpu.stream(1))
+    gpu.fail_at("cuLaunchKernel")
+    with pytest.raises(DeviceError, match="cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"):
+        reduce(a, b, out)
 
 
 WITHOUT = """

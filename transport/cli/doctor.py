@@ -146,6 +146,18 @@ def check_nvcc() -> Finding:
     return Finding("nvcc", OK, found)
 
 
+def check_kernels() -> Finding:
+    try:
+        why = native.why_no_kernels()
+    except native.NativeMissingError:
+        return Finding("GPU kernels", LIMITED, "unknown without the extension", "make build")
+    if why:
+        return Finding(
+            "GPU kernels", ABSENT, f"left out of the build: {why}", "make build with nvcc"
+        )
+    return Finding("GPU kernels", OK, "many pieces in one launch, sums and copies in one pass")
+
+
 def check_verbs() -> Finding:
     found = rdma.ports()
     if not found:
@@ -217,7 +229,7 @@ def check_policies() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     *(check_extension, check_plugin, check_policies, check_knobs),
     *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
-    *(check_nccl, check_cuda, check_nvcc, check_verbs, check_gpu_memory),
+    *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
 )
 
 
