@@ -304,6 +304,21 @@ def test_receive__withdrawn_writes_no_more(ends: Ends) -> None:
     assert bool((received == 0xEE).all())
 
 
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
+    from tests.softverbs.transfer import exchange
+
+    odd = {"REORDER": "0.02", "LATE": "0.02", "STALL": "0.02"}
+    weathers = [{}, odd | {"LOSS": "0.01"}, odd | {"LOSS": "0.05"}]
+    plans = [(100, 1_000_003, seed) for seed in range(len(weathers))]
+    knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": library}
+    for weather, (received, sent) in zip(weathers, exchange(plans, weathers, **knobs), strict=True):
+        assert (received["wrong"], received["touched"]) == (0, 0), weather
+        by_nic = sent["engine"]["payload_copied_bytes"] == len(b"yes")
+        print(library, mode, weather, "sent by the NIC" if by_nic else "staged", sent["engine"])
+
+
 def test_endpoint__faults_and_stripes() -> None:
     settings = LOCAL | {"engines": 2, "stripes": 4, "fault_loss": 0.01, "fault_reorder": 0.02}
     with (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,23 @@ def test_softverbs__every_byte_arrives_and_none_comes_late(mode: str, placement:
         assert (written > 0) == (placement == "direct")
         if mode != "rc" and "LOSS" in weather:
             assert sent["connection"]["segments_resent"] > 0
+
+
+# Sent from where it lies by the NIC, received through pinned memory: no processor may touch it.
+@pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
+def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> None:
+    fake = Path(pytestconfig.getoption("--build-tree")).resolve() / "libweft_fake_cuda.so"
+    knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": "fake", "FAKE_CUDA": str(fake)}
+    plans = [(40, MOST_BYTES, 8)] * 2
+    for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
+        assert (received["wrong"], received["touched"]) == (0, 0)
+        assert sent["engine"]["memory_by_dmabuf"] > 0
+        assert sent["engine"]["payload_copied_bytes"] == len(b"yes")  # which lies in the host
+    # Whoever checks payloads reads them: what was registered is staged all the same.
+    knobs |= {"WEFT_PAYLOAD_CRC": "on"}
+    [(received, sent)] = exchange(plans[:1], [ODD], **knobs)
+    assert (received["wrong"], received["touched"]) == (0, 0)
+    assert sent["engine"]["payload_copied_bytes"] > MOST_BYTES
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])

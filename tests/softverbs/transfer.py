@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.softverbs.arrays import ARRAYS
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
 PATIENCE_S = 30.0
@@ -66,7 +68,8 @@ def facts(counters: Any) -> Facts:
 
 def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts:
     """Every message, byte for byte; a buffer is painted then, and looked at before reuse."""
-    buffers = [bytearray(most) for _ in range(AHEAD + RESTING)]
+    arrays = ARRAYS[os.environ.get("TRANSFER_ARRAYS", "host")]()
+    buffers = [arrays.make(most) for _ in range(AHEAD + RESTING)]
     known = [endpoint.register(buffer) for buffer in buffers]
     wrong = touched = posted = 0
     waiting: deque[tuple[int, Any]] = deque()
@@ -74,36 +77,38 @@ def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts
         while posted < min(len(plan), number + AHEAD):
             place = posted % len(buffers)
             if posted >= len(buffers):
-                touched += buffers[place] != BEFORE * most
+                touched += arrays.get(buffers[place], most) != BEFORE * most
             waiting.append((place, connection.irecv_into(buffers[place], known[place])))
             posted += 1
         place, handle = waiting.popleft()
         got = handle.wait(timeout_s=PATIENCE_S)
-        wrong += got != size or buffers[place][:got] != contents(number, size)
-        buffers[place][:] = BEFORE * most
+        wrong += got != size or arrays.get(buffers[place], got) != contents(number, size)
+        arrays.put(buffers[place], BEFORE * most)
     time.sleep(0.05)  # what is late lands
     if len(plan) >= len(buffers):
-        touched += sum(buffer != BEFORE * most for buffer in buffers)
+        touched += sum(arrays.get(buffer, most) != BEFORE * most for buffer in buffers)
     return {"wrong": wrong, "touched": touched}
 
 
 def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
     """From registered memory that changes as soon as its message is said to have arrived."""
-    buffers = [bytearray(most) for _ in range(AHEAD)]
+    arrays = ARRAYS[os.environ.get("TRANSFER_ARRAYS", "host")]()
+    buffers = [arrays.make(most) for _ in range(AHEAD)]
     known = [endpoint.register(buffer) for buffer in buffers]
     under_way: deque[tuple[int, Any]] = deque()
 
     def finish() -> None:
         place, handle = under_way.popleft()
         handle.wait(timeout_s=PATIENCE_S)
-        buffers[place][:] = AFTER * most
+        arrays.put(buffers[place], AFTER * most)
 
     for number, size in enumerate(plan):
         if len(under_way) == AHEAD:
             finish()
         place = number % AHEAD
-        buffers[place][:size] = contents(number, size)
-        under_way.append((place, connection.isend(memoryview(buffers[place])[:size], known[place])))
+        arrays.put(buffers[place], contents(number, size))
+        part = arrays.part(buffers[place], size)
+        under_way.append((place, connection.isend(part, known[place])))
     while under_way:
         finish()
 
