@@ -242,6 +242,12 @@ def test_examples__kv_cache() -> None:
     assert "must be 1 to --blocks, 2" in refused.stderr
 
 
+def test_examples__ring_all_reduce() -> None:
+    done = run("examples.ring_all_reduce", "--elements", "10001", "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "0 elements wrong" in done.stdout
+
+
 def test_gpu__says_what_is_missing_without_cupy() -> None:
     if importlib.util.find_spec("cupy") is not None:
         pytest.skip("CuPy is here: tests/device runs this on a GPU")
