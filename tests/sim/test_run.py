@@ -269,7 +269,8 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--policy", "swift", "--window", "dctcp"], 2, "two window policies"),
         (["small", "--limit", "1 h"], 2, "nanoseconds"),
         (["small", "--limit", "3 us"], 1, "8 of 8 transfers were not done within 3 us"),
-        (["small", "--seeds", "1-2", "--plot", "a.png"], 2, "--plot is of one run"),
+        (["small", "--seeds", "1-2", "--estimate"], 2, "--estimate is of one run"),
+        (["small", "--seeds", "1-2", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
         (["small", "--dask", "tcp://127.0.0.1:9"], 2, "no scheduler answers"),
@@ -310,8 +311,10 @@ def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
     done = weft(
         *(small, "--seeds", "1-3", "--set", "policies.window=swift:decrease_max=0.3,dctcp"),
         *("--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html"), "-j", "2"),
+        *("--plot", str(tmp_path / "a.svg")),
     )
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.svg").read_text().count("<g id=\"axes_") >= 5  # a picture a measure
     assert "swift:decrease_max=0.3" in done.stdout
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 7
     assert weft(small, "--seeds", "1-2", "--limit", "3 us").returncode == 1

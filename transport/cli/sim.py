@@ -279,6 +279,9 @@ def show_sweep(
         write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
     if files.csv is not None:
         save(files.csv, csv_text(ordered))
+    if files.plot is not None and rows:
+        title = f"{scenario.name}, {len(rows)} runs" + (", a part" if partial else "")
+        cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)
     if files.html is not None:
         save(files.html, html.sweep_page(scenario.name, summed, ordered, command_line(), partial))
     if files.json != "-":
@@ -380,9 +383,10 @@ def do_sweep(
     scenario: Scenario, seeds: list[int], settings: Mapping[str, list[Any]],
     policies: dict[str, str], given: Mapping[str, Any], files: Files,
 ) -> int:  # fmt: skip
-    if files.plot is not None or given["estimate"]:
-        name = "--plot" if files.plot is not None else "--estimate"
-        raise click.UsageError(f"{name} is of one run: leave --seeds and lists of values out")
+    if given["estimate"]:
+        raise click.UsageError("--estimate is of one run: leave --seeds and lists of values out")
+    if files.plot is not None:
+        cli_plots.prepared(files.plot)
     for family in set(policies) & {key.removeprefix("policies.") for key in settings}:
         raise click.UsageError(f"the {family} policy is set and swept: leave one out")
     cases = sweep.cases_of(scenario, seeds, settings, policies)

@@ -6,13 +6,14 @@ Never computes a measure that result.py does not have, and writes no file itself
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from transport.sim.network import Array
 from transport.sim.result import Result
+from transport.sim.sweep import Case
 
 INSTALL_MATPLOTLIB = "pip install matplotlib"
 PORTS_SHOWN = 512
@@ -34,6 +35,63 @@ def figure(result: Result) -> Any:
     for axis in axes[len(drawn) :]:
         axis.set_visible(False)
     return made
+
+
+SWEPT = {
+    "completion_ns": ("completion", 1e3, "us"),
+    "fct_ns_p99": ("FCT p99", 1e3, "us"),
+    "slowdown_p99": ("slowdown p99", 1, ""),
+    "busbw_bytes_per_s": ("bus bandwidth", 1e9, "GB/s"),
+    "retransmits_per_packet": ("retransmits a packet", 1, ""),
+    "queue_bytes_p99": ("queue p99", 1e3, "kB"),
+}
+
+
+def sweep_figure(cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]) -> Any:
+    """A picture a measure: a dot for each run, a line through the medians of the settings.
+
+    One swept number is an axis; several settings, or words, stand side by side in their order.
+    """
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(_label(case) for case in cases))
+    numbers = [_number(case) for case in cases]
+    drawn = [key for key in SWEPT if any(rows[index].get(key) is not None for index in rows)]
+    made = Figure(figsize=(11, 3.4 * max(-(-len(drawn) // 2), 1)))
+    axes = made.subplots(max(-(-len(drawn) // 2), 1), 2, squeeze=False).ravel()
+    for axis, key in zip(axes, drawn, strict=False):
+        title, unit, name = SWEPT[key]
+        at: dict[float, list[float]] = {}
+        for index in sorted(rows):
+            value, number = rows[index].get(key), numbers[index]
+            if value is not None:
+                place = labels.index(_label(cases[index])) if None in numbers else number
+                at.setdefault(float(place or 0), []).append(value / unit)
+        for place, values in at.items():
+            axis.plot([place] * len(values), values, ".", color="grey", markersize=4)
+        axis.plot(sorted(at), [float(np.median(at[place])) for place in sorted(at)], marker="o")
+        if None in numbers:
+            axis.set_xticks(range(len(labels)), labels, fontsize="x-small", rotation=20)
+        else:
+            axis.set_xlabel(next(iter(cases[0].settings)))
+        axis.set_title(title)
+        axis.set_ylabel(name)
+        axis.set_ylim(bottom=0)
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    return made
+
+
+def _label(case: Case) -> str:
+    return "\n".join(f"{key}={value}" for key, value in case.settings.items()) or "all seeds"
+
+
+def _number(case: Case) -> float | None:
+    """The value of the only setting, where it is a number."""
+    values = list(case.settings.values())
+    if len(values) != 1 or isinstance(values[0], bool) or not isinstance(values[0], int | float):
+        return None
+    return float(values[0])
 
 
 def _steps(axis: Any, values: Array, label: str) -> None:

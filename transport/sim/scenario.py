@@ -108,12 +108,13 @@ class Scenario:
             try:
                 _put(tables, key.split("."), value, ())
             except BadKeyError as error:
-                raise ScenarioError(f"{self.file}: {key}: {error.text}") from None
+                raise ScenarioError(f"{key}: {error.text} (changed, in {self.file})") from None
         try:
             return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
         except BadKeyError as error:
             # The line in the file is not where this value came from.
-            raise ScenarioError(f"{self.file}: {dotted(error.path)}: {error.text}") from None
+            told = f"{dotted(error.path)}: {error.text}"
+            raise ScenarioError(f"{told} (changed, in {self.file})") from None
 
     def content(self) -> str:
         """Its canonical form: everything that decides a run, and the files it reads by digest."""
