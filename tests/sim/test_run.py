@@ -314,7 +314,7 @@ def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
         *("--plot", str(tmp_path / "a.svg")),
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "a.svg").read_text().count("<g id=\"axes_") >= 5  # a picture a measure
+    assert (tmp_path / "a.svg").read_text().count('<g id="axes_') >= 5  # a picture a measure
     assert "swift:decrease_max=0.3" in done.stdout
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 7
     assert weft(small, "--seeds", "1-2", "--limit", "3 us").returncode == 1
