@@ -22,7 +22,6 @@ from transport.errors import (
     InvalidArgumentError,
     OperationCancelledError,
     TimedOutError,
-    WeftError,
     WouldBlockError,
     error_for,
 )
@@ -61,10 +60,13 @@ _crowded: set[Connection] = set()
 
 def pump() -> bool:
     """Posts what waited for room; True while something still waits."""
+    waits = False
     for connection in list(_crowded):
-        if not connection._pump():
+        if connection._pump():
+            waits = True
+        elif not connection._scattered:
             _crowded.discard(connection)
-    return bool(_crowded)
+    return waits
 
 
 def deadline(timeout_s: float | None) -> float | None:
@@ -87,7 +89,7 @@ class Handle:
         self._scatter = part.scatter
         self._receive = receive
         self._request: native.Request | native.DeviceRequest | None = None
-        self._error: WeftError | None = None
+        self._error: Exception | None = None
 
     @property
     def done(self) -> bool:
@@ -167,9 +169,16 @@ class Handle:
             return False
         if self._scatter is not None:
             with self._connection._lock:
-                scatter, self._scatter = self._scatter, None
-                if scatter is not None and self._request.status == OK:
-                    scatter.fill(self._request.nbytes)
+                self._fill()
+        return True
+
+    def _fill(self) -> bool:
+        """Under the connection's lock: puts pieces in their places; False while they may come."""
+        if self._error is None and (self._request is None or not self._request.done):
+            return False
+        scatter, self._scatter = self._scatter, None
+        if scatter is not None and self._request is not None and self._request.status == OK:
+            scatter.fill(self._request.nbytes)
         return True
 
     def _post(self, connection: native.Connection) -> bool:
@@ -210,6 +219,7 @@ class Connection(AsyncCloses):
         self._peer_address = connection.peer_address()
         self._lock = threading.Lock()
         self._backlog: tuple[deque[Handle], deque[Handle]] = (deque(), deque())
+        self._scattered: list[Handle] = []  # receives into pieces, filled also when nobody asks
         self._closed = False
         self._last_counters: native.ConnectionCounters | None = None
 
@@ -242,6 +252,7 @@ class Connection(AsyncCloses):
 
         When the time is over or Ctrl-C interrupts, the message may still be sent.
         """
+        deadline(timeout_s)  # a wrong one is told before anything is sent
         self.isend(buf, memory, stream).wait(timeout_s)
 
     def recv_into(
@@ -256,6 +267,7 @@ class Connection(AsyncCloses):
         When the time is over or Ctrl-C interrupts, `buf` is withdrawn, which ends the connection:
         nothing writes to it afterwards. To wait in steps, use irecv_into and Handle.wait.
         """
+        deadline(timeout_s)  # a wrong one is told before anything is posted
         part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
@@ -400,7 +412,9 @@ class Connection(AsyncCloses):
             lane = self._backlog[receive]
             lane.append(handle)
             self._pump_lane(lane)
-            if lane:
+            if handle._scatter is not None:
+                self._scattered.append(handle)
+            if lane or self._scattered:
                 _crowded.add(self)
         if handle._error is not None:
             raise handle._error
@@ -411,10 +425,23 @@ class Connection(AsyncCloses):
         with self._lock:
             for lane in self._backlog:
                 self._pump_lane(lane)
+            self._scattered = [one for one in self._scattered if not one._fill()]
             return any(self._backlog)
 
     def _pump_lane(self, lane: deque[Handle]) -> None:
-        while lane and lane[0]._post(self._native):
+        while lane:
+            try:
+                if not lane[0]._post(self._native):
+                    return
+            except BaseException as error:
+                # Whatever it was, those behind it are not to have it too.
+                handle = lane.popleft()
+                handle._part = None
+                if isinstance(error, Exception):
+                    handle._error = error
+                    continue
+                handle._error = OperationCancelledError(f"{handle._name}: interrupted")
+                raise
             lane.popleft()
 
     def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
@@ -425,4 +452,5 @@ class Connection(AsyncCloses):
                 lane.remove(handle)
                 handle._error = OperationCancelledError("receive: withdrawn")
         if not handle.done:
-            self._native.quiesce(memory)
+            with self._lock:
+                self._native.quiesce(memory)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from transport import native
-from transport.errors import OK, InvalidArgumentError, error_for
+from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
 LEGACY_STREAM = 1  # the default stream, as DLPack and __cuda_array_interface__ write it
@@ -52,25 +53,27 @@ class View(NamedTuple):
 def stream_handle(stream: object, argument: str = "stream") -> int:
     """The handle of a stream of CuPy, PyTorch, Numba or CUDA's own bindings, or of an int."""
     found: Any = stream
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        found = (protocol() if callable(protocol) else protocol)[1]
-    else:
-        for name in ("cuda_stream", "ptr", "handle"):
-            if hasattr(stream, name):
-                found = getattr(stream, name)
-                break
-    found = getattr(found, "value", found)
-    if found is None:
-        found = 0
-    if not isinstance(found, int) or isinstance(found, bool) or stream is None:
-        kind = type(stream).__name__
-        raise TypeError(
-            f"{argument}: needs a stream of CuPy, PyTorch or Numba, or its handle, not {kind}"
-        )
-    if found < 0:
-        raise InvalidArgumentError(f"{argument}: {found} is no stream's handle")
-    return found or LEGACY_STREAM  # 0 is how CUDA itself writes the default stream
+    kind = type(stream).__name__
+    try:
+        if hasattr(stream, "__cuda_stream__"):
+            protocol = stream.__cuda_stream__
+            found = (protocol() if callable(protocol) else protocol)[1]
+        elif "stream" in kind.lower():  # events and buffers have a `ptr` and a `handle`, too
+            for name in ("cuda_stream", "ptr", "handle"):
+                if hasattr(stream, name):
+                    found = getattr(stream, name)
+                    break
+        found = getattr(found, "value", found)  # of ctypes, whose null is None
+        found = 0 if found is None and stream is not None else found
+        if isinstance(found, bool | str | bytes | float):
+            raise TypeError
+        handle = int(found)
+    except (TypeError, ValueError, IndexError):
+        text = "needs a stream of CuPy, PyTorch or Numba, or its handle"
+        raise TypeError(f"{argument}: {text}, not {kind}") from None
+    if not 0 <= handle < 1 << 64:
+        raise InvalidArgumentError(f"{argument}: {handle} is no stream's handle")
+    return handle or LEGACY_STREAM  # 0 is how CUDA itself writes the default stream
 
 
 def is_array(obj: object) -> bool:
@@ -86,7 +89,14 @@ def is_on_gpu(obj: Any) -> bool:
     return hasattr(type(obj), "__cuda_array_interface__")
 
 
-def view_of(obj: object, argument: str, *, writable: bool, stream: int | None = None) -> View:
+def view_of(
+    obj: object,
+    argument: str,
+    *,
+    writable: bool,
+    stream: int | None = None,
+    intakes: Intakes | None = None,
+) -> View:
     """Where `obj` lies. `stream`: whose work comes first; None: what the array itself says.
 
     ValueError for an array that is not contiguous, is read-only where it is to be written, or
@@ -94,11 +104,37 @@ def view_of(obj: object, argument: str, *, writable: bool, stream: int | None = 
     """
     try:
         if hasattr(type(obj), "__dlpack_device__"):
-            return _by_dlpack(obj, writable, stream)
-        return _by_interface(obj.__cuda_array_interface__, obj, writable, stream)  # type: ignore[attr-defined]
-    except (BufferError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
+            view = _by_dlpack(obj, writable, stream, intakes)
+        else:
+            interface = obj.__cuda_array_interface__  # type: ignore[attr-defined]
+            view = _by_interface(interface, obj, writable, stream)
+        if not (0 <= view.address < 1 << 64 and 0 <= view.nbytes < 1 << 63):
+            raise ValueError(f"{view.nbytes} bytes at {view.address:#x} are no memory")
+    except WeftError:
+        raise
+    except (
+        *(BufferError, RuntimeError, ValueError, OverflowError),
+        *(KeyError, AttributeError, TypeError),
+    ) as error:
         text = f"missing {error}" if isinstance(error, KeyError) else str(error)
         raise InvalidArgumentError(f"{argument}: this {type(obj).__name__}: {text}") from error
+    return view
+
+
+class Intakes:
+    """Streams of ours, one for each GPU that a call has arrays on, lent until it is over."""
+
+    def __init__(self, runtime: native.Runtime) -> None:
+        self._runtime = runtime
+        self.lent: dict[int, native.Intake] = {}
+
+    def handle(self, device: int) -> int:
+        if device not in self.lent:
+            status, error, intake = self._runtime.lend_intake(device)
+            if status != OK or intake is None:
+                raise error_for(status, "buf", error)
+            self.lent[device] = intake
+        return self.lent[device].handle
 
 
 def host_bytes(view: View) -> Any:
@@ -111,7 +147,11 @@ def host_bytes(view: View) -> Any:
 
 
 def device_buffer(
-    runtime: native.Runtime, views: Sequence[View], argument: str, stream: int | None
+    runtime: native.Runtime,
+    views: Sequence[View],
+    argument: str,
+    stream: int | None,
+    intakes: Intakes,
 ) -> native.DeviceBuffer:
     """The views as one message, which lies on one GPU."""
     runs = [(view.address, view.nbytes) for view in views]
@@ -125,7 +165,8 @@ def device_buffer(
         text = f"its arrays were made on {len(streams)} streams: name one that waits for them"
         raise InvalidArgumentError(f"stream: {text}")
     for whose in streams:
-        status, error = buffer.come_after(whose)
+        lent = [intake for intake in intakes.lent.values() if intake.handle == whose]
+        status, error = buffer.come_after_intake(*lent) if lent else buffer.come_after(whose)
         if status != OK:
             raise error_for(status, "stream", error)
     return buffer
@@ -138,12 +179,14 @@ def reduce_arrays(
     if operation not in ("sum", "min", "max"):
         raise InvalidArgumentError(f"operation: must be sum, min or max, not {operation!r}")
     whose = None if stream is None else stream_handle(stream)
-    views = {}
+    views, lent = {}, {}
     for name, array in arrays.items():
         if not is_on_gpu(array):
             kind = type(array).__name__
             raise TypeError(f"{name}: needs an array in a GPU's memory, not {kind}")
-        views[name] = view_of(array, name, writable=name in ("out", "also"), stream=whose)
+        lent[name] = Intakes(runtime)
+        writable = name in ("out", "also")
+        views[name] = view_of(array, name, writable=writable, stream=whose, intakes=lent[name])
     out = views["out"]
     if out.element not in REDUCES:
         raise InvalidArgumentError(f"out: elements are {', '.join(REDUCES)}, not {out.element}")
@@ -152,34 +195,46 @@ def reduce_arrays(
         if (view.element, view.nbytes) != (out.element, out.nbytes):
             told = f"{view.nbytes} bytes of {view.element}, `out` {out.nbytes} of {out.element}"
             raise InvalidArgumentError(f"{name}: has {told}")
-        buffers[name] = device_buffer(runtime, [view], name, whose)
-    try:
-        status, error = native.reduce(
-            *(out.element, operation, buffers["a"], buffers["b"], buffers["out"]),
-            *(buffers.get("also"), LEGACY_STREAM if whose is None else whose),
-        )
-    except ValueError as problem:
-        raise InvalidArgumentError(f"out: {problem}") from None
+        buffers[name] = device_buffer(runtime, [view], name, whose, lent[name])
+    for name, buffer in buffers.items():
+        if not buffer.lies_with(buffers["out"]):
+            raise InvalidArgumentError(f"{name}: lies on another GPU than `out`")
+    status, error = native.reduce(
+        *(out.element, operation, buffers["a"], buffers["b"], buffers["out"]),
+        *(buffers.get("also"), LEGACY_STREAM if whose is None else whose),
+    )
     if status != OK:
         raise error_for(status, "reduce", error)
 
 
-def _by_dlpack(obj: Any, writable: bool, stream: int | None) -> View:
-    kind, _ = obj.__dlpack_device__()
+def _by_dlpack(obj: Any, writable: bool, stream: int | None, intakes: Intakes | None) -> View:
+    kind, device = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
     if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
         raise ValueError(f"it lies on a device of DLPack's type {int(kind)}, not on a CUDA device")
-    # The producer has the default stream wait for its own, where nobody names another.
-    whose = None if not on_gpu else LEGACY_STREAM if stream is None else NO_STREAM
+    # Its maker has a stream of ours wait for its own work, where nobody names another.
+    asked = on_gpu and stream is None and intakes is not None
+    whose = intakes.handle(int(device)) if asked and intakes is not None else None
+    given = None if not on_gpu else NO_STREAM if whose is None else whose
     try:
-        capsule = obj.__dlpack__(stream=whose, max_version=DLPACK_VERSION)
-    except TypeError:  # of before DLPack 1.0
-        capsule = obj.__dlpack__(stream=whose)
+        try:
+            capsule = obj.__dlpack__(stream=given, max_version=DLPACK_VERSION)
+        except TypeError:  # of before DLPack 1.0
+            capsule = obj.__dlpack__(stream=given)
+    except BufferError as error:
+        # PyTorch exports nothing of a GPU that is not the current one.
+        if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
+            raise
+        if stream is None:
+            raise BufferError(f"{error}; make its GPU the current one, or name stream=") from error
+        return _by_interface(obj.__cuda_array_interface__, obj, writable, stream)
     _, code, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
     _check(shape, strides, 1, read_only and writable)
     nbytes = (bits * math.prod(shape) + 7) // 8
     element = f"{DLPACK_KINDS.get(code, 'x')}{bits}"
-    return View(address, nbytes, (obj, capsule), on_gpu, LEGACY_STREAM if on_gpu else None, element)
+    return View(
+        address, nbytes, (obj, capsule), on_gpu, stream if whose is None else whose, element
+    )
 
 
 def _by_interface(
@@ -191,12 +246,14 @@ def _by_interface(
         raise ValueError(f"its elements are of the type {interface['typestr']!r}")
     if interface.get("mask") is not None:
         raise ValueError("it has a mask")
-    shape, itemsize = interface["shape"], int(match.group(2))
+    shape = tuple(operator.index(length) for length in interface["shape"])
+    itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
-    # Before version 3 it did not say which stream; from then on None says that none has to wait.
-    says = interface.get("stream") if interface.get("version", 0) >= 3 else LEGACY_STREAM
-    whose = stream if stream is not None else None if says is None else stream_handle(says)
-    element = f"{match.group(1)}{8 * itemsize}"
+    # Before version 3 it told no stream. None says that nobody has to wait, and Numba says it of
+    # arrays that a kernel on the default stream may still be at.
+    says = interface.get("stream") if interface.get("version", 0) >= 3 else None
+    whose = stream if stream is not None else LEGACY_STREAM if says is None else stream_handle(says)
+    element = f"{'x' if interface['typestr'][0] == '>' else match.group(1)}{8 * itemsize}"
     return View(int(address or 0), itemsize * math.prod(shape), obj, True, whose, element)
 
 

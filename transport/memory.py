@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transport import native
 from transport.closing import Closes
 from transport.device import (
+    Intakes,
     View,
     device_buffer,
     host_bytes,
@@ -18,7 +19,7 @@ from transport.device import (
     stream_handle,
     view_of,
 )
-from transport.errors import InvalidArgumentError
+from transport.errors import OK, InvalidArgumentError, error_for
 
 if TYPE_CHECKING:
     from transport.connection import Buffer
@@ -114,42 +115,61 @@ def part_of(
         raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
     if memory is None:
         return part
+    if isinstance(part.buffer, native.DeviceBuffer) and not writable:
+        # A NIC asks no stream.
+        status, error = part.buffer.await_stream()
+        if status != OK:
+            raise error_for(status, "stream", error)
     if many:
         raise InvalidArgumentError("memory: `buf` is a list, of whose pieces no NIC knows")
     return part._replace(memory=memory.of(part.buffer))
 
 
 def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
-    view = _view_of(buf, "buf", writable, stream)
+    intakes = Intakes(runtime)
+    view = _view_of(buf, "buf", writable, stream, intakes)
     if view is None:
         return Part(native.Buffer(buf, "buf", writable), None)
     if view.on_gpu:
-        return Part(device_buffer(runtime, [view], "buf", stream), None)
+        return Part(device_buffer(runtime, [view], "buf", stream, intakes), None)
     return Part(native.Buffer(host_bytes(view), "buf", writable), None)
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
     """Pieces that are one message: of one GPU as they are, of the host through a copy."""
     views, pieces = [], []
+    intakes = Intakes(runtime)
     for i, piece in enumerate(buf):
-        view = _view_of(piece, f"buf[{i}]", writable, stream)
+        view = _view_of(piece, f"buf[{i}]", writable, stream, intakes)
         if view is not None and view.on_gpu:
             views.append(view)
         else:
-            flat = memoryview(piece if view is None else host_bytes(view))
-            pieces.append(flat.cast("B") if flat.nbytes else memoryview(bytearray()))
+            pieces.append(_flat(piece if view is None else host_bytes(view), f"buf[{i}]"))
         if views and pieces:
             text = "a list lies in a GPU's memory or in the host's, not in both"
             raise InvalidArgumentError(f"buf[{i}]: {text}")
     if views:
-        return Part(device_buffer(runtime, views, "buf", stream), None)
+        return Part(device_buffer(runtime, views, "buf", stream, intakes), None)
     whole = bytearray(sum(piece.nbytes for piece in pieces)) if writable else b"".join(pieces)
     scatter = Scatter(memoryview(whole), tuple(pieces)) if writable else None
     return Part(native.Buffer(whole, "buf", writable), None, scatter)
 
 
-def _view_of(obj: Any, argument: str, writable: bool, stream: int | None) -> View | None:
+def _flat(obj: Any, argument: str) -> memoryview:
+    try:
+        flat = memoryview(obj)
+        return flat.cast("B") if flat.nbytes else memoryview(bytearray())
+    except (TypeError, ValueError) as error:  # of dates, say: NumPy gives no view of them
+        kind = type(obj).__name__
+        raise InvalidArgumentError(f"{argument}: this {kind} in a list: {error}") from None
+
+
+def _view_of(
+    obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes
+) -> View | None:
     """None for what has the buffer protocol, which a GPU's arrays have in name alone."""
+    if getattr(getattr(obj, "dtype", None), "hasobject", False):
+        raise InvalidArgumentError(f"{argument}: holds Python objects, whose bytes mean nothing")
     try:
         native.Buffer(obj, argument, writable)
     except TypeError:
@@ -160,4 +180,4 @@ def _view_of(obj: Any, argument: str, writable: bool, stream: int | None) -> Vie
             raise
     else:
         return None
-    return view_of(obj, argument, writable=writable, stream=stream)
+    return view_of(obj, argument, writable=writable, stream=stream, intakes=intakes)

@@ -14,8 +14,7 @@
 namespace weft::bind {
 namespace {
 
-constexpr unsigned kLookUs = 20;                // between two looks at a stream
-constexpr std::int64_t kEndNs = 5'000'000'000;  // copies take milliseconds; this only keeps a defect from being a hang
+constexpr unsigned kLookUs = 20;  // between two looks at a stream
 
 // The layouts that DLPack's specification (versions 0.8 and 1.0) gives these structures.
 struct DlTensor {
@@ -75,8 +74,8 @@ py::tuple read_dlpack(const py::capsule& capsule) {
 }  // namespace
 
 void DeviceBuffer::forget_stream() {
-  const gpu::Event after = std::exchange(after_, nullptr);
-  if (after == nullptr || home_->forked()) return;
+  const engine::After after = std::exchange(after_, {});
+  if (home_->forked()) return;
   const py::gil_scoped_release others_run;
   worker_->drop(after);
 }
@@ -84,11 +83,21 @@ void DeviceBuffer::forget_stream() {
 py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
   forget_stream();
   std::string error;
+  Status status = Status::ok;
   {
     const py::gil_scoped_release others_run;
-    after_ = worker_->mark(reinterpret_cast<gpu::Stream>(stream), &error);
+    status = worker_->mark(reinterpret_cast<gpu::Stream>(stream), &after_.event, &error);
   }
-  return py::make_tuple(code(after_ != nullptr ? Status::ok : Status::invalid_argument), error);
+  return py::make_tuple(code(status), error);
+}
+
+py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
+  if (intake.worker() != worker_) {
+    return py::make_tuple(code(Status::invalid_argument), "the array lies on another device than it says");
+  }
+  py::tuple made = come_after(intake.handle());
+  if (after_.event != nullptr) after_.intake = intake.give_up();
+  return made;
 }
 
 Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection, bool receive,
@@ -96,8 +105,24 @@ Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection,
   const auto way = receive ? gpu::Way::to_device : gpu::Way::to_host;
   const py::gil_scoped_release others_run;
   const Status status = worker_->post(connection, way, layout_, after_, out);
-  if (status == Status::ok) after_ = nullptr;
+  if (status == Status::ok) after_ = {};
   return status;
+}
+
+py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
+  if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
+  engine::DeviceWorker* worker = nullptr;
+  gpu::Stream stream = nullptr;
+  std::string error;
+  Status status = Status::ok;
+  {
+    const py::gil_scoped_release others_run;
+    status = home->devices().worker_at(device, &worker, &error);
+    if (status == Status::ok) stream = worker->lend_intake(&error);
+  }
+  if (status == Status::ok && stream == nullptr) status = Status::device_error;
+  if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
+  return py::make_tuple(code(status), error, std::make_unique<Intake>(home, worker, stream));
 }
 
 std::uint8_t* DeviceBuffer::data() const {
@@ -105,21 +130,22 @@ std::uint8_t* DeviceBuffer::data() const {
   return pieces.size() == 1 ? reinterpret_cast<std::uint8_t*>(pieces.front().address) : nullptr;
 }
 
-Status DeviceBuffer::await_stream(std::string* error) {
-  if (after_ == nullptr) return Status::ok;
+py::tuple DeviceBuffer::await_stream() {
+  std::string error;
+  if (after_.event == nullptr || home_->forked()) return py::make_tuple(code(Status::ok), error);
   bool interrupted = false;
   Status status = Status::would_block;
   static_cast<void>(wait_in_slices(
       -1, [&] { return status != Status::would_block; },
       [&](std::int64_t) {
-        status = worker_->passed(after_, error);
+        status = worker_->passed(after_.event, &error);
         if (status == Status::would_block) ::usleep(kLookUs);
         return Status::timed_out;
       },
       &interrupted));
   if (interrupted) throw py::error_already_set();
   forget_stream();
-  return status;
+  return py::make_tuple(code(status), error);
 }
 
 Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer) {
@@ -163,10 +189,12 @@ py::tuple DevicePosted::wait_on(std::uint64_t stream) {
   return py::make_tuple(code(status), error);
 }
 
-void DevicePosted::await_end() {
-  if (request_ == nullptr) return;
+void DevicePosted::await_end(Clock::time_point until) {
+  const std::shared_ptr<engine::DeviceRequest> request = request_;
+  if (request == nullptr) return;
+  const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
   const py::gil_scoped_release others_run;
-  static_cast<void>(request_->wait(kEndNs));
+  static_cast<void>(request->wait(std::max<std::int64_t>(left_ns, 0)));
 }
 
 py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs) {
@@ -229,9 +257,17 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
   reduction.also = also == nullptr ? 0 : place(*also);
   reduction.elements = bytes / element->second.second;
   if (out.home()->forked()) return py::make_tuple(code(Status::forked_child), "");
+  std::vector<gpu::Event> events;
+  for (const DeviceBuffer* buffer : {&a, &b, &out, also}) {
+    if (buffer != nullptr && buffer->event() != nullptr) events.push_back(buffer->event());
+  }
   std::string error;
-  const Status status = out.worker().reduce(element->second.first, what->second, reduction,
-                                            reinterpret_cast<gpu::Stream>(stream), &error);
+  Status status = Status::ok;
+  {
+    const py::gil_scoped_release others_run;
+    status = out.worker().reduce(element->second.first, what->second, reduction, reinterpret_cast<gpu::Stream>(stream),
+                                 events, &error);
+  }
   return py::make_tuple(code(status), error);
 }
 
@@ -239,7 +275,13 @@ void bind_device(py::module_& module) {
   using B = DeviceBuffer;
   py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, held while this lives.")
       .def_property_readonly("nbytes", &B::bytes)
-      .def("come_after", &B::come_after, "(status, error). The stream's work so far comes first.", py::arg("stream"));
+      .def("lies_with", &B::lies_with, "Whether both are of one device.", py::arg("other"))
+      .def("come_after", &B::come_after, "(status, error). The stream's work so far comes first.", py::arg("stream"))
+      .def("come_after_intake", &B::come_after_intake, "(status, error). What it was given comes first.",
+           py::arg("intake"))
+      .def("await_stream", &B::await_stream, "(status, error). Sleeps until what comes first is done.");
+  py::class_<Intake>(module, "Intake", "A stream for the maker of an array to order after its work.")
+      .def_property_readonly("handle", &Intake::handle);
   using P = DevicePosted;
   py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")
       .def_property_readonly("done", &P::done)

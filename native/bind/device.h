@@ -18,6 +18,26 @@ namespace weft::bind {
 
 using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address, bytes
 
+// A stream of ours into which whoever made an array orders what comes after its work.
+class Intake {
+ public:
+  Intake(std::shared_ptr<Home> home, engine::DeviceWorker* worker, gpu::Stream stream)
+      : home_(std::move(home)), worker_(worker), stream_(stream) {}
+  Intake(const Intake&) = delete;
+  Intake& operator=(const Intake&) = delete;
+  ~Intake() {
+    if (stream_ != nullptr && !home_->forked()) worker_->drop({nullptr, stream_});
+  }
+  std::uint64_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_); }
+  const engine::DeviceWorker* worker() const { return worker_; }
+  gpu::Stream give_up() { return std::exchange(stream_, nullptr); }
+
+ private:
+  std::shared_ptr<Home> home_;
+  engine::DeviceWorker* worker_;
+  gpu::Stream stream_;
+};
+
 // Memory of one device, held until the last owner lets go. Made and dropped under the GIL.
 class DeviceBuffer {
  public:
@@ -31,15 +51,18 @@ class DeviceBuffer {
   const std::shared_ptr<Home>& shared_home() const { return home_; }
   const Home* home() const { return home_.get(); }
   std::uint64_t bytes() const { return layout_->bytes(); }
+  bool lies_with(const DeviceBuffer& other) const { return worker_ == other.worker_; }
   engine::DeviceWorker& worker() const { return *worker_; }
   // What the stream has to do by now comes before the buffer is read or written. (status, error).
   py::tuple come_after(std::uint64_t stream);
+  py::tuple come_after_intake(Intake& intake);
   Status post(const std::shared_ptr<engine::Connection>& connection, bool receive,
               std::shared_ptr<engine::DeviceRequest>* out);
   // In one piece, as a NIC takes it; null: it is in several, or in none.
   std::uint8_t* data() const;
   // Sleeps until what comes before has been done: (status, error). Serves signals.
-  Status await_stream(std::string* error);
+  py::tuple await_stream();
+  gpu::Event event() const { return after_.event; }
 
  private:
   void forget_stream();
@@ -48,7 +71,7 @@ class DeviceBuffer {
   py::object owner_;
   std::shared_ptr<const gpu::Layout> layout_;
   engine::DeviceWorker* worker_;  // of the home's board
-  gpu::Event after_ = nullptr;
+  engine::After after_;
 };
 
 // A posted request in device memory. What it holds is let go when it is done; should it never be, it stays held.
@@ -61,11 +84,16 @@ class DevicePosted {
     if (!settled()) new std::shared_ptr<DeviceBuffer>(buffer_);
   }
 
+  // Lets others run; until it returns the request is not done, whatever they ask.
   Status begin(const std::shared_ptr<engine::Connection>& connection, bool receive) {
-    return buffer_->post(connection, receive, &request_);
+    std::shared_ptr<engine::DeviceRequest> made;
+    const Status status = buffer_->post(connection, receive, &made);
+    request_ = std::move(made);
+    refused_ = request_ == nullptr;
+    return status;
   }
   bool holds(const DeviceBuffer& buffer) const { return buffer_.get() == &buffer; }
-  bool done() const { return request_ == nullptr || request_->done(); }
+  bool done() const { return request_ == nullptr ? refused_ : request_->done(); }
   Status status() const { return request_ == nullptr ? Status::ok : request_->status(); }
   std::size_t bytes() const { return request_ == nullptr ? 0 : request_->bytes(); }
   std::string error() const { return request_ != nullptr && request_->done() ? request_->error() : ""; }
@@ -77,14 +105,18 @@ class DevicePosted {
   Status wait(std::int64_t timeout_ns);
   // (status, error).
   py::tuple wait_on(std::uint64_t stream);
-  // After its connection was closed: sleeps, for a bounded time, until no copy is under way.
-  void await_end();
+  // After its connection was closed: sleeps until no copy is under way, or the time is over.
+  void await_end(Clock::time_point until);
 
  private:
   std::shared_ptr<DeviceBuffer> buffer_;
-  std::shared_ptr<engine::DeviceRequest> request_;
+  std::shared_ptr<engine::DeviceRequest> request_;  // null: not posted yet, or refused
+  bool refused_ = false;
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
+
+// (status, error, intake).
+py::tuple lend_intake(const std::shared_ptr<Home>& home, int device);
 
 // Memory of a device that a NIC may read: by its dma-buf, or by its address where the kernel can. Its id is 0 where
 // none can: then it is staged.

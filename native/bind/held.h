@@ -21,6 +21,8 @@ namespace py = pybind11;
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kSliceNs = 50'000'000;  // the longest that Ctrl-C waits
+// For copies of a device when a connection ends: they take milliseconds, and this keeps a defect from being a hang.
+constexpr std::chrono::seconds kCopiesEnd{5};
 
 inline int code(Status status) { return static_cast<int>(status); }
 

@@ -78,13 +78,14 @@ class BoundConnection {
   void withdraw_device(const DeviceBuffer& buffer) {
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr || home_->forked()) return;
-    for (const std::shared_ptr<DevicePosted>& posted : device_lane_) {
+    const DeviceLane lane = device_lane_;  // others change it while this waits
+    for (const std::shared_ptr<DevicePosted>& posted : lane) {
       if (!posted->holds(buffer) || posted->done()) continue;
       {
         const py::gil_scoped_release others_run;
         connection->close();
       }
-      posted->await_end();
+      posted->await_end(Clock::now() + kCopiesEnd);
       break;
     }
     device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
@@ -117,8 +118,9 @@ class BoundConnection {
     for (Lane& lane : gone) {
       for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
     }
+    const Clock::time_point until = Clock::now() + kCopiesEnd;
     for (const std::shared_ptr<DevicePosted>& posted : gone_device) {
-      if (!home->forked()) posted->await_end();
+      if (!home->forked()) posted->await_end(until);
       posted->settled();
     }
   }
@@ -128,21 +130,19 @@ class BoundConnection {
     if (connection_ == nullptr) throw py::value_error("the connection is closed");
     return connection_;
   }
+  bool forked() const { return home_ != nullptr && home_->forked(); }
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
-  // The NIC reads it where it lies. It asks no stream, so that the caller does, before.
+  // The NIC reads it where it lies. It asks no stream: the caller has waited for it.
   py::tuple post_from_device(const std::shared_ptr<engine::Connection>& connection,
                              const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {
-    std::string error;
-    Status status = buffer->await_stream(&error);
     Lane& lane = lanes_[0];
     reap(&lane);
     const auto posted = std::make_shared<Posted>(home_, connection, buffer, memory);
     lane.push_back(posted);
     engine::Request* request = nullptr;
-    if (status == Status::ok && connection_ == nullptr) status = Status::connection_closed;
-    if (status == Status::ok) status = connection->post_send(buffer->data(), buffer->bytes(), memory->id(), &request);
+    const Status status = connection->post_send(buffer->data(), buffer->bytes(), memory->id(), &request);
     if (status == Status::ok) {
       posted->began(request);
       return py::make_tuple(code(status), posted);
@@ -344,8 +344,9 @@ void bind_connections(py::module_& module) {
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
       .def(
           "change_policy",
-          [](const C& self, const std::string& family, const std::string& text, bool params) {
+          [](const C& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
             const std::shared_ptr<engine::Connection> connection = self.open();
+            if (self.forked()) return py::make_tuple(code(Status::forked_child), "");
             return change(family, text, params,
                           [&](const auto&... given) { return connection->change_policy(given...); });
           },
@@ -353,11 +354,13 @@ void bind_connections(py::module_& module) {
       .def("policies",
            [](const C& self) {
              const std::shared_ptr<engine::Connection> connection = self.open();
+             if (self.forked()) return std::vector<engine::PolicyInfo>();
              const py::gil_scoped_release others_run;
              return connection->policies();
            })
       .def("counters", [](const C& self) {
         const std::shared_ptr<engine::Connection> connection = self.open();
+        if (self.forked()) return engine::ConnectionCounters();  // the parent's engines count
         const py::gil_scoped_release others_run;
         return connection->counters();
       });
@@ -410,6 +413,9 @@ void bind_runtime(py::module_& module) {
           "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is held as long as they are in "
           "use.",
           py::arg("owner"), py::arg("runs"))
+      .def(
+          "lend_intake", [](const BoundRuntime& self, int device) { return lend_intake(self.open(), device); },
+          "(status, error, intake).", py::arg("device"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
            py::arg("policies") = "")
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),
@@ -418,8 +424,9 @@ void bind_runtime(py::module_& module) {
            py::arg("host"), py::arg("port"), py::arg("policies") = "")
       .def(
           "change_policy",
-          [](const BoundRuntime& self, const std::string& family, const std::string& text, bool params) {
+          [](const BoundRuntime& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
             const std::shared_ptr<Home> home = self.open();
+            if (home->forked()) return py::make_tuple(code(Status::forked_child), "");
             return change(family, text, params,
                           [&](const auto&... given) { return home->runtime().change_policy(given...); });
           },
@@ -428,6 +435,7 @@ void bind_runtime(py::module_& module) {
       .def("policies",
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
+             if (home->forked()) return std::vector<engine::PolicyInfo>();
              const py::gil_scoped_release others_run;
              return home->runtime().policies();
            })
@@ -436,8 +444,8 @@ void bind_runtime(py::module_& module) {
           [](const BoundRuntime& self, const std::string& path) {
             const std::shared_ptr<Home> home = self.open();
             std::string error, written;
-            Status status = Status::ok;
-            {
+            Status status = Status::forked_child;
+            if (!home->forked()) {
               const py::gil_scoped_release others_run;
               status = home->runtime().start_recording(path, &written, &error);
             }
@@ -450,8 +458,8 @@ void bind_runtime(py::module_& module) {
             const std::shared_ptr<Home> home = self.open();
             std::string error;
             engine::RecordingStats stats;
-            Status status = Status::ok;
-            {
+            Status status = Status::forked_child;
+            if (!home->forked()) {
               const py::gil_scoped_release others_run;
               status = home->runtime().stop_recording(&stats, &error);
             }
@@ -463,6 +471,7 @@ void bind_runtime(py::module_& module) {
       .def("counters",
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
+             if (home->forked()) return engine::EngineCounters();
              const py::gil_scoped_release others_run;
              return home->runtime().counters();
            })

@@ -22,8 +22,12 @@ class DeviceBoard {
   // device_unavailable: no driver, no GPU, or no worker for it; invalid_argument: not all of it is memory of one
   // device.
   Status worker_of(const gpu::Layout& layout, DeviceWorker** out, std::string* error) noexcept;
+  // The worker of the n-th GPU, as the driver counts.
+  Status worker_at(int device, DeviceWorker** out, std::string* error) noexcept;
 
  private:
+  Status open(const gpu::Driver& driver, int device, DeviceWorker** out, std::string* error);
+
   const std::string library_;
   const DeviceLimits limits_;
   const std::function<void()> on_done_;

@@ -67,7 +67,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   std::shared_ptr<Connection> connection;
   gpu::Way way = gpu::Way::to_host;
   std::shared_ptr<const gpu::Layout> layout;
-  gpu::Event after = nullptr;
+  After after;
   std::unique_ptr<core::Stage[]> stages;
   std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
   std::vector<std::pair<gpu::PinnedPool*, std::uint8_t*>> runs;
@@ -112,13 +112,17 @@ bool DeviceWorker::start(int device, std::string* error) {
 }
 
 DeviceWorker::~DeviceWorker() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    posted_.notify_all();
+    thread_.join();
   }
-  posted_.notify_all();
-  thread_.join();
+  if (intakes_.empty()) return;
+  const gpu::Current current(driver_, copier_->context());
+  for (const gpu::Stream stream : intakes_) static_cast<void>(driver_.stream_destroy(stream));  // gone with its context
 }
 
 std::size_t DeviceWorker::pinned_bytes() const {
@@ -203,7 +207,7 @@ bool DeviceWorker::pin_beside() {
 }
 
 Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way,
-                          std::shared_ptr<const gpu::Layout> layout, gpu::Event after,
+                          std::shared_ptr<const gpu::Layout> layout, const After& after,
                           std::shared_ptr<DeviceRequest>* out) noexcept try {
   out->reset();
   const std::uint64_t bytes = layout->bytes();
@@ -250,25 +254,32 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
   return Status::out_of_memory;
 }
 
-gpu::Event DeviceWorker::mark(gpu::Stream stream, std::string* error) noexcept try {
+Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept try {
+  *out = nullptr;
   const gpu::Current current(driver_, copier_->context());
   gpu::Event made = nullptr;
   gpu::Result result = current.result();
   const char* called = "cuCtxPushCurrent";
-  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) return nullptr;
+  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
+    return Status::invalid_argument;
+  }
   if (result == gpu::kSuccess) result = driver_.event_create(&made, gpu::kDisableTiming), called = "cuEventCreate";
   if (result == gpu::kSuccess) result = driver_.event_record(made, stream), called = "cuEventRecord";
-  if (result == gpu::kSuccess) return made;
+  if (result == gpu::kSuccess) {
+    *out = made;
+    return Status::ok;
+  }
   *error = driver_.say(called, result);
   if (made != nullptr) static_cast<void>(driver_.event_destroy(made));
-  return nullptr;
+  return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
-  return nullptr;
+  return Status::out_of_memory;
 }
 
 Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction,
-                            gpu::Stream stream, std::string* error) noexcept try {
+                            gpu::Stream stream, const std::vector<gpu::Event>& events, std::string* error) noexcept
+    try {
   if (!copier_->has_kernels()) {
     *error = copier_->kernels_missing();
     return Status::device_unavailable;
@@ -278,9 +289,15 @@ Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, con
   if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
     return Status::invalid_argument;
   }
-  if (result == gpu::kSuccess) result = copier_->kernels().reduce(type, operation, reduction, stream);
+  const char* called = "cuStreamWaitEvent";
+  for (const gpu::Event event : events) {
+    if (result == gpu::kSuccess) result = driver_.stream_wait_event(stream, event, 0);
+  }
+  if (result == gpu::kSuccess) {
+    result = copier_->kernels().reduce(type, operation, reduction, stream), called = "cuLaunchKernel";
+  }
   if (result == gpu::kSuccess) return Status::ok;
-  *error = driver_.say("cuLaunchKernel", result);
+  *error = driver_.say(called, result);
   return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
@@ -314,16 +331,62 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
     }
     if (!gpu::stream_belongs(driver_, stream, copier_->context(), error)) return Status::invalid_argument;
   }
+  std::uint32_t* word = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (request->done()) return Status::ok;
+    request->words_.reserve(request->words_.size() + 1);
+    word = waits_->take();
+    if (word == nullptr) {
+      *error = "1,024 waits of streams are under way on this device: no more at once";
+      return Status::would_block;
+    }
+    request->words_.push_back(word);
+  }
+  // Without the lock: where the stream's queue is full this blocks until a message has ended, which takes the lock.
+  const gpu::Event passed = waits_->wait(word, stream, error);
   const std::lock_guard lock(mutex_);
-  if (request->done()) return Status::ok;
-  request->words_.reserve(request->words_.size() + 1);
-  std::uint32_t* const word = waits_->add(stream, error);
-  if (word == nullptr) return Status::device_error;
-  request->words_.push_back(word);
-  return Status::ok;
+  if (passed != nullptr) {
+    waits_->add(word, passed);
+    return Status::ok;
+  }
+  const auto held = std::find(request->words_.begin(), request->words_.end(), word);
+  if (held != request->words_.end()) request->words_.erase(held);
+  waits_->add(word, nullptr);
+  return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
   return Status::out_of_memory;
+}
+
+gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!intakes_.empty()) {
+      const gpu::Stream lent = intakes_.back();
+      intakes_.pop_back();
+      return lent;
+    }
+    intakes_.reserve(intakes_made_ + 1);
+    ++intakes_made_;
+  }
+  const gpu::Current current(driver_, copier_->context());
+  gpu::Stream made = nullptr;
+  const gpu::Result result =
+      current.result() != gpu::kSuccess ? current.result() : driver_.stream_create(&made, gpu::kNonBlocking);
+  if (result == gpu::kSuccess) return made;
+  *error = driver_.say("cuStreamCreate", result);
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return nullptr;
+}
+
+void DeviceWorker::drop(const After& after) noexcept {
+  if (after.event != nullptr) copier_->drop(after.event);
+  if (after.intake == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  intakes_.push_back(after.intake);  // has room: see lend_intake
 }
 
 void DeviceWorker::sleep_a_while(bool busy) noexcept {
@@ -367,14 +430,8 @@ void DeviceWorker::run() noexcept {
 
 // Once around a message. True: something moved.
 bool DeviceWorker::poll(Job* job) {
-  if (job->transfer == nullptr && !job->failed()) {
-    job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(),
-                                   job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts()), job->after,
-                                   job->table, &job->error);
-    if (job->transfer == nullptr) job->failure = Status::device_error;
-  }
-  if (job->after != nullptr) copier_->drop(std::exchange(job->after, nullptr));
-  const bool moved = job->transfer != nullptr && job->transfer->poll(job);
+  if (!job->failed()) begin(job);
+  const bool moved = job->transfer != nullptr && job->transfer->poll(job);  // also of a failure: its copies end
   if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
     job->failure = Status::device_error;
     job->error = job->transfer->error();
@@ -394,6 +451,20 @@ bool DeviceWorker::poll(Job* job) {
   return true;
 }
 
+// Copies may be launched once all that comes first has been done.
+void DeviceWorker::begin(Job* job) {
+  if (job->transfer != nullptr) return;
+  const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);
+  if (status == Status::would_block) return;
+  if (status != Status::ok) {
+    job->failure = status;
+    return;
+  }
+  drop(std::exchange(job->after, {}));
+  const auto parts = job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts());
+  job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(), parts, job->table);
+}
+
 // Nothing of it is in use any more: its rings go back before anybody hears of the end, and streams go on after that.
 void DeviceWorker::finish(Job* job) noexcept {
   const Status status = job->failed() ? job->failure : job->request->status();
@@ -401,6 +472,7 @@ void DeviceWorker::finish(Job* job) noexcept {
   job->connection->release(job->request);
   job->transfer.reset();
   job->release();
+  drop(std::exchange(job->after, {}));
   const std::lock_guard lock(mutex_);
   under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job));
   job->told->finish(status, bytes, job->error);

@@ -24,6 +24,13 @@ struct DeviceLimits {
   std::size_t ring_bytes_max = 32 << 20;  // of a part of a message: a window and what is being copied
 };
 
+// What comes before a message: all that a stream had when the event was recorded. With a stream of ours that was lent
+// for it, or none.
+struct After {
+  gpu::Event event = nullptr;
+  gpu::Stream intake = nullptr;
+};
+
 // A message on its way, shared by its caller and the worker.
 class DeviceRequest {
  public:
@@ -57,20 +64,22 @@ class DeviceWorker {
   ~DeviceWorker();
 
   // Any thread; messages of a connection match in the order of the calls. The memory must stay until the request is
-  // done. `after`: an event of the caller's stream whose work comes first; null: none; the worker's once this returns
-  // ok, which destroys it. An error of the device ends the connection, as the peer cannot be told that bytes do not
-  // come. would_block: rings are full, or no pinned memory is free and the connection has a message under way: try
-  // again.
+  // done. `after` is the worker's once this returns ok. An error of the device ends the connection, as the peer cannot
+  // be told that bytes do not come. would_block: rings are full, or no pinned memory is free and the connection has a
+  // message under way: try again.
   Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, std::shared_ptr<const gpu::Layout> layout,
-              gpu::Event after, std::shared_ptr<DeviceRequest>* out) noexcept;
+              const After& after, std::shared_ptr<DeviceRequest>* out) noexcept;
   // Has all that is handed to `stream` from now on run after the request is done, well or not; no thread waits.
   Status wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream, std::string* error) noexcept;
   // Queues a reduction on `stream`. device_unavailable: there are no kernels, `error` says why.
+  // `events`: what comes first.
   Status reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction, gpu::Stream stream,
-                std::string* error) noexcept;
-  // An event behind all work that `stream` has. Null with `error`.
-  gpu::Event mark(gpu::Stream stream, std::string* error) noexcept;
-  void drop(gpu::Event event) noexcept { copier_->drop(event); }
+                const std::vector<gpu::Event>& events, std::string* error) noexcept;
+  // An event behind all work that `stream` has. With `error`, invalid_argument: no stream for this; or device_error.
+  Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
+  // A stream of ours, for whoever made the memory to order after its own work. Null with `error`.
+  gpu::Stream lend_intake(std::string* error) noexcept;
+  void drop(const After& after) noexcept;
   // ok: the work before a mark is done; would_block: not yet; device_error with `error`.
   Status passed(gpu::Event mark, std::string* error) noexcept;
   gpu::DmaBuf export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept;
@@ -88,6 +97,7 @@ class DeviceWorker {
   bool pin_beside();
   void run() noexcept;
   bool poll(Job* job);
+  void begin(Job* job);
   void finish(Job* job) noexcept;
   void sleep_a_while(bool busy) noexcept;
 
@@ -101,6 +111,8 @@ class DeviceWorker {
   std::list<std::unique_ptr<Job>> fresh_;                // not yet seen by the thread
   std::vector<Job*> under_way_;                          // all, by the order of their posts
   std::unique_ptr<StreamWaits> waits_;
+  std::vector<gpu::Stream> intakes_;  // that nobody uses
+  std::size_t intakes_made_ = 0;
   bool stopping_ = false;
   std::list<std::unique_ptr<Job>> jobs_;  // the thread's
   std::thread thread_;

@@ -14,10 +14,14 @@ constexpr std::size_t kApartBytes = 64;  // a cache line for each word: the devi
 
 StreamWaits::~StreamWaits() {
   const gpu::Current current(driver_, context_);
+  bool passed = true;
   for (const Wait& wait : waits_) {
     let_go(wait.word);
+    passed = passed && driver_.event_query(wait.passed) != gpu::kNotReady;
     static_cast<void>(driver_.event_destroy(wait.passed));  // a context that is gone has freed it
   }
+  // A stream that has not got there yet will still read its word.
+  if (!passed) static_cast<void>(words_.release());
 }
 
 std::unique_ptr<StreamWaits> StreamWaits::open(const gpu::Driver& driver, gpu::Context context, std::string* error) {
@@ -34,49 +38,48 @@ std::unique_ptr<StreamWaits> StreamWaits::open(const gpu::Driver& driver, gpu::C
   return made;
 }
 
-std::uint32_t* StreamWaits::add(gpu::Stream stream, std::string* error) {
+std::uint32_t* StreamWaits::take() noexcept {
   collect();
-  if (free_.empty()) {
-    *error = std::to_string(kWordsMax) + " waits of streams are under way on this device: no more at once";
-    return nullptr;
-  }
-  const gpu::Current current(driver_, context_);
-  if (current.result() != gpu::kSuccess) {
-    *error = driver_.say("cuCtxPushCurrent", current.result());
-    return nullptr;
-  }
-  gpu::Event passed = nullptr;
-  gpu::Result result = driver_.event_create(&passed, gpu::kDisableTiming);
-  if (result != gpu::kSuccess) {
-    *error = driver_.say("cuEventCreate", result);
-    return nullptr;
-  }
+  if (free_.empty()) return nullptr;
   std::uint32_t* const word = free_.back();
-  __atomic_store_n(word, 0u, __ATOMIC_RELEASE);
-  // Pinned memory has one address for the host and for every device.
-  result = driver_.stream_wait_value(stream, reinterpret_cast<std::uintptr_t>(word), 1, gpu::kWaitAtLeast);
-  if (result != gpu::kSuccess) {
-    *error = driver_.say("cuStreamWaitValue32", result);
-    static_cast<void>(driver_.event_destroy(passed));
-    return nullptr;
-  }
   free_.pop_back();
-  result = driver_.event_record(passed, stream);
-  if (result != gpu::kSuccess) {
-    *error = driver_.say("cuEventRecord", result);
-    static_cast<void>(driver_.event_destroy(passed));
-    let_go(word);  // the stream goes on; nobody will know when, so that the word is not used again
-    return nullptr;
-  }
-  waits_.push_back({word, passed});
+  __atomic_store_n(word, 0u, __ATOMIC_RELEASE);
   return word;
+}
+
+gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::string* error) const {
+  const gpu::Current current(driver_, context_);
+  gpu::Event passed = nullptr;
+  const char* called = "cuCtxPushCurrent";
+  gpu::Result result = current.result();
+  if (result == gpu::kSuccess) result = driver_.event_create(&passed, gpu::kDisableTiming), called = "cuEventCreate";
+  // Pinned memory has one address for the host and for every device.
+  const auto address = reinterpret_cast<std::uintptr_t>(word);
+  if (result == gpu::kSuccess) {
+    result = driver_.stream_wait_value(stream, address, 1, gpu::kWaitAtLeast), called = "cuStreamWaitValue32";
+  }
+  const bool waits = result == gpu::kSuccess;
+  if (waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
+  if (result == gpu::kSuccess) return passed;
+  *error = driver_.say(called, result);
+  if (waits) let_go(word);  // the stream goes on
+  if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));
+  return nullptr;
+}
+
+void StreamWaits::add(std::uint32_t* word, gpu::Event passed) noexcept {
+  if (passed != nullptr) {
+    waits_.push_back({word, passed});  // has room, as the free words have
+  } else {
+    free_.push_back(word);
+  }
 }
 
 void StreamWaits::collect() noexcept {
   if (waits_.empty()) return;
   const gpu::Current current(driver_, context_);
   const auto over = [&](const Wait& wait) {
-    if (__atomic_load_n(wait.word, __ATOMIC_ACQUIRE) == 0 || driver_.event_query(wait.passed) == gpu::kNotReady) {
+    if (__atomic_load_n(wait.word, __ATOMIC_ACQUIRE) == 0 || driver_.event_query(wait.passed) != gpu::kSuccess) {
       return false;
     }
     static_cast<void>(driver_.event_destroy(wait.passed));

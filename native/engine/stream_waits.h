@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-// Not safe by itself: the worker's mutex guards it.
+// Not safe by itself: the worker's mutex guards it, but for wait(), which may block where a stream's queue is full.
 class StreamWaits {
  public:
   // Pins all it will ever need, which no call may do while a stream waits. Null with `error`.
@@ -21,8 +21,13 @@ class StreamWaits {
   // No stream waits any more: every word is set.
   ~StreamWaits();
 
-  // All that is handed to `stream` from now on runs after let_go() of the word. Null with `error`.
-  std::uint32_t* add(gpu::Stream stream, std::string* error);
+  // A word that holds; null: all are in use.
+  std::uint32_t* take() noexcept;
+  // All that is handed to `stream` from now on runs after let_go() of the word. `passed` is for add(), also of a
+  // failure: null with `error`: nothing waits for the word.
+  gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error) const;
+  // The word is used anew when the event has passed; without one at once.
+  void add(std::uint32_t* word, gpu::Event passed) noexcept;
   static void let_go(std::uint32_t* word) noexcept { __atomic_store_n(word, 1u, __ATOMIC_RELEASE); }
   // Takes the words back that streams have passed.
   void collect() noexcept;

@@ -170,12 +170,19 @@ bool Copier::make(std::string* error) {
     return false;
   }
   kernels_ = Kernels::open(driver_, context_, &kernels_missing_);
+  // Streams of one priority share hardware queues, and a caller's may be stuck in one until a message of ours comes.
+  int least = 0, greatest = 0;
+  result = driver_.priorities(&least, &greatest);
+  if (result != kSuccess) {
+    *error = driver_.say("cuCtxGetStreamPriorityRange", result);
+    return false;
+  }
   for (auto& way : streams_) {
     for (Stream& stream : way) {
-      result = driver_.stream_create(&stream, kNonBlocking);
+      result = driver_.stream_create_with(&stream, kNonBlocking, greatest);
       if (result == kSuccess) continue;
       stream = nullptr;
-      *error = driver_.say("cuStreamCreate", result);
+      *error = driver_.say("cuStreamCreateWithPriority", result);
       return false;
     }
   }
@@ -224,17 +231,9 @@ Event Copier::take_event(Result* result) noexcept {
 }
 
 std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
-                                        Event after, const PieceTable& table, std::string* error) {
+                                        const PieceTable& table) {
   const auto which = static_cast<std::size_t>(way);
   const Stream stream = streams_[which][turn_[which]++ % kStreams];
-  if (after != nullptr) {
-    const Current current(driver_, context_);
-    const Result result = current.result() != kSuccess ? current.result() : driver_.stream_wait_event(stream, after, 0);
-    if (result != kSuccess) {
-      *error = driver_.say("cuStreamWaitEvent", result);
-      return nullptr;
-    }
-  }
   return std::make_unique<Transfer>(this, way, layout, stages, flows, stream, table);
 }
 

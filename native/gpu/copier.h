@@ -86,11 +86,11 @@ class Copier {
   // Every transfer must be gone.
   ~Copier();
 
-  // `after`: an event of the caller's stream, whose work comes first; null: nothing does. That work must not wait for a
-  // message that is posted later, which may share a stream of ours with this one. Null with `error`.
-  std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Event after,
-                                  const PieceTable& table, std::string* error);
-  // Destroys an event of a caller's that was given to begin().
+  // Work of the caller's that comes first must be done: nothing that takes long may get into streams that messages
+  // share.
+  std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+                                  const PieceTable& table);
+  // Destroys an event of a caller's.
   void drop(Event event) noexcept;
   Context context() const noexcept { return context_; }
   // Whether it gathers and scatters by kernels; otherwise why not.
@@ -100,8 +100,7 @@ class Copier {
 
  private:
   friend class Transfer;
-  static constexpr std::size_t kStreams =
-      4;  // each way: who waits for a stream's work holds up a quarter of the others
+  static constexpr std::size_t kStreams = 4;  // each way
   Copier(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
   bool make(std::string* error);
   Event take_event(Result* result) noexcept;

@@ -44,6 +44,10 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))                                      \
   X(address_range_handle, "cuMemGetHandleForAddressRange",                                                            \
     (void*, Address, std::size_t, int, unsigned long long))                                                           \
+  X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int*))                                                        \
+  X(stream_capturing, "cuStreamIsCapturing", (Stream, int*))                                                          \
+  X(priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                                                          \
+  X(stream_create_with, "cuStreamCreateWithPriority", (Stream*, unsigned, int))                                       \
   X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                             \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                   \
   X(stream_synchronize, "cuStreamSynchronize", (Stream))                                                              \
@@ -76,14 +80,18 @@ struct Driver {
 // stays loaded: it starts threads. `path`: "libcuda.so.1", but in tests.
 const Driver* load_driver(const char* path, std::string* error);
 
-// Makes a context current in this thread for as long as it lives.
+// Makes a context current in this thread for as long as it lives; and has what is called meanwhile break no capture of
+// a graph that another thread is at, nor be refused because of one.
 class Current {
  public:
-  Current(const Driver& driver, Context context) : driver_(driver), result_(driver.context_push(context)) {}
+  Current(const Driver& driver, Context context) : driver_(driver), result_(driver.context_push(context)) {
+    if (result_ == kSuccess) swapped_ = driver_.capture_mode(&mode_) == kSuccess;
+  }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
   ~Current() {
     Context popped = nullptr;
+    if (swapped_) static_cast<void>(driver_.capture_mode(&mode_));
     if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // nobody to tell; the next call will say
   }
   Result result() const noexcept { return result_; }
@@ -91,6 +99,8 @@ class Current {
  private:
   const Driver& driver_;
   Result result_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what it was before
+  bool swapped_ = false;
 };
 
 }  // namespace weft::gpu

@@ -65,6 +65,11 @@ bool stream_belongs(const Driver& driver, Stream stream, Context context, std::s
     *error = driver.say("cuStreamGetCtx", result);
     return false;
   }
+  int capturing = 0;
+  if (driver.stream_capturing(stream, &capturing) == kSuccess && capturing != 0) {
+    *error = "a stream that is being captured into a graph: messages cannot be part of one";
+    return false;
+  }
   if (owner == context) return true;
   *error = "a stream of another device or context than the buffer's";
   return false;

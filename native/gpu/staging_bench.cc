@@ -33,10 +33,7 @@ class Lane final : public Transfer::Listener {
     stage_.limit.store(way == Way::to_host ? 0 : plan.ring_bytes);
     stage_.settle_size(0, plan.bytes);
   }
-  bool begin(Copier* copier, std::string* error) {
-    transfer_ = copier->begin(way_, layout_, &stage_, 1, nullptr, {}, error);
-    return transfer_ != nullptr;
-  }
+  void begin(Copier* copier) { transfer_ = copier->begin(way_, layout_, &stage_, 1, {}); }
   bool on_staged(std::uint32_t) noexcept override { return true; }
   // The copier's part, and the network's: what is there has been acknowledged, what has room has been placed.
   void poll() {
@@ -88,7 +85,7 @@ std::int64_t time_staged(const Driver& driver, const StagingPlan& plan, std::str
     std::vector<std::unique_ptr<Lane>> lanes;
     for (std::size_t i = 0; i < ways.size(); ++i) {
       lanes.push_back(std::make_unique<Lane>(plan, ways[i], rings[i]));
-      if (!lanes.back()->begin(copier.get(), error)) return -1;
+      lanes.back()->begin(copier.get());
     }
     for (bool over = false; !over;) {
       over = true;

@@ -4,8 +4,12 @@ The GPUs are fake (fake_gpu.py): real ones are tests/device's.
 """
 
 import asyncio
+import contextlib
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,12 +88,13 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
     here.send(sent, PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 240_000
     assert received.array.host.tobytes() == sent.array.host.tobytes()
-    # Its producer has the default stream wait for its own, unless another one is named.
-    assert sent.streams == received.streams == [1]
+    # Its producer has a stream of ours wait for its own, unless another one is named.
+    assert len(sent.streams) == len(received.streams) == 1
+    assert all((one or 0) > 2 for one in sent.streams + received.streams)
     handle = there.irecv_into(received, stream=gpu.stream())
     here.send(sent, PATIENCE_S, stream=0)
     assert handle.wait(PATIENCE_S) == 240_000
-    assert sent.streams == received.streams == [1, -1]
+    assert sent.streams[1:] == received.streams[1:] == [-1]
 
 
 class HostTensor:
@@ -224,6 +229,95 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
         assert there.recv(10, PATIENCE_S) == sent.host.tobytes()
 
 
+def test_device__messages_that_wait_for_each_other_by_a_stream(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    stream = gpu.stream()
+    received = [empty(gpu, 50_000) for _ in range(10)]
+    handles = []
+    for array in received:
+        handles.append(there.irecv_into(array, stream=stream))
+        handles[-1].wait_on(stream)
+    for i, (array, handle) in enumerate(zip(received, handles, strict=True)):
+        here.send(filled(gpu, 50_000, i), PATIENCE_S)
+        assert handle.wait(PATIENCE_S) == 50_000
+        assert array.host.tobytes() == content(50_000, i)
+
+
+def test_device__a_mistake_is_that_messages_alone(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    with (
+        there._endpoint.register(bytearray(10)) as foreign,
+        pytest.raises(ValueError, match="memory"),
+    ):
+        here.isend(bytearray(10), foreign)
+    with pytest.raises(ValueError, match="timeout_s: must be 0 or more"):
+        there.recv_into(bytearray(10), timeout_s=-1)
+    with pytest.raises(ValueError, match="timeout_s: must be 0 or more"):
+        here.send(b"nothing", timeout_s=-1)
+    here.send(b"innocent", PATIENCE_S)
+    assert there.recv(10, PATIENCE_S) == b"innocent"
+
+
+def test_device__withdrawing_while_others_post(gpu: FakeGpu) -> None:
+    for _ in range(10):
+        with pair(gpu_pool_bytes=1 << 21) as (here, there):
+
+            def post(ends: Ends = (here, there)) -> None:
+                with contextlib.suppress(WeftError):
+                    for i in range(300):
+                        ends[1].isend(filled(gpu, 1_000, i))
+
+            poster = threading.Thread(target=post)
+            poster.start()
+            with pytest.raises(WeftError):
+                there.recv_into(empty(gpu, 100_000), timeout_s=0.01)
+            poster.join()
+
+
+def test_device__a_list_of_the_hosts_is_filled_though_nobody_asks(ends: Ends) -> None:
+    here, there = ends
+    first, second = bytearray(3), bytearray(3)
+    there.irecv_into([first, second])
+    here.send(b"abcdef", PATIENCE_S)
+    until = time.monotonic() + PATIENCE_S
+    while second != b"def" and time.monotonic() < until:
+        here.send(b"", PATIENCE_S)
+        there.recv(0, PATIENCE_S)
+    assert bytes(first + second) == b"abcdef"
+
+
+def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None:
+    here, there = ends
+    handle = there.irecv_into(empty(gpu, 100))
+    child = os.fork()
+    if child == 0:
+        here.close()
+        there.close()
+        os._exit(0)
+    until = time.monotonic() + PATIENCE_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert time.monotonic() < until
+    here.send(filled(gpu, 100), PATIENCE_S)
+    assert handle.wait(PATIENCE_S) == 100
+
+
+class Odd:
+    """An array that says what it likes."""
+
+    def __init__(self, **said: Any) -> None:
+        self.said = said
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return {"shape": (1,), "typestr": "|u1", "data": (1 << 20, False), "version": 3} | self.said
+
+
+class NoStream:
+    def __cuda_stream__(self) -> Any:
+        return (0,)
+
+
 def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     """(a receive's buffer, its stream, the error, its words)."""
     good = empty(gpu, 100)
@@ -249,6 +343,15 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield [bytearray(4), 7], None, TypeError, r"buf\[1\]: needs an object with a buffer.*not int"
     yield [bytearray(4), b"fixed"], None, ValueError, r"buf\[1\]: this bytes is read-only"
     yield [good, strided], None, invalid, r"buf\[1\]: this FakeArray: it is not contiguous"
+    yield Odd(shape=(10.0,)), None, invalid, "buf: this Odd: .*integer"
+    yield Odd(shape=(1 << 70,)), None, invalid, "buf: this Odd: .* are no memory"
+    yield Odd(data=(-5, False)), None, invalid, "buf: this Odd: .* are no memory"
+    yield Odd(data=(1 << 64, False)), None, invalid, "buf: this Odd: .* are no memory"
+    yield good, NoStream(), TypeError, "stream: needs a stream of CuPy.*not NoStream"
+    yield good, 1 << 64, invalid, "stream: .* is no stream's handle"
+    yield np.zeros(3, object), None, invalid, "buf: holds Python objects"
+    dates = np.zeros(3, "datetime64[s]")
+    yield [bytearray(2), dates], None, invalid, r"buf\[1\]: this ndarray in a list"
     yield object(), None, TypeError, "buf: needs an object with a buffer.*not object"
     yield good, gpu.stream(1), invalid, "stream: a stream of another device or context"
     yield good, "fast", TypeError, "stream: needs a stream of CuPy, PyTorch or Numba.*not str"
@@ -340,7 +443,7 @@ def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) 
     out, also = (FakeTensor(FakeArray(gpu, np.zeros(1_001, kind))) for _ in range(2))
     if np.issubdtype(kind, np.floating):  # the fake's tensors say that they are of that kind
         endpoint.reduce(a, b, out, also=also)
-        gpu.finish(1)
+        gpu.finish(1)  # the default stream
         assert (out.array.host == a.host + b.host).all()
         assert (also.array.host == a.host + b.host).all()
     stream = gpu.stream()
@@ -372,7 +475,7 @@ def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
     with pytest.raises(InvalidArgumentError, match=r"out: elements are f32, .* not c64"):
         reduce(a, b, words)
     there = FakeArray(gpu, np.zeros(10, np.float32), device=1)
-    with pytest.raises(InvalidArgumentError, match="out: arrays of several sizes or devices"):
+    with pytest.raises(InvalidArgumentError, match="b: lies on another GPU than `out`"):
         reduce(a, there, out)
     with pytest.raises(InvalidArgumentError, match="stream: a stream of another device"):
         reduce(a, b, out, stream=gpu.stream(1))

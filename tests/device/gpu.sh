@@ -18,8 +18,8 @@ part() {
 checks="python3 -m pytest -q -p no:cacheprovider tests/device/gpu_checks.py"
 for name in "$@"; do
   case $name in
-    checks) part $checks -rs ;;
-    kernels) part tests/device/kernels.sh "$out" ;;
+    checks) part timeout 400 $checks -rs ;;
+    kernels) part timeout 400 tests/device/kernels.sh "$out" ;;
     examples)
       for library in cupy torch; do part python3 -m examples.kv_cache --with "$library"; done
       part python3 -m examples.ring_all_reduce --with cupy
@@ -28,9 +28,9 @@ for name in "$@"; do
     # What CuPy itself does wrong on purpose (freed memory, a dead context) is left out, and what takes long.
     sanitizer)
       for tool in memcheck racecheck initcheck synccheck; do
-        part compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$out/gpu-$tool.log" \
+        part timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$out/gpu-$tool.log" \
           $checks -k 'test_cupy__crosses and not 1073741825 or odd_tensors or what_came_before'
-        tail -1 "$out/gpu-$tool.log"
+        tail -1 "$out/gpu-$tool.log" || true
       done
       ;;
     *) echo "no part named $name: checks kernels examples bench sanitizer" >&2; exit 2 ;;

@@ -60,6 +60,7 @@ FakeStream default_of_device[2];
 std::set<FakeStream*> streams{&default_of_device[0], &default_of_device[1]};
 std::map<std::uintptr_t, FakeMemory> memories;
 bool gone = false;
+void* captured = nullptr;
 
 // The context is gone: what was handed over does not run any more.
 void forget_work() {
@@ -172,6 +173,10 @@ FAKE void fake_cuda_memory(const void* at, std::size_t bytes, int device, int ma
   } else {
     memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0, nullptr};
   }
+}
+FAKE void fake_cuda_capture(void* stream) {
+  const std::lock_guard lock(mutex);
+  captured = stream;
 }
 FAKE void* fake_cuda_context(int device) { return &context_of_device[device]; }
 FAKE std::uint64_t fake_cuda_allocate(std::size_t bytes, int device) {
@@ -314,6 +319,33 @@ FAKE int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z,
     return kInvalidValue;
   const auto* const kernel = static_cast<const weft::test::HostKernel*>(function);
   return hand_over(stream, kernel->prepare(blocks, parameters));
+}
+FAKE int cuThreadExchangeStreamCaptureMode(int* mode) {
+  BEGIN("cuThreadExchangeStreamCaptureMode");
+  thread_local int in_force = 0;
+  std::swap(*mode, in_force);
+  return result;
+}
+FAKE int cuStreamIsCapturing(void* stream, int* capturing) {
+  BEGIN("cuStreamIsCapturing");
+  *capturing = stream == captured ? 1 : 0;
+  return result;
+}
+FAKE int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  BEGIN("cuCtxGetStreamPriorityRange");
+  *least = 0;
+  *greatest = -5;
+  return contexts.empty() ? kInvalidContext : result;
+}
+FAKE int cuStreamCreateWithPriority(void** stream, unsigned, int) {
+  BEGIN("cuStreamCreateWithPriority");
+  if (contexts.empty()) return kInvalidContext;
+  auto* const made = new FakeStream();
+  made->context = contexts.back();
+  streams.insert(made);
+  *stream = made;
+  ++live;
+  return result;
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");

@@ -15,6 +15,8 @@ int fake_cuda_live();
 int fake_cuda_waiting();
 // Memory of the host that plays memory of a device, of which there are two; 0 bytes: it was freed. No other is copied.
 void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed);
+// This stream is being captured into a graph; null: none is.
+void fake_cuda_capture(void* stream);
 // The primary context of a device.
 void* fake_cuda_context(int device);
 // Memory of a device, which only its copies reach: a processor that touches it there is killed. Addresses that were

@@ -91,12 +91,18 @@ std::unique_ptr<DeviceWorker> worker(int device, const DeviceLimits& limits) {
   return made;
 }
 
+gpu::Event mark_of(DeviceWorker& worker, gpu::Stream stream, std::string* error) {
+  gpu::Event made = nullptr;
+  CHECK((worker.mark(stream, &made, error) == Status::ok) == (made != nullptr));
+  return made;
+}
+
 // As a caller with patience does.
 std::shared_ptr<DeviceRequest> post(DeviceWorker& worker, const std::shared_ptr<Connection>& connection, gpu::Way way,
                                     const std::shared_ptr<const gpu::Layout>& layout, gpu::Event after = nullptr) {
   std::shared_ptr<DeviceRequest> request;
   for (const std::int64_t until = now_ns() + kPatienceNs;;) {
-    const Status status = worker.post(connection, way, layout, after, &request);
+    const Status status = worker.post(connection, way, layout, {after, nullptr}, &request);
     if (status == Status::ok) return request;
     CHECK_EQUAL(status, Status::would_block);
     CHECK(now_ns() < until);
@@ -280,7 +286,7 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
     pair.here->close();
     CHECK_EQUAL(end_of(receive), Status::connection_closed);
     std::shared_ptr<DeviceRequest> request;
-    CHECK_EQUAL(device->post(pair.here, gpu::Way::to_host, sent.all(), nullptr, &request), Status::cancelled);
+    CHECK_EQUAL(device->post(pair.here, gpu::Way::to_host, sent.all(), {}, &request), Status::cancelled);
     CHECK_EQUAL(device->pinned_bytes_lent(), 0u);
   }
   {
@@ -340,7 +346,7 @@ TEST(gpu__order_with_the_callers_streams) {
     CallersStream before(0), after(0), elsewhere(1);
     std::string error;
     before.copy(sent, content);
-    const gpu::Event mark = device->mark(before.stream, &error);
+    const gpu::Event mark = mark_of(*device, before.stream, &error);
     CHECK(mark != nullptr);
     const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
     CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);
@@ -355,10 +361,10 @@ TEST(gpu__order_with_the_callers_streams) {
 
     CHECK_EQUAL(device->wait_on(receive, elsewhere.stream, &error), Status::invalid_argument);
     CHECK(error.find("another device or context") != std::string::npos);
-    CHECK(device->mark(elsewhere.stream, &error) == nullptr);
+    CHECK(mark_of(*device, elsewhere.stream, &error) == nullptr);
     for (const char* symbol : {"cuStreamGetCtx", "cuEventCreate", "cuEventRecord", "cuCtxPushCurrent_v2"}) {
       fail_at(symbol, 1);
-      CHECK(device->mark(before.stream, &error) == nullptr);
+      CHECK(mark_of(*device, before.stream, &error) == nullptr);
       CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     }
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
@@ -368,11 +374,63 @@ TEST(gpu__order_with_the_callers_streams) {
       CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     }
     fail_at(nullptr, 0);
+    fake<void(void*)>("fake_cuda_capture")(after.stream);
+    CHECK(mark_of(*device, after.stream, &error) == nullptr);
+    CHECK(error.find("being captured into a graph") != std::string::npos);
+    CHECK_EQUAL(device->wait_on(waiting, after.stream, &error), Status::invalid_argument);
+    fake<void(void*)>("fake_cuda_capture")(nullptr);
     // A stream that waits goes on when the message fails.
     CHECK_EQUAL(device->wait_on(waiting, after.stream, &error), Status::ok);
     pair.there->close();
     CHECK_EQUAL(end_of(waiting), Status::cancelled);
     after.finish();
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
+// Each message comes after work that waits for the message before it: none may hold up another.
+TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
+  {
+    Pair pair({});
+    auto device = worker(0, kTight);
+    CallersStream stream(0);
+    std::string error;
+    std::vector<std::unique_ptr<Memory>> sent, received;
+    std::vector<std::shared_ptr<DeviceRequest>> receives;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      sent.push_back(std::make_unique<Memory>(pattern(100'000, i)));
+      received.push_back(std::make_unique<Memory>(untouched(100'000)));
+      const gpu::Event mark = mark_of(*device, stream.stream, &error);
+      receives.push_back(post(*device, pair.there, gpu::Way::to_device, received.back()->all(), mark));
+      CHECK_EQUAL(device->wait_on(receives.back(), stream.stream, &error), Status::ok);
+    }
+    for (const auto& one : sent)
+      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, one->all())), Status::ok);
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      CHECK_EQUAL(end_of(receives[i]), Status::ok);
+      CHECK(received[i]->holds(*sent[i]));
+    }
+    // What never gets its turn is given up at once, and closing waits for nothing.
+    CallersStream stuck(0);
+    const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
+    CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);
+    const auto behind =
+        post(*device, pair.there, gpu::Way::to_device, received[1]->all(), mark_of(*device, stuck.stream, &error));
+    pair.there->close();
+    CHECK_EQUAL(end_of(behind), Status::cancelled);
+    CHECK_EQUAL(end_of(before), Status::cancelled);
+    stuck.finish();
+    const gpu::Stream lent = device->lend_intake(&error);
+    CHECK(lent != nullptr);
+    device->drop({nullptr, lent});
+    CHECK(device->lend_intake(&error) == lent);
+    device->drop({nullptr, lent});
+    fail_at("cuStreamCreate", 1);
+    const gpu::Stream again = device->lend_intake(&error);
+    CHECK(again == lent && device->lend_intake(&error) == nullptr);
+    CHECK(error.find("cuStreamCreate") == 0);
+    fail_at(nullptr, 0);
+    device->drop({nullptr, again});
   }
   CHECK_EQUAL(live(), 0);
 }
@@ -388,7 +446,7 @@ TEST(gpu__waits_are_bounded_and_used_again) {
     int waits = 0;
     while (device->wait_on(receive, stream.stream, &error) == Status::ok) ++waits;
     CHECK_EQUAL(waits, 1024);
-    CHECK(error.find("1024 waits of streams") == 0);
+    CHECK(error.find("1,024 waits of streams") == 0);
     CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, sent.all())), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     stream.finish();
@@ -411,7 +469,7 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
       CHECK(worker == nullptr && error.find(words) != std::string::npos);
     };
     refused(gpu::Layout(reinterpret_cast<std::uintptr_t>(host.data()), 100), "no memory of a device at 0x");
-    refused(gpu::Layout(first.at(), 1'000), "shorter than the array says");
+    refused(gpu::Layout(first.at(), std::uint64_t{1} << 44), "shorter than the array says");
     refused(*managed.all(), "managed memory");
     gpu::Layout both;
     both.add(first.at(), 100);
@@ -463,7 +521,8 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   std::string error;
   CHECK(gpu::Copier::open(driver(), 7, &error) == nullptr);
   CHECK(error.find("device 7") != std::string::npos);
-  for (const char* symbol : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreate"}) {
+  for (const char* symbol : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
+                             "cuStreamCreateWithPriority", "cuCtxGetStreamPriorityRange"}) {
     fail_at(symbol, 1);
     CHECK(gpu::Copier::open(driver(), 0, &error) == nullptr);
     CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
