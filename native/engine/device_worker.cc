@@ -444,8 +444,9 @@ bool DeviceWorker::poll(Job* job) {
   }
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
   if (!job->request->done() || !quiet) return moved;
-  const bool emptied = job->way == gpu::Way::to_host || job->transfer == nullptr ||
-                       job->transfer->arrived_bytes() == job->request->bytes();
+  // What has come may still wait for what is to come first.
+  const bool emptied = job->way == gpu::Way::to_host ||
+                       (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
   if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
   finish(job);
   return true;

@@ -410,6 +410,23 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
     }
+    // All of it is here, and may not be written yet.
+    {
+      const Memory early(pattern(1'000, 77)), place(untouched(1'000));
+      CallersStream busy(0);
+      const auto first = post(*device, pair.here, gpu::Way::to_device, place.all());
+      CHECK_EQUAL(device->wait_on(first, busy.stream, &error), Status::ok);
+      const Memory target(untouched(1'000));
+      const gpu::Event mark = mark_of(*device, busy.stream, &error);
+      const auto second = post(*device, pair.there, gpu::Way::to_device, target.all(), mark);
+      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, early.all())), Status::ok);
+      CHECK_EQUAL(second->wait(50'000'000), Status::timed_out);
+      CHECK(target.holds(Memory({})));
+      CHECK_EQUAL(end_of(post(*device, pair.there, gpu::Way::to_host, early.all())), Status::ok);
+      CHECK_EQUAL(end_of(first), Status::ok);
+      CHECK_EQUAL(end_of(second), Status::ok);
+      CHECK(target.holds(early) && place.holds(early));
+    }
     // What never gets its turn is given up at once, and closing waits for nothing.
     CallersStream stuck(0);
     const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
