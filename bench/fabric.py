@@ -21,6 +21,7 @@ import numpy as np
 
 from bench.common import Config, Cut, document, emit, interruptible, json_option, rounds
 from transport.sim import Simulation, load
+from transport.sim.sweep import worker_environment
 
 NSCC = "nscc:rtt_ns_min=0,hold_ns=0"
 NSCC_ONE = f"{NSCC},segments_min=1"
@@ -222,7 +223,7 @@ def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config,
         for round_, name in rounds(repeats, wanted):
             hosts = int(name)
             size = 2_000_000 if hosts <= 1_024 else 1_000_000 if hosts <= 8_192 else 500_000
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            with worker_environment(), ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 found = pool.submit(size_run, hosts, size, threads, paths).result()
             rows.append({"round": round_, **found})
     return document("fabric", rows, study="sizes"), cut

@@ -188,6 +188,20 @@ def test_sweep__processes_give_what_this_one_gives() -> None:
     assert all(row["good"] for row in rows.values())
 
 
+def test_sweep__workers_get_huge_pages_beside_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sweep.TUNABLES, raising=False)
+    with sweep.worker_environment():
+        assert os.environ[sweep.TUNABLES] == sweep.HUGE_PAGES
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert sweep.TUNABLES not in os.environ
+    monkeypatch.setenv(sweep.TUNABLES, "glibc.malloc.hugetlb=0")  # the user's word
+    with sweep.worker_environment():
+        assert os.environ[sweep.TUNABLES] == "glibc.malloc.hugetlb=0"
+    monkeypatch.setenv(sweep.TUNABLES, "glibc.malloc.check=1")
+    with sweep.worker_environment():
+        assert os.environ[sweep.TUNABLES] == f"glibc.malloc.check=1:{sweep.HUGE_PAGES}"
+
+
 def test_sweep__a_case_that_cannot_be_is_a_row_that_says_so() -> None:
     own = scenario(SMALL)
     rows = dict(sweep.local(own, [sweep.Case({"workload.hosts": "0-8"}, {}, 1)], 1))
