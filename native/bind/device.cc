@@ -75,7 +75,7 @@ py::tuple read_dlpack(const py::capsule& capsule) {
 
 void DeviceBuffer::forget_stream() {
   const engine::After after = std::exchange(after_, {});
-  if (home_->forked()) return;
+  if (home_->forked() || (after.event == nullptr && after.intake == nullptr)) return;
   const py::gil_scoped_release others_run;
   worker_->drop(after);
 }

@@ -64,13 +64,13 @@ class BoundConnection {
     }
     const bool by_nic = memory != nullptr && memory->id() != 0 && buffer->data() != nullptr;
     if (by_nic && !receive && !connection->reads_payload()) return post_from_device(connection, buffer, memory);
-    device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
+    reap_device();
     // Held before it is posted, as above.
     const auto posted = std::make_shared<DevicePosted>(buffer);
     device_lane_.push_back(posted);
     const Status status = posted->begin(connection, receive);
     if (status == Status::ok) return py::make_tuple(code(status), posted);
-    device_lane_.remove(posted);
+    device_lane_.remove(posted);  // it is held here too
     return py::make_tuple(code(status), nullptr);
   }
 
@@ -88,7 +88,7 @@ class BoundConnection {
       posted->await_end(Clock::now() + kCopiesEnd);
       break;
     }
-    device_lane_.remove_if([](const auto& posted) { return posted->settled(); });
+    reap_device();
   }
 
   void quiesce(const Buffer& buffer) {
@@ -149,6 +149,17 @@ class BoundConnection {
     }
     lane.remove(posted);
     return py::make_tuple(code(status), nullptr);
+  }
+
+  // What a request holds is let go when it is out of the list: letting go lets others run, who may change it.
+  void reap_device() {
+    DeviceLane over;
+    for (auto posted = device_lane_.begin(); posted != device_lane_.end();) {
+      const auto next = std::next(posted);
+      if ((*posted)->done()) over.splice(over.end(), device_lane_, posted);
+      posted = next;
+    }
+    for (const std::shared_ptr<DevicePosted>& posted : over) posted->settled();
   }
 
   static void reap(Lane* lane) {

@@ -122,7 +122,10 @@ DeviceWorker::~DeviceWorker() {
   }
   if (intakes_.empty()) return;
   const gpu::Current current(driver_, copier_->context());
-  for (const gpu::Stream stream : intakes_) static_cast<void>(driver_.stream_destroy(stream));  // gone with its context
+  for (const After& resting : intakes_) {  // gone with their context, where that is gone
+    if (resting.event != nullptr) static_cast<void>(driver_.event_destroy(resting.event));
+    static_cast<void>(driver_.stream_destroy(resting.intake));
+  }
 }
 
 std::size_t DeviceWorker::pinned_bytes() const {
@@ -352,7 +355,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   }
   const auto held = std::find(request->words_.begin(), request->words_.end(), word);
   if (held != request->words_.end()) request->words_.erase(held);
-  waits_->add(word, nullptr);
+  if (!StreamWaits::is_open(word)) waits_->add(word, nullptr);  // else a stream may still read it: it is not used again
   return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
@@ -362,10 +365,14 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
 gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
   {
     const std::lock_guard lock(mutex_);
-    if (!intakes_.empty()) {
-      const gpu::Stream lent = intakes_.back();
+    const gpu::Current current(driver_, copier_->context());
+    for (After& resting : intakes_) {
+      if (resting.event != nullptr && driver_.event_query(resting.event) != gpu::kSuccess) continue;
+      std::swap(resting, intakes_.back());
+      const After lent = intakes_.back();
       intakes_.pop_back();
-      return lent;
+      if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
+      return lent.intake;
     }
     intakes_.reserve(intakes_made_ + 1);
     ++intakes_made_;
@@ -383,10 +390,12 @@ gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
 }
 
 void DeviceWorker::drop(const After& after) noexcept {
-  if (after.event != nullptr) copier_->drop(after.event);
-  if (after.intake == nullptr) return;
+  if (after.intake == nullptr) {
+    if (after.event != nullptr) copier_->drop(after.event);
+    return;
+  }
   const std::lock_guard lock(mutex_);
-  intakes_.push_back(after.intake);  // has room: see lend_intake
+  intakes_.push_back(after);  // has room: see lend_intake
 }
 
 void DeviceWorker::sleep_a_while(bool busy) noexcept {

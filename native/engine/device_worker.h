@@ -111,7 +111,7 @@ class DeviceWorker {
   std::list<std::unique_ptr<Job>> fresh_;                // not yet seen by the thread
   std::vector<Job*> under_way_;                          // all, by the order of their posts
   std::unique_ptr<StreamWaits> waits_;
-  std::vector<gpu::Stream> intakes_;  // that nobody uses
+  std::vector<After> intakes_;  // that nobody uses; lent again once their events have passed
   std::size_t intakes_made_ = 0;
   bool stopping_ = false;
   std::list<std::unique_ptr<Job>> jobs_;  // the thread's

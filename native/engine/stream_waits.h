@@ -29,6 +29,7 @@ class StreamWaits {
   // The word is used anew when the event has passed; without one at once.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   static void let_go(std::uint32_t* word) noexcept { __atomic_store_n(word, 1u, __ATOMIC_RELEASE); }
+  static bool is_open(const std::uint32_t* word) noexcept { return __atomic_load_n(word, __ATOMIC_ACQUIRE) != 0; }
   // Takes the words back that streams have passed.
   void collect() noexcept;
 

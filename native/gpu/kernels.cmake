@@ -36,7 +36,8 @@ function(weft_find_nvcc command why_not)
     execute_process(COMMAND ${call} -o ${CMAKE_BINARY_DIR}/kernels/probe.fatbin ${CMAKE_BINARY_DIR}/kernels/probe.cu
                     RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
     string(REGEX MATCH "[^\n]*error[^\n]*" said "${said}")
-    string(REGEX REPLACE "[\"\\\\]" "'" said "${said}")
+    # It becomes a definition: what CMake, a shell or a compiler would read otherwise goes.
+    string(REGEX REPLACE "[^A-Za-z0-9 .,:/_()=+-]" " " said "${said}")
     set(WEFT_NVCC_SAID "" CACHE INTERNAL "")
     if(failed)
       set(WEFT_NVCC_SAID "${WEFT_NVCC} fails (${said})" CACHE INTERNAL "")

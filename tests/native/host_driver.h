@@ -22,6 +22,7 @@ inline const gpu::Driver& host_driver() {
     gpu::Driver driver;
     driver.context_push = [](gpu::Context) { return gpu::kSuccess; };
     driver.context_pop = [](gpu::Context*) { return gpu::kSuccess; };
+    driver.capture_mode = [](int*) { return gpu::kSuccess; };
     driver.module_load_data = [](gpu::Module* module, const void*) {
       *module = &blocks_launched();
       return gpu::kSuccess;

@@ -13,6 +13,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tests.softverbs.arrays import ARRAYS
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
 PATIENCE_S = 30.0
+EXCHANGE_S = 200.0  # of both ends, all weathers
 AHEAD = 8  # messages under way
 RESTING = 8  # buffers that are watched for late bytes before they are used again
 BEFORE, AFTER = b"\x5a", b"\xa5"
@@ -57,9 +59,11 @@ def under(weather: Weather) -> Iterator[None]:
     """The provider reads its environment when the first device is opened."""
     names = {f"SOFTVERBS_{name}": value for name, value in weather.items()}
     os.environ.update(names)
-    yield
-    for name in names:
-        del os.environ[name]
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
 
 
 def facts(counters: Any) -> Facts:
@@ -160,6 +164,13 @@ def exchange(
     words = [json.dumps(plans), json.dumps([dict(weather) for weather in weathers])]
     found = []
     with start("receiver", words, knobs) as receiver, start("sender", words, knobs) as sender:
+        # An end that hangs is one that gave up.
+        def end_both() -> None:
+            receiver.kill()
+            sender.kill()
+
+        watchdog = threading.Timer(EXCHANGE_S, end_both)
+        watchdog.start()
         try:
             assert receiver.stdout is not None
             assert sender.stdout is not None
@@ -172,6 +183,7 @@ def exchange(
                     raise RuntimeError("an end gave up: its reason is above")
                 found.append((json.loads(lines[0]), json.loads(lines[1])))
         finally:
+            watchdog.cancel()
             receiver.kill()
             sender.kill()
     return found

@@ -21,6 +21,11 @@ constexpr std::int64_t kDrainNsMax = 1'000'000'000;
 }  // namespace
 
 bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
+  // What no CPU can copy has to be known to a NIC now: later there is nobody to tell that it is not.
+  if (memory.on_device && ports_.empty()) {
+    *error = "memory of a GPU was registered before anything was connected: no NIC was asked, and it is staged";
+    return false;
+  }
   Registered& made = memories_[memory.id];
   made.memory = memory;
   // The caller may close its descriptor when this returns; ports may come later.
@@ -54,7 +59,9 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   ++counters_.memory_refused;
   if (error != nullptr) {
     *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's: ";
-    error->append(std::strerror(errno)).append("; its bytes are copied instead (ulimit -l may be too low)");
+    error->append(std::strerror(errno));
+    error->append(what.on_device ? "; it is staged instead"
+                                 : "; its bytes are copied instead (ulimit -l may be too low)");
   }
   return nullptr;
 }
