@@ -25,10 +25,10 @@ ETHERNET_BYTES, IP_BYTES = 14, 20
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__messages_arrive_whole(mode: str) -> None:
-    with paired(mode) as pair:
+    # Each path in its turn: the shipped policy keeps to one while that is not loaded.
+    with paired(mode, path_policy="round_robin") as pair:
         assert pair.carry() == 0
-        # Some sixty bursts over eight paths: one path may see none.
-        assert sum(path.bytes_sent > 0 for path in pair.sending.counters().paths) >= 6
+        assert all(path.bytes_sent > 0 for path in pair.sending.counters().paths)
 
 
 def test_smoke__long_segments_are_cut_by_the_nic() -> None:
