@@ -60,13 +60,8 @@ _crowded: set[Connection] = set()
 
 def pump() -> bool:
     """Posts what waited for room; True while something still waits."""
-    waits = False
-    for connection in list(_crowded):
-        if connection._pump():
-            waits = True
-        elif not connection._scattered:
-            _crowded.discard(connection)
-    return waits
+    waits = [connection._pump() for connection in list(_crowded)]
+    return any(waits)
 
 
 def deadline(timeout_s: float | None) -> float | None:
@@ -426,7 +421,10 @@ class Connection(AsyncCloses):
             for lane in self._backlog:
                 self._pump_lane(lane)
             self._scattered = [one for one in self._scattered if not one._fill()]
-            return any(self._backlog)
+            waits = any(self._backlog)
+            if not waits and not self._scattered:
+                _crowded.discard(self)  # under the lock: who posts adds it under the lock
+            return waits
 
     def _pump_lane(self, lane: deque[Handle]) -> None:
         while lane:
@@ -454,3 +452,4 @@ class Connection(AsyncCloses):
         if not handle.done:
             with self._lock:
                 self._native.quiesce(memory)
+                handle._scatter = None  # what came in between stays where it came

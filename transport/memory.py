@@ -127,12 +127,12 @@ def part_of(
 
 def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
     intakes = Intakes(runtime)
-    view = _view_of(buf, "buf", writable, stream, intakes)
-    if view is None:
-        return Part(native.Buffer(buf, "buf", writable), None)
-    if view.on_gpu:
-        return Part(device_buffer(runtime, [view], "buf", stream, intakes), None)
-    return Part(native.Buffer(host_bytes(view), "buf", writable), None)
+    found = _found(buf, "buf", writable, stream, intakes)
+    if isinstance(found, native.Buffer):
+        return Part(found, None)
+    if found.on_gpu:
+        return Part(device_buffer(runtime, [found], "buf", stream, intakes), None)
+    return Part(native.Buffer(host_bytes(found), "buf", writable), None)
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
@@ -140,11 +140,12 @@ def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | 
     views, pieces = [], []
     intakes = Intakes(runtime)
     for i, piece in enumerate(buf):
-        view = _view_of(piece, f"buf[{i}]", writable, stream, intakes)
-        if view is not None and view.on_gpu:
-            views.append(view)
+        found = _found(piece, f"buf[{i}]", writable, stream, intakes)
+        if isinstance(found, View) and found.on_gpu:
+            views.append(found)
         else:
-            pieces.append(_flat(piece if view is None else host_bytes(view), f"buf[{i}]"))
+            host = host_bytes(found) if isinstance(found, View) else piece
+            pieces.append(_flat(host, f"buf[{i}]"))
         if views and pieces:
             text = "a list lies in a GPU's memory or in the host's, not in both"
             raise InvalidArgumentError(f"buf[{i}]: {text}")
@@ -164,20 +165,18 @@ def _flat(obj: Any, argument: str) -> memoryview:
         raise InvalidArgumentError(f"{argument}: this {kind} in a list: {error}") from None
 
 
-def _view_of(
+def _found(
     obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes
-) -> View | None:
-    """None for what has the buffer protocol, which a GPU's arrays have in name alone."""
+) -> native.Buffer | View:
+    """A view of what has no buffer protocol, or, as a GPU's arrays, has it in name alone."""
     if getattr(getattr(obj, "dtype", None), "hasobject", False):
         raise InvalidArgumentError(f"{argument}: holds Python objects, whose bytes mean nothing")
     try:
-        native.Buffer(obj, argument, writable)
+        return native.Buffer(obj, argument, writable)
     except TypeError:
         if not is_array(obj):
             raise
     except ValueError:
         if not is_on_gpu(obj):
             raise
-    else:
-        return None
     return view_of(obj, argument, writable=writable, stream=stream, intakes=intakes)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.api.support import LOCAL, PATIENCE_S, ROOT, pair
-from transport import Connection, Endpoint
+from tests.api.support import PATIENCE_S, ROOT, pair
+from transport import Connection
 from transport.errors import InvalidArgumentError, TimedOutError, WeftError
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
@@ -411,14 +411,7 @@ def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
 
 
 def test_endpoint__faults_and_stripes() -> None:
-    settings = LOCAL | {"engines": 2, "stripes": 4, "fault_loss": 0.01, "fault_reorder": 0.02}
-    with (
-        Endpoint(**settings) as left,
-        Endpoint(**settings) as right,
-        right.listen() as listener,
-        left.connect(listener.handle) as here,
-        listener.accept(timeout_s=PATIENCE_S) as there,
-    ):
+    with pair(engines=2, stripes=4, fault_loss=0.01, fault_reorder=0.02) as (here, there):
         for seed, size_bytes in enumerate([1, 70_001, 5_000_003, 40_000_000]):
             sent, received = random(size_bytes, seed), cupy.zeros(size_bytes, cupy.uint8)
             move(here, there, sent, received)

@@ -141,6 +141,17 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void
   return hand_over(stream, [=] { std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes); });
 }
 
+// Under the mutex.
+int make_stream(void** stream) {
+  if (contexts.empty()) return kInvalidContext;
+  auto* const made = new FakeStream();
+  made->context = contexts.back();
+  streams.insert(made);
+  *stream = made;
+  ++live;
+  return kSuccess;
+}
+
 }  // namespace
 
 #define BEGIN(symbol)                \
@@ -339,23 +350,11 @@ FAKE int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 FAKE int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   BEGIN("cuStreamCreateWithPriority");
-  if (contexts.empty()) return kInvalidContext;
-  auto* const made = new FakeStream();
-  made->context = contexts.back();
-  streams.insert(made);
-  *stream = made;
-  ++live;
-  return result;
+  return make_stream(stream);
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
   BEGIN("cuStreamCreate");
-  if (contexts.empty()) return kInvalidContext;
-  auto* const made = new FakeStream();
-  made->context = contexts.back();
-  streams.insert(made);
-  *stream = made;
-  ++live;
-  return result;
+  return make_stream(stream);
 }
 FAKE int cuStreamDestroy_v2(void* stream) {
   BEGIN("cuStreamDestroy_v2");
