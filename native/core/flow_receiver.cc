@@ -25,7 +25,8 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
       flow_(flow),
       peer_(flow_config.peer),
       segment_bytes_(peer_config.segment_bytes),
-      path_count_(peer_config.path_count) {
+      path_count_(peer_config.path_count),
+      ack_words_max_(static_cast<u8>(wire::ack_words_max(peer_config.segment_bytes))) {
   if (port != nullptr) static_cast<void>(set_credit(choice, port));
 }
 
@@ -206,7 +207,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   const bool first = !more_pieces_;
   ack.cumulative_seq = window_.cumulative_seq();
   ack.base_seq = first || next_piece_seq_ < ack.cumulative_seq ? ack.cumulative_seq : next_piece_seq_;
-  ack.bitmap_words = window_.copy_words(ack.base_seq, wire::kAckWordsMax, words);
+  ack.bitmap_words = window_.copy_words(ack.base_seq, ack_words_max_, words);
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = granted_bytes();
@@ -218,7 +219,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ++counters_.acks_sent;
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
-  more_pieces_ = ack.bitmap_words == wire::kAckWordsMax && next_piece_seq_ < window_.highest_end();
+  more_pieces_ = ack.bitmap_words == ack_words_max_ && next_piece_seq_ < window_.highest_end();
 }
 
 void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept {

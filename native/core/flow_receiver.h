@@ -90,6 +90,7 @@ class FlowReceiver {
   u32 peer_;
   u16 segment_bytes_;
   u16 path_count_;
+  u8 ack_words_max_;
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;

@@ -7,6 +7,11 @@
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
+namespace {
+
+constexpr u8 kDemandDoublings = 4;
+
+}  // namespace
 
 FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
                        PathSet* paths) noexcept
@@ -25,6 +30,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
+      ack_words_max_(static_cast<u8>(wire::ack_words_max(peer_config.segment_bytes))),
       payload_crc_(shared->config.payload_crc || peer_config.payload_crc),
       credit_in_force_(flow_config.speculative_bytes != ~u64{0}) {
   if (credit_in_force_) granted_bytes_ = flow_config.speculative_bytes;
@@ -248,9 +254,12 @@ bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {
   const u64 wanted_bytes = queue_.posted_bytes() + lost_bytes_;
   const bool news = wanted_bytes != demanded_bytes_;
   if (!news && !(starved() && now_ns >= demand_ns_)) return false;
+  if (news) demands_ = 0;
   demanded_bytes_ = wanted_bytes;
   *demand = {wanted_bytes, lost_bytes_};
-  demand_ns_ = now_ns + 2 * shared_->config.rto_ns_min;
+  // A receiver of many has good reason to grant nothing for long; but the grant may also have been lost.
+  demand_ns_ = now_ns + std::min(shared_->config.rto_ns_min, shared_->config.rto_ns_max >> demands_) * (2 << demands_);
+  if (demands_ < kDemandDoublings) ++demands_;
   return true;
 }
 

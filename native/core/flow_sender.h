@@ -101,7 +101,9 @@ class FlowSender {
   void on_granted(u64 granted_bytes) noexcept {
     if (granted_bytes == kNoCredit) return;
     credit_in_force_ = true;
-    granted_bytes_ = std::max(granted_bytes_, granted_bytes);
+    if (granted_bytes <= granted_bytes_) return;
+    granted_bytes_ = granted_bytes;
+    demands_ = 0;
   }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
   void on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept;
@@ -142,6 +144,8 @@ class FlowSender {
   u16 segment_payload_bytes_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
+  u8 ack_words_max_;
+  u8 demands_ = 0;  // without a grant since
   bool payload_crc_;
   bool credit_in_force_;
   bool too_long_ = false;

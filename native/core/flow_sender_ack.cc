@@ -252,7 +252,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
   queue_.advance();
-  const bool cut_short = ack.bitmap_words == wire::kAckWordsMax;
+  const bool cut_short = ack.bitmap_words >= ack_words_max_;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
     // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.

@@ -239,8 +239,10 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   const bool asked = trouble.probe_order_ns >= 0;
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
   if (paths_[path].usable) set_probe(path, kNever);
+  // What left before the first round trip was known has a look due after a timeout that allows for any path.
+  const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
   on_feedback(now_ns, path, Feedback::good, now_ns - trouble.probe_sent_ns, 0, -1);
-  return asked;
+  return asked || waited;
 }
 
 bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {

@@ -68,7 +68,8 @@ class PathSet {
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
   bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept;
-  // True when a loss policy had asked for it.
+  // True when flows are to look at what they have in flight there: a loss policy had asked for the probe, or they sent
+  // before the path's round trip was known.
   bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Another policy from now on. False when out of memory: the old one stays.

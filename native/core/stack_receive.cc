@@ -168,7 +168,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   return true;
 }
 
-// A loss policy asked: every flow that waits for this path learns of it. Rare enough to walk the table.
+// Every flow that waits for this path learns of it. Rare enough to walk the table.
 void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
   for (u32 index = 0; index < flows_.size(); ++index) {
     Flow* target = flow(index);
