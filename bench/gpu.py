@@ -27,6 +27,7 @@ from bench.common import (
 from bench.gpu_nccl import SOCKET, measure_socket
 from transport import Endpoint, native
 from transport.knobs import in_force
+from transport.probes import cuda_devices
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
@@ -209,17 +210,15 @@ def notes_of(rows: list[Config]) -> list[str]:
 
 def devices() -> tuple[int, str]:
     """How many GPUs there are, and their model; says what is missing where there is none."""
+    count, driver = cuda_devices()
+    if count == 0:
+        raise click.ClickException(f"needs an NVIDIA GPU: {driver}")
     try:
         import cupy
     except ImportError:
         raise click.ClickException("needs CuPy: pip install 'weft[gpu]'") from None
-    try:
-        count = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise click.ClickException(f"needs an NVIDIA GPU: {error}") from None
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    driver = cupy.cuda.runtime.driverGetVersion()
-    return count, f"{name} x {count}, CUDA {driver // 1000}.{driver % 1000 // 10} driver"
+    return count, f"{name} x {count}, CUDA {driver} driver"
 
 
 @click.command("gpu")

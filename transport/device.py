@@ -104,7 +104,7 @@ def view_of(
     """
     try:
         if hasattr(type(obj), "__dlpack_device__"):
-            view = _by_dlpack(obj, writable, stream, intakes)
+            view = _by_dlpack(obj, argument, writable, stream, intakes)
         else:
             interface = obj.__cuda_array_interface__  # type: ignore[attr-defined]
             view = _by_interface(interface, obj, writable, stream)
@@ -128,11 +128,11 @@ class Intakes:
         self._runtime = runtime
         self.lent: dict[int, native.Intake] = {}
 
-    def handle(self, device: int) -> int:
+    def handle(self, device: int, argument: str) -> int:
         if device not in self.lent:
             status, error, intake = self._runtime.lend_intake(device)
             if status != OK or intake is None:
-                raise error_for(status, "buf", error)
+                raise error_for(status, argument, error)
             self.lent[device] = intake
         return self.lent[device].handle
 
@@ -207,14 +207,16 @@ def reduce_arrays(
         raise error_for(status, "reduce", error)
 
 
-def _by_dlpack(obj: Any, writable: bool, stream: int | None, intakes: Intakes | None) -> View:
+def _by_dlpack(
+    obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes | None
+) -> View:
     kind, device = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
     if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
         raise ValueError(f"it lies on a device of DLPack's type {int(kind)}, not on a CUDA device")
     # Its maker has a stream of ours wait for its own work, where nobody names another.
     asked = on_gpu and stream is None and intakes is not None
-    whose = intakes.handle(int(device)) if asked and intakes is not None else None
+    whose = intakes.handle(int(device), argument) if asked and intakes is not None else None
     given = None if not on_gpu else NO_STREAM if whose is None else whose
     try:
         try:

@@ -185,6 +185,8 @@ def cuda_devices() -> tuple[int, str]:
     count, version = ctypes.c_int(0), ctypes.c_int(0)
     cuda.cuDeviceGetCount(ctypes.byref(count))
     cuda.cuDriverGetVersion(ctypes.byref(version))
+    if count.value == 0:
+        return 0, "no GPU that the NVIDIA driver of this host finds"
     return count.value, f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 

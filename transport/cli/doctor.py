@@ -159,6 +159,13 @@ def check_kernels() -> Finding:
 
 
 def check_verbs() -> Finding:
+    try:
+        named = knobs.in_force()["rdma_library"]
+    except (native.NativeMissingError, knobs.KnobError):
+        named = ""
+    if named:
+        text = f"WEFT_RDMA_LIBRARY={named} stands in for libibverbs"
+        return Finding("verbs", LIMITED, text, "unset it to use this host's RDMA devices")
     found = rdma.ports()
     if not found:
         remedy = "UDP is used; for Soft-RoCE: rdma link add rxe0 type rxe netdev eth0"

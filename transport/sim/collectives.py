@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from transport.sim.network import Array
-from transport.sim.work import DEPENDENCIES_MAX, NO_WAITS, BadWorkError, Job, transfers, waits
+from transport.sim.work import (
+    DEPENDENCIES_MAX,
+    NO_WAITS,
+    BadWorkError,
+    Job,
+    bounded,
+    transfers,
+    waits,
+)
 
 Keys = Mapping[str, Any]
 
@@ -46,6 +54,7 @@ def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back:
 def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
     """`channels` rings side by side, each with its part of the buffer."""
     channels, size = keys.get("channels", 1), keys["size_bytes"]
+    bounded(channels * keys["repeats"] * steps * ranks)
     many, waiting, first = [], [], 0
     for channel, part in enumerate(chunks(size, channels).tolist()):
         one = _ring(
@@ -155,6 +164,8 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         raise BadWorkError("experts", text)
     if keys["top_k"] > experts:
         raise BadWorkError("top_k", f"{keys['top_k']}: there are {experts} experts")
+    if ranks * experts > DEPENDENCIES_MAX:
+        raise BadWorkError("experts", f"{ranks:,} ranks and {experts:,} experts are too many")
     back_bytes = keys["combine_token_bytes"] or 2 * keys["token_bytes"]
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
@@ -166,6 +177,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         np.fill_diagonal(tokens, 0)
         one, other = np.nonzero(tokens)
         count = len(one)
+        bounded(first + 2 * count)
         made = transfers(2 * count)
         made["from"], made["to"] = np.concatenate([one, other]), np.concatenate([other, one])
         sent = tokens[one, other]

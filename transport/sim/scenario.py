@@ -94,6 +94,7 @@ class Scenario:
         _ = self.network, self.work, self.changes, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
+            _roomy(self.keys, self.network)
         except BadKeyError as error:
             raise self.problem(error) from None
         return self
@@ -177,15 +178,26 @@ def _keys(tables: Tables) -> Tables:
                         enumerate(_array(keys, "workload"))]  # fmt: skip
     if not keys["workload"]:
         raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
-    hosts, own = keys["hosts"], keys["network"]
+    _agree(keys)
+    return keys
+
+
+def _agree(keys: Tables) -> None:
+    """BadKeyError names a key that does not go with another."""
+    hosts, own, every_ns = keys["hosts"], keys["network"], keys["samples"]["every_ns"]
     if hosts["rto_ns_min"] > hosts["rto_ns_max"]:
         raise BadKeyError(("hosts", "rto_ns_min"), "is above rto_ns_max: lower it")
-    if own["resume_bytes"] > own["pause_bytes"]:
-        raise BadKeyError(("network", "resume_bytes"), "is above pause_bytes: lower it")
+    if hosts["window_bytes_max"] < hosts["segment_bytes"]:
+        raise BadKeyError(("hosts", "window_bytes_max"), "is below segment_bytes: raise it")
+    if own["resume_bytes"] >= max(own["pause_bytes"], 1):
+        raise BadKeyError(("network", "resume_bytes"), "is not below pause_bytes: lower it")
+    if every_ns and keys["limit_ns"] // every_ns > schema.SAMPLES_MAX:
+        least_ns = keys["limit_ns"] // schema.SAMPLES_MAX + 1
+        text = f"more than {schema.SAMPLES_MAX:,} samples until limit_ns: {least_ns} ns at least"
+        raise BadKeyError(("samples", "every_ns"), text)
     if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
         name = "nodes" if keys["nodes"] else "links"
         raise BadKeyError((name, 0), f'[[{name}]] goes with topology = "file": set it')
-    return keys
 
 
 def _array(keys: Tables, name: str) -> list[Any]:
@@ -228,7 +240,8 @@ PLAIN = {
 
 
 def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
-    jobs = []
+    jobs: list[tuple[str, work.Job, Array, Tables]] = []
+    total = 0
     for number, own in enumerate(keys["workload"]):
         try:
             hosts = work.ranks_of(own["hosts"], network.hosts)
@@ -236,6 +249,7 @@ def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
             if own["shuffle"]:
                 hosts = chance.permutation(hosts)
             job = _job(own, hosts, network, folder, chance)
+            total = work.bounded(total + len(job.transfers))
         except work.BadWorkError as error:
             raise BadKeyError(("workload", number, error.key), error.text) from None
         jobs.append((str(own["name"] or own["pattern"]), job, hosts, own))
@@ -283,6 +297,29 @@ def _reachable(network: Network, made: work.Work) -> None:
         names = network.node_names
         text = f"{names[ends['from']]} cannot reach {names[ends['to']]}: join them by a link"
         raise BadKeyError(("workload", int(ends["job"]), "hosts"), text)
+
+
+def _roomy(keys: Tables, network: Network) -> None:
+    """BadKeyError names a queue that no segment fits into."""
+    hosts, ports = keys["hosts"], network.ports
+    least_bytes = hosts["segment_bytes"] + hosts["wire_overhead_bytes"]
+    # A host's own queue is as long as its bursts ask for.
+    short = (ports["from"] >= network.hosts) & (ports["queue_bytes_max"] < least_bytes)
+    if short.any():
+        port = ports[int(np.flatnonzero(short)[0])]
+        ends = " to ".join(network.node_names[port[end]] for end in ("from", "to"))
+        text = f"{ends}: holds {port['queue_bytes_max']:,} bytes, and a segment has {least_bytes:,}"
+        raise BadKeyError(_queue_key(keys, to_host=port["to"] < network.hosts), f"{text}: raise it")
+
+
+def _queue_key(keys: Tables, *, to_host: bool) -> tuple[str | int, ...]:
+    own = keys["network"]
+    if own["topology"] == "file":
+        return ("links",)
+    if own["topology"] == "lab":
+        return ("network", "lab")
+    uplink = not to_host and own["uplink_queue_bytes"] is not None
+    return ("network", "uplink_queue_bytes" if uplink else "queue_bytes")
 
 
 def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> Scenario:

@@ -16,8 +16,9 @@ from transport.sim.errors import BadKeyError
 
 HOSTS_MAX = 65_536
 BYTES_MAX = 1 << 40
-NS_MAX = 1 << 50
+NS_MAX = 10**15  # eleven days
 RATE_MAX = 1 << 43  # bytes/s, 70 Tb/s
+SAMPLES_MAX = 10_000_000
 
 Path = tuple[str | int, ...]
 
@@ -195,8 +196,8 @@ HOSTS: Table = {
     "paths": _int(64, "of every connection", 1, 256),
     "segment_bytes": _bytes(4160, "of a packet, weft's header of 64 included", 128, 65_535),
     "wire_overhead_bytes": _bytes(0, "of other headers, on every packet", 0, 1_000),
-    "burst_bytes_max": _bytes(65_536, "sent on one path by one decision", 128, 1 << 24),
-    "ahead": _int(4, "messages of a connection posted at a time", 1, 1 << 16),
+    "burst_bytes_max": _bytes(65_536, "sent on one path by one decision", 128, 1 << 20),
+    "ahead": _int(4, "messages of a connection posted at a time", 1, 256),
     "receives_ready": Key("bool", True, "false: receives are advertised over the network"),
     "rtt_ns": _ns(None, "known of every path at the start; that of an empty network between the "
                   "farthest that send to each other when it is not given; 0: probes measure it"),

@@ -24,7 +24,7 @@ TRANSFER = np.dtype(
     ]
 )
 DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
-TRANSFERS_MAX = 1 << 24
+TRANSFERS_MAX = (1 << 23) - 1  # as kTransfersMax of native/sim/fabric_checks.h
 DEPENDENCIES_MAX = 1 << 26
 
 
@@ -60,10 +60,16 @@ class Work:
     hosts: list[Array]  # of each job, by rank
 
 
-def transfers(count: int) -> Array:
+def bounded(count: int) -> int:
+    """As many transfers, or BadWorkError: said before there is memory for them."""
     if count > TRANSFERS_MAX:
-        raise BadWorkError("pattern", f"{count:,} transfers: at most {TRANSFERS_MAX:,}")
-    return np.zeros(count, TRANSFER)
+        text = f"{count:,} transfers, of {TRANSFERS_MAX:,} at most: take fewer hosts or repeats"
+        raise BadWorkError("pattern", text)
+    return count
+
+
+def transfers(count: int) -> Array:
+    return np.zeros(bounded(count), TRANSFER)
 
 
 def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
