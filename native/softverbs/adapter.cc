@@ -2,13 +2,17 @@
 // The lock is let go between rounds, which are short, and while asleep.
 #include "native/softverbs/adapter.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <new>
+#include <system_error>
 
 namespace weft::softverbs {
 namespace {
@@ -41,7 +45,20 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
     if (!link_.open(&error)) return nullptr;
     for (auto& each : counts_) each = 0;
     stopping_ = false;
-    thread_ = std::thread([this] { run(); });
+    // Signals belong to the application's threads.
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+      link_.close();
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!thread_.joinable()) {
+      errno = EAGAIN;
+      return nullptr;
+    }
   }
   auto made = std::make_unique<Context>();
   made->device = device;
@@ -138,23 +155,34 @@ bool Adapter::take_arrivals(std::int64_t now_ns) {
   return true;
 }
 
+// `more`: not all that there is was taken. `due`: when there will be more, though nothing comes.
+void Adapter::round(std::int64_t now, bool* more, std::int64_t* due) {
+  *more = take_arrivals(now);
+  while (!answers_.empty() && send(now, answers_.front(), nullptr) != Link::Sent::full) answers_.pop_front();
+  *due = held_.due_ns();
+  for (auto each = busy_.begin(); each != busy_.end();) {
+    Qp* const pair = find(*each);
+    if (pair == nullptr || pair->requests.empty()) {
+      each = busy_.erase(each);
+      continue;
+    }
+    on_time(now, pair);
+    *more = transmit(now, pair) || *more;
+    *due = std::min(*due, due_ns(now, *pair));
+    ++each;
+  }
+}
+
 void Adapter::run() {
   std::unique_lock lock(mutex);
   while (!stopping_) {
-    const std::int64_t now = now_ns();
-    bool more = take_arrivals(now);
-    while (!answers_.empty() && send(now, answers_.front(), nullptr) != Link::Sent::full) answers_.pop_front();
-    std::int64_t due = held_.due_ns();
-    for (auto each = busy_.begin(); each != busy_.end();) {
-      Qp* const pair = find(*each);
-      if (pair == nullptr || pair->requests.empty()) {
-        each = busy_.erase(each);
-        continue;
-      }
-      on_time(now, pair);
-      more = transmit(now, pair) || more;
-      due = std::min(due, due_ns(now, *pair));
-      ++each;
+    bool more = false;
+    std::int64_t due = INT64_MAX;
+    try {
+      round(now_ns(), &more, &due);
+    } catch (const std::bad_alloc&) {  // what has found no memory is lost, as on a wire
+      add(Count::lost);
+      more = true;
     }
     asleep_ = !more;
     lock.unlock();

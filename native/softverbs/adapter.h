@@ -64,6 +64,7 @@ class Adapter {
   using Nanoseconds = std::int64_t;
 
   // adapter.cc
+  void round(std::int64_t now_ns, bool* more, std::int64_t* due_ns);
   void run();
   bool take_arrivals(Nanoseconds now_ns);
   void arrive(const Packet& packet, const std::uint8_t* payload);

@@ -94,13 +94,15 @@ void Memory::remove_window(Window* window) {
   windows_.erase(window);
 }
 
-bool Memory::bind(Window* window, const ibv_mw_bind_info& info, std::uint32_t key) {
+bool Memory::bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key) {
+  // Another may lie where it lay: its key is not the same. What is gone is closed.
+  if (windows_.find(window) == windows_.end() || (window->rkey ^ key) >> 8 != 0) return info.length == 0;
   if (info.length == 0) {
     unbind(window);
     return true;
   }
-  const auto found = info.mr == nullptr ? regions_.end() : regions_.find(info.mr->lkey);
-  if (found == regions_.end() || found->second.get() != info.mr) return false;
+  const auto found = regions_.find(region_key);
+  if (found == regions_.end()) return false;
   Region* const region = found->second.get();
   const bool writes = (info.mw_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0;
   if ((region->access & IBV_ACCESS_MW_BIND) == 0 || region->pd != window->pd ||

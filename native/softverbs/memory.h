@@ -20,8 +20,9 @@ class Memory {
   int remove(Region* region);
   Window* add_window(ibv_pd* pd);
   void remove_window(Window* window);
-  // Puts `key` in the place of the window's; of length zero it closes. False: not allowed.
-  bool bind(Window* window, const ibv_mw_bind_info& info, std::uint32_t key);
+  // Puts `key` in the place of the window's; of length zero it closes. False: not allowed, or window or region have
+  // gone since this was asked for.
+  bool bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key);
   static std::uint32_t next_key(std::uint32_t key) noexcept { return (key & ~0xFFu) | ((key + 1) & 0xFFu); }
 
   // What local requests name. False: no such region, not in its bounds, or not to be written.

@@ -91,6 +91,7 @@ struct Request {
   std::uint8_t traffic_class = 0;
   Window* window = nullptr;  // a binding
   ibv_mw_bind_info binding{};
+  std::uint32_t region_key = 0;  // both may be gone when its turn comes
   std::uint32_t key = 0;
   bool started = false, done = false;
   std::uint32_t psn = 0, packets = 0, sent = 0;

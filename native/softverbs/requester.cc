@@ -95,6 +95,7 @@ int Adapter::bind(Qp* pair, Window* window, const ibv_mw_bind& wanted) {
   request.flags = wanted.send_flags;
   request.window = window;
   request.binding = wanted.bind_info;
+  request.region_key = wanted.bind_info.mr != nullptr ? wanted.bind_info.mr->lkey : 0;
   request.key = window->rkey = Memory::next_key(window->rkey);
   pair->requests.push_back(std::move(request));
   touch(pair);
@@ -169,7 +170,7 @@ bool Adapter::begin(std::int64_t now_ns, Qp* pair, Request* request) {
 }
 
 bool Adapter::bind_now(Qp* pair, Request* request) {
-  if (!memory.bind(request->window, request->binding, request->key)) {
+  if (!memory.bind(request->window, request->key, request->binding, request->region_key)) {
     fail_request(pair, pair->at, IBV_WC_MW_BIND_ERR);
     return false;
   }

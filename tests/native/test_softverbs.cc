@@ -188,6 +188,28 @@ TEST(softverbs__windows_open_close_and_keep_their_bounds) {
   CHECK_EQUAL(two.b.state(), IBV_QPS_ERR);
 }
 
+// What was to close has closed; what was to open fails, unless its turn had come; nobody looks at what has gone.
+TEST(softverbs__a_window_may_go_before_its_bindings_turn) {
+  for (int round = 0; round < 20; ++round) {
+    const std::size_t bytes = round % 2 == 0 ? 0 : 100;
+    Joined two(IBV_QPT_RC);
+    {
+      OpenWindow open(&two.a, 1000, 500);
+      two.a.send(1, two.a.piece(0, 10));  // waits for a receive, and again and again so does what comes after it
+      if (round % 4 >= 2) expect_nothing(&two.a, two.a.sends);
+      CHECK_EQUAL(open.bind(1000, bytes, 7), 0);
+    }
+    two.b.post_receive(4, 0, 10);
+    const auto sent = two.a.poll(two.a.sends), bound = two.a.poll(two.a.sends);
+    CHECK(sent.has_value() && bound.has_value());
+    CHECK(sent->wr_id == 1 && bound->wr_id == 7);
+    const bool failed = bound->status != IBV_WC_SUCCESS;
+    CHECK(!failed || (bytes != 0 && bound->status == IBV_WC_MW_BIND_ERR));
+    CHECK(sent->status == IBV_WC_SUCCESS || (failed && sent->status == IBV_WC_WR_FLUSH_ERR));
+    CHECK_EQUAL(two.a.state(), failed ? IBV_QPS_ERR : IBV_QPS_RTS);
+  }
+}
+
 TEST(softverbs__keys_and_bounds_of_local_memory_are_checked) {
   for (const ibv_qp_type type : kTypes) {
     Joined two(type);
