@@ -39,8 +39,7 @@ run: build ## Move real data between two processes over eight lossy paths and pr
 
 test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sanitizers, RDMA in a guest
 	@$(MAKE) --no-print-directory test-walls
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
 	@$(MAKE) --no-print-directory test-native
 	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory test-native-asan
