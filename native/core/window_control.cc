@@ -8,8 +8,9 @@
 namespace weft::core {
 namespace {
 
-// Less than this and a receiver that acknowledges in bursts would stall the flow.
-constexpr i64 kWindowSegmentsMin = 2;
+// How many more a flow needs beside receivers that acknowledge in bursts is its policy's to know: where a thousand send
+// to one, each segment under way that need not be is a header on the last link.
+constexpr i64 kWindowSegmentsMin = 1;
 
 }  // namespace
 
@@ -52,7 +53,7 @@ bool WindowControl::apply(const policy::WindowResult& result) noexcept {
   // one, or a rate below zero, is a mistake.
   if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters.results_corrected;
   window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
-  // A rate below one segment in 100 ms would read as a hang; a window of two segments is the floor instead.
+  // A rate below one segment in 100 ms would read as a hang; a window of one segment is the floor instead.
   const double slowest = static_cast<double>(segment_bytes_) * 10.0;
   pacer_.set_rate(result.pacing_bytes_per_s <= 0 ? 0 : std::max(result.pacing_bytes_per_s, slowest));
   return true;
