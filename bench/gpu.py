@@ -217,7 +217,10 @@ def devices() -> tuple[int, str]:
         import cupy
     except ImportError:
         raise click.ClickException("needs CuPy: pip install 'weft[gpu]'") from None
-    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    try:
+        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise click.ClickException(f"CuPy and the driver (CUDA {driver}): {error}") from None
     return count, f"{name} x {count}, CUDA {driver} driver"
 
 

@@ -21,6 +21,7 @@ IFF_UP = 0x1
 
 # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of cuda.h.
 CUDA_DMA_BUF_SUPPORTED = 124
+NO_GPU = "no GPU that the NVIDIA driver of this host finds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +182,14 @@ def cuda_devices() -> tuple[int, str]:
     except OSError:
         return 0, "no libcuda.so.1: no NVIDIA driver on this host"
     if (status := cuda.cuInit(0)) != 0:
+        if status == 100:  # CUDA_ERROR_NO_DEVICE
+            return 0, NO_GPU
         return 0, f"cuInit failed with status {status}"
     count, version = ctypes.c_int(0), ctypes.c_int(0)
     cuda.cuDeviceGetCount(ctypes.byref(count))
     cuda.cuDriverGetVersion(ctypes.byref(version))
     if count.value == 0:
-        return 0, "no GPU that the NVIDIA driver of this host finds"
+        return 0, NO_GPU
     return count.value, f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 

@@ -10,7 +10,7 @@
 namespace weft::core {
 namespace {
 
-constexpr u64 kAdvertBytesMin = 440;  // 17 receives: one more than are said again
+constexpr u64 kAdvertBytesMin = 440;  // 17 receives: one more than are said again; UD has 512
 
 }  // namespace
 

@@ -258,7 +258,8 @@ bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {
   demanded_bytes_ = wanted_bytes;
   *demand = {wanted_bytes, lost_bytes_};
   // A receiver of many has good reason to grant nothing for long; but the grant may also have been lost.
-  demand_ns_ = now_ns + std::min(shared_->config.rto_ns_min, shared_->config.rto_ns_max >> demands_) * (2 << demands_);
+  const i64 most_ns = std::max<i64>(shared_->config.rto_ns_max >> demands_, 1);
+  demand_ns_ = now_ns + std::min(shared_->config.rto_ns_min, most_ns) * (2 << demands_);
   if (demands_ < kDemandDoublings) ++demands_;
   return true;
 }

@@ -86,10 +86,11 @@ class PathSet {
   i64 poll_timeout() const noexcept;
 
   i64 rto_ns(u8 path) const noexcept;
-  // When a loss policy is first asked about a tail: two round trips (RFC 8985, section 7.2), or the timeout.
+  // When a loss policy is first asked about a tail: two round trips (RFC 8985, section 7.2), or the timeout. Where the
+  // round trip is not known the timeout allows for any: a look comes sooner, as it may have become known meanwhile.
   i64 first_check_ns(u8 path) const noexcept {
     const RttEstimator& rtt = this->path(path).rtt;
-    return rtt.measured() ? std::min(2 * rtt.smoothed_ns(), rto_ns(path)) : rto_ns(path);
+    return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
   }
   const PathState& path(std::size_t index) const noexcept { return paths_ != nullptr ? paths_[index] : untouched_; }
   const PathTrouble& trouble(std::size_t index) const noexcept {

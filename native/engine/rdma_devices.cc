@@ -21,6 +21,7 @@ using datapath::VerbsMode;
 // Under UC a segment is lost with any of its packets: one packet a segment, unless the knob asks for more.
 // One doorbell: as much as a queue pair holds of the longest segments, and what an engine hands over of short ones.
 constexpr std::uint32_t kTrainBytes = 65'472, kTrainSegments = 16;
+constexpr std::uint32_t kUdBytesMin = 512;  // no acknowledgment and no advertisement is longer
 
 struct Wanted {
   std::string device;
@@ -226,6 +227,12 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
   if (!choose_mode(knobs, common, mode, error)) return false;
   for (DeviceState& device : *out) {
     device.segment_bytes = segment_bytes(knobs, library, device, *mode);
+    if (*mode == VerbsMode::ud && device.segment_bytes < kUdBytesMin) {
+      *error = "UD needs packets of " + std::to_string(kUdBytesMin) + " bytes at least, and those of " +
+               device.places.front().rdma_device + " have " + std::to_string(device.segment_bytes) +
+               ": raise the port's MTU or WEFT_RDMA_MTU_BYTES, or choose UC or RC (WEFT_RDMA_MODE)";
+      return false;
+    }
     device.train_bytes = std::max(kTrainBytes, kTrainSegments * device.segment_bytes);
   }
   return true;

@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <new>
-#include <system_error>
 
 namespace weft::softverbs {
 namespace {
@@ -37,6 +37,7 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
   const std::lock_guard opening(opening_);
   const std::lock_guard lock(mutex);
   std::string error;
+  auto made = std::make_unique<Context>();
   if (contexts_.empty()) {
     if (!read_settings(&settings, &error)) {
       errno = EINVAL;
@@ -51,7 +52,7 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       link_.close();
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -60,7 +61,6 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
       return nullptr;
     }
   }
-  auto made = std::make_unique<Context>();
   made->device = device;
   made->async_fd = ::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
   made->cmd_fd = -1;

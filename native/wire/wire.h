@@ -42,11 +42,11 @@ static_assert(kNackFixedBytes + kNackEntryBytes * kNackEntriesMax <= kControlByt
 // Over UD nothing longer than a segment can be sent. Both ends reckon with this: a sender must know of a bitmap that it
 // was cut short.
 constexpr std::size_t ack_words_max(std::size_t segment_bytes) noexcept {
-  constexpr std::size_t kOthersBytes = kAckFixedBytes + kAckReportBytes * kAckReportsMax, kSegmentBytesMin = 576;
+  constexpr std::size_t kOthersBytes = kAckFixedBytes + kAckReportBytes * kAckReportsMax, kSegmentBytesMin = 440;
   const std::size_t fits = ((segment_bytes > kSegmentBytesMin ? segment_bytes : kSegmentBytesMin) - kOthersBytes) / 8;
   return fits < kAckWordsMax ? fits : kAckWordsMax;
 }
-static_assert(ack_words_max(576) == 40 && ack_words_max(1024) == 96 && ack_words_max(1472) == kAckWordsMax);
+static_assert(ack_words_max(512) == 32 && ack_words_max(1024) == 96 && ack_words_max(1472) == kAckWordsMax);
 
 enum class Type : std::uint8_t {
   data = 1,

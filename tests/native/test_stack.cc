@@ -401,6 +401,22 @@ TEST(stack__a_first_burst_that_is_lost_is_missed_once_its_path_is_measured) {
   CHECK(buffer == sent);
 }
 
+// A message of no bytes is missed as well, if later: no path counts bytes of it.
+TEST(stack__a_first_message_of_no_bytes_is_missed_after_the_least_timeout) {
+  StackConfig config = weft::test::shipped_config();
+  config.rto_ns_min = 50'000'000;
+  Pair pair(config, 1);
+  ReceiveTicket ticket;
+  CHECK_EQUAL(pair.receive(1, nullptr, 0, &ticket), Status::ok);
+  CHECK_EQUAL(pair.send(0, nullptr, 0), Status::ok);
+  const i64 start_ns = pair.now_ns;
+  int seen = 0, done = 0;
+  CHECK(pair.run([&] { return (done += pair.events(0, Event::Kind::send_done)) != 0; },
+                 [&](const Wired& packet) { return packet.type() == wire::Type::data && seen++ == 0; }));
+  CHECK_EQUAL(seen, 2);
+  CHECK(pair.now_ns - start_ns < 2 * config.rto_ns_min);
+}
+
 TEST(stack__who_is_granted_nothing_asks_ever_more_seldom) {
   Pair pair(weft::test::shipped_config(), 1);
   u32 starved = 0;

@@ -247,7 +247,7 @@ def test_cli__a_run_with_every_file(small: str, tmp_path: Path) -> None:
         *("--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.svg")),
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert done.stderr == f"wrote {tmp_path / 'a.svg'}\n"
     assert "window=examples/my_policy.py:factor=0.6 path=reps" in done.stdout
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 9
     page = (tmp_path / "a.html").read_text()
@@ -287,6 +287,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--seeds", "1-2", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
+        (["small", "--set", "network.queue_bytes=300"], 2, "raise it (changed, in"),
         (["small", "--dask", "tcp://127.0.0.1:9"], 2, "no scheduler answers"),
     ],
 )

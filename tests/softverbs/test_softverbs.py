@@ -61,7 +61,10 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
     for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
         assert (received["wrong"], received["touched"]) == (0, 0)
         assert sent["engine"]["memory_by_dmabuf"] > 0
-        assert sent["engine"]["payload_copied_bytes"] == len(b"yes")  # which lies in the host
+        # What lies in the host: an answer, perhaps sent again.
+        copied = sent["engine"]["payload_copied_bytes"]
+        assert copied % len(b"yes") == 0
+        assert copied < 100
     # Whoever checks payloads reads them: what was registered is staged all the same.
     knobs |= {"WEFT_PAYLOAD_CRC": "on"}
     [(received, sent)] = exchange(plans[:1], [ODD], **knobs)
@@ -161,6 +164,11 @@ def test_softverbs__says_that_it_is_no_nic() -> None:
         ({}, {"SOFTVERBS_LOSS": "much"}, ["SOFTVERBS_LOSS=much", "0..0.9"]),
         ({}, {"SOFTVERBS_LOS": "0.1"}, ["SOFTVERBS_LOS is no variable", "SOFTVERBS_LOSS"]),
         ({"rdma_devices": "soft1"}, {}, ["'soft1'", "soft0:1"]),
+        (
+            {"rdma_mode": "ud"},
+            {"SOFTVERBS_MTU_BYTES": "256"},
+            ["UD needs packets of 512 bytes", "soft0", "have 256", "WEFT_RDMA_MTU_BYTES"],
+        ),
     ],
 )
 def test_softverbs__what_is_set_wrongly_is_named(

@@ -39,3 +39,4 @@ def save(figure: Any, title: str, out: Path) -> None:
         raise click.UsageError(f"cannot write {out}: {error}") from None
     finally:
         pyplot.close(figure)
+    click.echo(f"wrote {out}", err=True)

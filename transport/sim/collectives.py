@@ -17,9 +17,12 @@ from transport.sim.work import (
     BadWorkError,
     Job,
     bounded,
+    bounded_waits,
     transfers,
     waits,
 )
+
+DRAWS_MAX = 1 << 32  # of how many tokens an expert gets: some minutes
 
 Keys = Mapping[str, Any]
 
@@ -140,6 +143,7 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     parts = chunks(keys["size_bytes"], ranks)
     made["bytes"] = parts[made["to"]]
     number = np.arange(len(made)).reshape(shape)
+    bounded_waits((repeats + window * (repeats - 1)) * rounds * ranks)
     found = [waits(number[:, :-window].ravel(), number[:, window:].ravel())]
     if repeats > 1:
         # A rank goes on once it has received of all: what round i brought came from the i-th
@@ -164,8 +168,9 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         raise BadWorkError("experts", text)
     if keys["top_k"] > experts:
         raise BadWorkError("top_k", f"{keys['top_k']}: there are {experts} experts")
-    if ranks * experts > DEPENDENCIES_MAX:
-        raise BadWorkError("experts", f"{ranks:,} ranks and {experts:,} experts are too many")
+    if ranks * experts * keys["repeats"] > DRAWS_MAX or ranks * experts > DEPENDENCIES_MAX:
+        text = f"{ranks:,} ranks, {experts:,} experts and {keys['repeats']:,} repeats are too many"
+        raise BadWorkError("experts", text)
     back_bytes = keys["combine_token_bytes"] or 2 * keys["token_bytes"]
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
@@ -192,6 +197,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         last = (back, one)
         parts.append(made)
         first += 2 * count
+        bounded_waits(sum(map(len, found)))
     return Job(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"])
 
 

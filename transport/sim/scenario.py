@@ -53,6 +53,11 @@ class Scenario:
 
     def problem(self, error: BadKeyError) -> ScenarioError:
         """One line: file, line, key, what is wrong and what to do."""
+        said, meant = (_at(one, error.path) for one in (tomllib.loads(self.text), self.tables))
+        if self.text and repr(said) != repr(meant):  # as text: a nan is not equal to itself
+            # The line in the file is not where this value came from.
+            told = f"{dotted(error.path)}: {error.text}"
+            return ScenarioError(f"{told} (changed, in {self.file})")
         line = line_of(lines_of(self.text), error.path)
         where = f"{self.file}:{line}" if self.text else self.file
         return ScenarioError(f"{where}: {dotted(error.path)}: {error.text}")
@@ -155,6 +160,16 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
     _put(inner, rest, value, (*done, name))
 
 
+def _at(tables: Any, path: tuple[str | int, ...]) -> Any:
+    """What is there, or None."""
+    for part in path:
+        try:
+            tables = tables[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return tables
+
+
 def _keys(tables: Tables) -> Tables:
     """Every table checked, with its defaults; BadKeyError says what is wrong."""
     keys = schema.checked(tables, schema.TOP, (), "a scenario")
@@ -192,7 +207,7 @@ def _agree(keys: Tables) -> None:
     if own["resume_bytes"] >= max(own["pause_bytes"], 1):
         raise BadKeyError(("network", "resume_bytes"), "is not below pause_bytes: lower it")
     if every_ns and keys["limit_ns"] // every_ns > schema.SAMPLES_MAX:
-        least_ns = keys["limit_ns"] // schema.SAMPLES_MAX + 1
+        least_ns = keys["limit_ns"] // (schema.SAMPLES_MAX + 1) + 1
         text = f"more than {schema.SAMPLES_MAX:,} samples until limit_ns: {least_ns} ns at least"
         raise BadKeyError(("samples", "every_ns"), text)
     if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
@@ -309,13 +324,16 @@ def _roomy(keys: Tables, network: Network) -> None:
         port = ports[int(np.flatnonzero(short)[0])]
         ends = " to ".join(network.node_names[port[end]] for end in ("from", "to"))
         text = f"{ends}: holds {port['queue_bytes_max']:,} bytes, and a segment has {least_bytes:,}"
-        raise BadKeyError(_queue_key(keys, to_host=port["to"] < network.hosts), f"{text}: raise it")
+        key = _queue_key(keys, least_bytes, to_host=port["to"] < network.hosts)
+        raise BadKeyError(key, f"{text}: raise it")
 
 
-def _queue_key(keys: Tables, *, to_host: bool) -> tuple[str | int, ...]:
+def _queue_key(keys: Tables, least_bytes: int, *, to_host: bool) -> tuple[str | int, ...]:
     own = keys["network"]
     if own["topology"] == "file":
-        return ("links",)
+        given = [one["queue_bytes"] or least_bytes for one in keys["links"]]
+        short = [number for number, held in enumerate(given) if held < least_bytes]
+        return ("links", short[0], "queue_bytes") if short else ("links",)
     if own["topology"] == "lab":
         return ("network", "lab")
     uplink = not to_host and own["uplink_queue_bytes"] is not None

@@ -204,8 +204,8 @@ HOSTS: Table = {
     "ack_bytes": _bytes(16_384, "received between acknowledgments", 1),
     "ack_delay_ns": _ns(10_000, "an acknowledgment waits at most", 0),
     "window_bytes_max": _bytes(16 << 20, "no window is larger", 1_024),
-    "rto_ns_min": _ns(100_000, "least retransmit timeout", 1),
-    "rto_ns_max": _ns(10_000_000, "largest", 1),
+    "rto_ns_min": _ns(100_000, "least retransmit timeout", 1_000),
+    "rto_ns_max": _ns(10_000_000, "largest", 1_000),
     "peer_silence_ns": _ns(20_000_000_000, "a peer silent for so long is dead", 1),
     "speculative_bytes": _bytes(None, "with a credit policy: what a flow may send before its "
                                 "first grant; its window when it is not given"),

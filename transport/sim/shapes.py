@@ -16,6 +16,7 @@ from transport.lab.model import LabError, load
 from transport.sim import graph
 from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, LinkKind, Network, PortList, SetList
+from transport.sim.schema import LINK
 
 PORTS_MAX = 1 << 24
 # From a program to its device: what a core hands to the kernel, near enough to at once.
@@ -308,10 +309,17 @@ def dumbbell(keys: Mapping[str, Any]) -> Network:
     return graph.network(names, kinds, hosts, [*links, (hosts, hosts + 1, middle)])
 
 
+def _lab_alone(keys: Mapping[str, Any]) -> None:
+    for name in keys["given"]:
+        if name in LINK:
+            raise problem(name, f"the lab's links are as its file says: change it in {keys['lab']}")
+
+
 def lab(keys: Mapping[str, Any], folder: Path) -> Network:
     """The network of a lab's file: what is lost there by bursts or bits is lost here by share."""
     if keys["lab"] is None:
         raise problem("lab", 'missing: name the lab\'s file, as lab = "four_paths.toml"')
+    _lab_alone(keys)
     try:
         model = load(folder / keys["lab"])
     except LabError as error:

@@ -72,12 +72,19 @@ def transfers(count: int) -> Array:
     return np.zeros(bounded(count), TRANSFER)
 
 
+def bounded_waits(count: int) -> int:
+    """As many dependencies, or BadWorkError: as `bounded`."""
+    if count > DEPENDENCIES_MAX:
+        text = (
+            f"{count:,} dependencies, of {DEPENDENCIES_MAX:,} at most: take fewer hosts or repeats"
+        )
+        raise BadWorkError("pattern", text)
+    return count
+
+
 def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
     """`after` for `before`, one by one."""
-    if len(before) > DEPENDENCIES_MAX:
-        text = f"{len(before):,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts"
-        raise BadWorkError("pattern", text)
-    made = np.zeros(len(before), DEPENDENCY)
+    made = np.zeros(bounded_waits(len(before)), DEPENDENCY)
     made["before"], made["after"], made["delay_ns"] = before, after, delay_ns
     return made
 
