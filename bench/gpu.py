@@ -35,7 +35,7 @@ ROUND_BYTES = 2 << 30  # sent a size and round, in messages of that size; two at
 IN_FLIGHT = 64
 PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
-RING_BYTES, PIECE_BYTES = 32 * MIB, MIB
+RING_BYTES_MAX = 32 * MIB  # as the worker has them
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
 CROSS_BUDGET, STAGING_BUDGET = 0.9, 0.9
 COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", "wrong")
@@ -165,11 +165,8 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
         for round_, name in rounds(repeats, tuple(WAYS)):
             reads, writes = WAYS[name]
             addresses = (source.data.ptr if reads else 0, target.data.ptr if writes else 0)
-            # Of a short message the ring is as long as the message, as the worker's are.
-            piece_bytes = max(min(PIECE_BYTES, size_bytes // 8), 64 << 10)
-            ring_bytes = max(min(RING_BYTES, size_bytes), 2 * piece_bytes)
             staged_ns, copied_ns = native.bench_staging(
-                0, *addresses, size_bytes, ring_bytes, piece_bytes, count
+                0, *addresses, size_bytes, RING_BYTES_MAX, count
             )
             moved = size_bytes * count * (reads + writes)
             yield {

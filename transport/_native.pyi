@@ -253,8 +253,7 @@ def bench_staging(
     source: int,
     target: int,
     bytes: int,  # noqa: A002
-    ring_bytes: int,
-    piece_bytes: int,
+    ring_bytes_max: int,
     repeats: int,
 ) -> tuple[int, int]: ...
 def reduce(
@@ -332,7 +331,7 @@ class Runtime:
     def register_memory(self, buffer: Buffer | DeviceBuffer) -> Memory: ...
     def lend_intake(self, device: int) -> tuple[int, str, Intake | None]: ...
     def hold_device(
-        self, owner: Any, runs: list[tuple[int, int]]
+        self, owner: Any, runs: list[tuple[int, int]], device: int
     ) -> tuple[int, str, DeviceBuffer | None]: ...
     def listen(
         self, device: int, port: int, policies: str = ""

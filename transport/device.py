@@ -9,7 +9,9 @@ import ctypes
 import math
 import operator
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from transport import native
@@ -48,6 +50,7 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # whose work comes first; None: that of none
     element: str = ""  # its type: "f32", "bf16", "u8", ...
+    device: int = 0  # as the array says; the driver is asked where there is an address to ask for
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:
@@ -156,7 +159,7 @@ def device_buffer(
     """The views as one message, which lies on one GPU."""
     runs = [(view.address, view.nbytes) for view in views]
     owners = [view.owner for view in views]
-    status, error, buffer = runtime.hold_device(owners, runs)
+    status, error, buffer = runtime.hold_device(owners, runs, views[0].device if views else 0)
     if status != OK or buffer is None:
         raise error_for(status, argument, error)
     made_on = [view.stream for view in views] if stream is None else [stream]
@@ -219,12 +222,12 @@ def _by_dlpack(
     whose = intakes.handle(int(device), argument) if asked and intakes is not None else None
     given = None if not on_gpu else NO_STREAM if whose is None else whose
     try:
-        try:
-            capsule = obj.__dlpack__(stream=given, max_version=DLPACK_VERSION)
-        except TypeError:  # of before DLPack 1.0
-            capsule = obj.__dlpack__(stream=given)
+        with _maker_is_at(obj, int(device)) if on_gpu else nullcontext():
+            try:
+                capsule = obj.__dlpack__(stream=given, max_version=DLPACK_VERSION)
+            except TypeError:  # of before DLPack 1.0
+                capsule = obj.__dlpack__(stream=given)
     except BufferError as error:
-        # PyTorch exports nothing of a GPU that is not the current one.
         if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
             raise
         if stream is None:
@@ -234,9 +237,17 @@ def _by_dlpack(
     _check(shape, strides, 1, read_only and writable)
     nbytes = (bits * math.prod(shape) + 7) // 8
     element = f"{DLPACK_KINDS.get(code, 'x')}{bits}"
-    return View(
-        address, nbytes, (obj, capsule), on_gpu, stream if whose is None else whose, element
-    )
+    comes_after = stream if whose is None else whose
+    return View(address, nbytes, (obj, capsule), on_gpu, comes_after, element, int(device))
+
+
+def _maker_is_at(obj: object, device: int) -> AbstractContextManager[Any]:
+    """PyTorch exports nothing of a GPU that is not its current one; others do not mind."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(obj).__module__.partition(".")[0] != "torch":
+        return nullcontext()
+    current: AbstractContextManager[Any] = torch.cuda.device(device)
+    return current
 
 
 def _by_interface(

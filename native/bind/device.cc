@@ -197,7 +197,8 @@ void DevicePosted::await_end(Clock::time_point until) {
   static_cast<void>(request->wait(std::max<std::int64_t>(left_ns, 0)));
 }
 
-py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs) {
+py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs,
+                      int device) {
   if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
   auto layout = std::make_shared<gpu::Layout>();
   for (const auto& [address, bytes] : runs) layout->add(address, bytes);
@@ -206,7 +207,8 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
   Status status = Status::ok;
   {
     const py::gil_scoped_release others_run;
-    status = home->devices().worker_of(*layout, &worker, &error);
+    status = layout->bytes() == 0 ? home->devices().worker_at(device, &worker, &error)
+                                  : home->devices().worker_of(*layout, &worker, &error);
   }
   if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
   return py::make_tuple(code(status), error, std::make_shared<DeviceBuffer>(home, owner, std::move(layout), worker));
@@ -216,8 +218,8 @@ namespace {
 
 // (nanoseconds staged, nanoseconds copied); raises RuntimeError with what the driver said.
 py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, std::uint64_t bytes,
-                        std::uint64_t ring_bytes, std::uint64_t piece_bytes, int repeats) {
-  const gpu::StagingPlan plan{device, source, target, bytes, ring_bytes, piece_bytes, repeats};
+                        std::uint64_t ring_bytes_max, int repeats) {
+  const gpu::StagingPlan plan{device, source, target, bytes, ring_bytes_max, repeats};
   std::string error;
   std::int64_t staged = -1, copied = -1;
   {
@@ -295,8 +297,8 @@ void bind_device(py::module_& module) {
            py::arg("stream"));
   module.def("bench_staging", &bench_staging,
              "(ns through rings, ns by plain copies) of all repeats; an address of 0: nothing that way.",
-             py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes"),
-             py::arg("piece_bytes"), py::arg("repeats"));
+             py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes_max"),
+             py::arg("repeats"));
   module.def("reduce", &reduce, "(status, error). Queued on the stream; the caller keeps the buffers until it is done.",
              py::arg("type"), py::arg("operation"), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("also"),
              py::arg("stream"));

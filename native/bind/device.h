@@ -128,6 +128,7 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
                  const DeviceBuffer& out, const DeviceBuffer* also, std::uint64_t stream);
 
 // (status, error, buffer).
-py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs);
+py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs,
+                      int device);
 
 }  // namespace weft::bind

@@ -418,12 +418,12 @@ void bind_runtime(py::module_& module) {
           py::arg("buffer"))
       .def(
           "hold_device",
-          [](const BoundRuntime& self, const py::object& owner, const std::vector<DeviceRun>& runs) {
-            return hold_device(self.open(), owner, runs);
+          [](const BoundRuntime& self, const py::object& owner, const std::vector<DeviceRun>& runs, int device) {
+            return hold_device(self.open(), owner, runs, device);
           },
           "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is held as long as they are in "
-          "use.",
-          py::arg("owner"), py::arg("runs"))
+          "use; `device`: of a message without bytes.",
+          py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
           "lend_intake", [](const BoundRuntime& self, int device) { return lend_intake(self.open(), device); },
           "(status, error, intake).", py::arg("device"))

@@ -17,10 +17,8 @@
 namespace weft::engine {
 namespace {
 
-constexpr std::size_t kGranuleBytes = 64 * 1024;  // also the least piece: a shorter copy costs as much
-constexpr std::size_t kPieceBytesMax = 1 << 20;
+using gpu::kGranuleBytes;
 constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
-constexpr std::size_t kPiecesWanted = 8;       // of a part: the network begins when the first is there
 constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
 constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
 constexpr std::int64_t kPauseNs = 50'000;
@@ -90,12 +88,12 @@ std::unique_ptr<DeviceWorker> DeviceWorker::open(const gpu::Driver& driver, int 
 }
 
 bool DeviceWorker::start(int device, std::string* error) {
-  copier_ = gpu::Copier::open(driver_, device, error);
+  copier_ = gpu::Copier::open(driver_, device, error, limits_.image);
   if (copier_ == nullptr) return false;
   pools_.push_back(
       gpu::PinnedPool::open(driver_, copier_->context(), up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
   if (pools_.back() == nullptr) return false;
-  waits_ = StreamWaits::open(driver_, copier_->context(), error);
+  waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
   // Signals belong to the application's threads.
   sigset_t all, before;
@@ -120,11 +118,20 @@ DeviceWorker::~DeviceWorker() {
     posted_.notify_all();
     thread_.join();
   }
+  if (copier_ == nullptr) return;
+  for (auto& pool : pools_) {
+    if (pool != nullptr) copier_->shared().retire(std::move(pool));
+  }
   if (intakes_.empty()) return;
   const gpu::Current current(driver_, copier_->context());
   for (const After& resting : intakes_) {  // gone with their context, where that is gone
+    const bool idle = resting.event == nullptr || driver_.event_query(resting.event) == gpu::kSuccess;
     if (resting.event != nullptr) static_cast<void>(driver_.event_destroy(resting.event));
-    static_cast<void>(driver_.stream_destroy(resting.intake));
+    if (idle) {
+      copier_->shared().give_stream(resting.intake);
+    } else {
+      static_cast<void>(driver_.stream_destroy(resting.intake));
+    }
   }
 }
 
@@ -143,8 +150,8 @@ std::size_t DeviceWorker::pinned_bytes_lent() const {
 }
 
 // Under the mutex: rings for all parts, of these sizes, or none.
-bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
-  const std::size_t parts = job->parts(), pieces = ring / piece;
+bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
+  const std::size_t parts = job->parts(), ring = shape.ring_bytes, pieces = ring / shape.piece_bytes;
   job->stages = std::make_unique<core::Stage[]>(parts);
   job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
   job->runs.reserve(parts);
@@ -162,7 +169,7 @@ bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
     core::Stage& stage = job->stages[i];
     stage.ring = job->runs[i].second;
     stage.ring_bytes = ring;
-    stage.piece_bytes = piece;
+    stage.piece_bytes = shape.piece_bytes;
     stage.settled = &job->settled[i * pieces];
     stage.limit.store(job->way == gpu::Way::to_host ? 0 : ring, std::memory_order_relaxed);
   }
@@ -172,7 +179,7 @@ bool DeviceWorker::take_rings(Job* job, std::size_t ring, std::size_t piece) {
 // Under the mutex: for kernels, what they are to gather or scatter. Where it finds no room they are not used.
 void DeviceWorker::take_table(Job* job) {
   const std::vector<gpu::Piece>& pieces = job->layout->pieces();
-  if (pieces.size() <= 2 || !copier_->has_kernels()) return;
+  if (pieces.size() <= 2 || !has_kernels()) return;
   const std::size_t bytes = pieces.size() * sizeof(gpu::Piece);
   job->runs.reserve(job->runs.size() + 1);
   for (const auto& pool : pools_) {
@@ -190,10 +197,7 @@ bool DeviceWorker::lend(Job* job) {
   // A part may be some pages longer than the others.
   const std::size_t part = up(job->bytes() / job->parts() + 2 * 4096, kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
-    const std::size_t wanted = std::min(part, most) / kPiecesWanted;
-    const std::size_t piece = std::clamp(wanted / kGranuleBytes * kGranuleBytes, kGranuleBytes, kPieceBytesMax);
-    // Two pieces at least: see stage.h.
-    if (take_rings(job, std::max(std::min(up(part, piece), most / piece * piece), 2 * piece), piece)) return true;
+    if (take_rings(job, gpu::ring_shape(part, most))) return true;
     if (part <= kRingBytesMin) return false;
   }
   return false;
@@ -283,8 +287,8 @@ Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* erro
 Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction,
                             gpu::Stream stream, const std::vector<gpu::Event>& events, std::string* error) noexcept
     try {
-  if (!copier_->has_kernels()) {
-    *error = copier_->kernels_missing();
+  if (!has_kernels()) {
+    *error = copier_->shared().kernels_missing();
     return Status::device_unavailable;
   }
   const gpu::Current current(driver_, copier_->context());
@@ -297,7 +301,7 @@ Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, con
     if (result == gpu::kSuccess) result = driver_.stream_wait_event(stream, event, 0);
   }
   if (result == gpu::kSuccess) {
-    result = copier_->kernels().reduce(type, operation, reduction, stream), called = "cuLaunchKernel";
+    result = copier_->shared().kernels()->reduce(type, operation, reduction, stream), called = "cuLaunchKernel";
   }
   if (result == gpu::kSuccess) return Status::ok;
   *error = driver_.say(called, result);
@@ -334,20 +338,31 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
     }
     if (!gpu::stream_belongs(driver_, stream, copier_->context(), error)) return Status::invalid_argument;
   }
+  gpu::Attendant& attendant = copier_->shared().attendant();
   std::uint32_t* word = nullptr;
+  bool done = false;
+  attendant.wait_begins();  // until the word is let go
   {
     const std::lock_guard lock(mutex_);
-    if (request->done()) return Status::ok;
-    request->words_.reserve(request->words_.size() + 1);
-    word = waits_->take();
-    if (word == nullptr) {
-      *error = "1,024 waits of streams are under way on this device: no more at once";
-      return Status::would_block;
+    done = request->done();
+    try {
+      request->words_.reserve(request->words_.size() + 1);
+      word = done ? nullptr : waits_->take();
+    } catch (const std::bad_alloc&) {
+      attendant.wait_ends();
+      throw;
     }
-    request->words_.push_back(word);
+    if (word != nullptr) request->words_.push_back(word);
+  }
+  if (word == nullptr) {
+    attendant.wait_ends();
+    if (done) return Status::ok;
+    *error = "1,024 waits of streams are under way on this device: no more at once";
+    return Status::would_block;
   }
   // Without the lock: where the stream's queue is full this blocks until a message has ended, which takes the lock.
-  const gpu::Event passed = waits_->wait(word, stream, error);
+  bool waits = false;
+  const gpu::Event passed = waits_->wait(word, stream, &waits, error);
   const std::lock_guard lock(mutex_);
   if (passed != nullptr) {
     waits_->add(word, passed);
@@ -355,7 +370,8 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   }
   const auto held = std::find(request->words_.begin(), request->words_.end(), word);
   if (held != request->words_.end()) request->words_.erase(held);
-  if (!StreamWaits::is_open(word)) waits_->add(word, nullptr);  // else a stream may still read it: it is not used again
+  waits_->let_go(word);
+  if (!waits) waits_->add(word, nullptr);
   return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
@@ -377,13 +393,10 @@ gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
     intakes_.reserve(intakes_made_ + 1);
     ++intakes_made_;
   }
-  const gpu::Current current(driver_, copier_->context());
-  gpu::Stream made = nullptr;
-  const gpu::Result result =
-      current.result() != gpu::kSuccess ? current.result() : driver_.stream_create(&made, gpu::kNonBlocking);
-  if (result == gpu::kSuccess) return made;
-  *error = driver_.say("cuStreamCreate", result);
-  return nullptr;
+  gpu::Result result = gpu::kSuccess;
+  const gpu::Stream taken = copier_->shared().take_stream(&result);
+  if (taken == nullptr) *error = driver_.say("cuStreamCreate", result);
+  return taken;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
   return nullptr;
@@ -486,7 +499,7 @@ void DeviceWorker::finish(Job* job) noexcept {
   const std::lock_guard lock(mutex_);
   under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job));
   job->told->finish(status, bytes, job->error);
-  for (std::uint32_t* const word : job->told->words_) StreamWaits::let_go(word);
+  for (std::uint32_t* const word : job->told->words_) waits_->let_go(word);
   job->told->words_.clear();
 }
 

@@ -16,12 +16,14 @@
 #include "native/gpu/copier.h"
 #include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
+#include "native/gpu/ring_shape.h"
 
 namespace weft::engine {
 
 struct DeviceLimits {
-  std::size_t pool_bytes = 256 << 20;     // pinned, for all messages of the device
-  std::size_t ring_bytes_max = 32 << 20;  // of a part of a message: a window and what is being copied
+  std::size_t pool_bytes = 256 << 20;       // pinned, for all messages of the device
+  std::size_t ring_bytes_max = 32 << 20;    // of a part of a message: a window and what is being copied
+  const void* image = gpu::kernel_image();  // of the kernels; null: there are none
 };
 
 // What comes before a message: all that a stream had when the event was recorded. With a stream of ours that was lent
@@ -83,7 +85,7 @@ class DeviceWorker {
   // ok: the work before a mark is done; would_block: not yet; device_error with `error`.
   Status passed(gpu::Event mark, std::string* error) noexcept;
   gpu::DmaBuf export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept;
-  bool has_kernels() const noexcept { return copier_->has_kernels(); }
+  bool has_kernels() const noexcept { return copier_->shared().kernels() != nullptr; }
   std::size_t pinned_bytes() const;       // the pool, and what heads of queues had to have beside it
   std::size_t pinned_bytes_lent() const;  // in use
 
@@ -92,7 +94,7 @@ class DeviceWorker {
   DeviceWorker(const gpu::Driver& driver, const DeviceLimits& limits, std::function<void()> on_done);
   bool start(int device, std::string* error);
   bool lend(Job* job);
-  bool take_rings(Job* job, std::size_t ring, std::size_t piece);
+  bool take_rings(Job* job, const gpu::RingShape& shape);
   void take_table(Job* job);
   bool pin_beside();
   void run() noexcept;

@@ -22,12 +22,14 @@ StreamWaits::~StreamWaits() {
   }
   // A stream that has not got there yet will still read its word.
   if (!passed) static_cast<void>(words_.release());
+  if (words_ != nullptr) shared_.retire(std::move(words_));
 }
 
-std::unique_ptr<StreamWaits> StreamWaits::open(const gpu::Driver& driver, gpu::Context context, std::string* error) {
-  std::unique_ptr<StreamWaits> made(new StreamWaits(driver, context));
+std::unique_ptr<StreamWaits> StreamWaits::open(const gpu::Driver& driver, gpu::SharedDevice* shared,
+                                               std::string* error) {
+  std::unique_ptr<StreamWaits> made(new StreamWaits(driver, shared));
   constexpr std::size_t kBytes = kWordsMax * kApartBytes;
-  made->words_ = gpu::PinnedPool::open(driver, context, kBytes, kBytes, error);
+  made->words_ = gpu::PinnedPool::open(driver, shared->context(), kBytes, kBytes, error);
   if (made->words_ == nullptr) return nullptr;
   std::uint8_t* const memory = made->words_->take(kBytes);
   made->free_.reserve(kWordsMax);
@@ -47,7 +49,7 @@ std::uint32_t* StreamWaits::take() noexcept {
   return word;
 }
 
-gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::string* error) const {
+gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, bool* waits, std::string* error) const {
   const gpu::Current current(driver_, context_);
   gpu::Event passed = nullptr;
   const char* called = "cuCtxPushCurrent";
@@ -58,11 +60,10 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   if (result == gpu::kSuccess) {
     result = driver_.stream_wait_value(stream, address, 1, gpu::kWaitAtLeast), called = "cuStreamWaitValue32";
   }
-  const bool waits = result == gpu::kSuccess;
-  if (waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
+  *waits = result == gpu::kSuccess;
+  if (*waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
   if (result == gpu::kSuccess) return passed;
   *error = driver_.say(called, result);
-  if (waits) let_go(word);  // the stream goes on
   if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));
   return nullptr;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "native/gpu/pinned_pool.h"
+#include "native/gpu/shared_device.h"
 
 namespace weft::engine {
 
@@ -15,21 +15,23 @@ namespace weft::engine {
 class StreamWaits {
  public:
   // Pins all it will ever need, which no call may do while a stream waits. Null with `error`.
-  static std::unique_ptr<StreamWaits> open(const gpu::Driver& driver, gpu::Context context, std::string* error);
+  static std::unique_ptr<StreamWaits> open(const gpu::Driver& driver, gpu::SharedDevice* shared, std::string* error);
   StreamWaits(const StreamWaits&) = delete;
   StreamWaits& operator=(const StreamWaits&) = delete;
   // No stream waits any more: every word is set.
   ~StreamWaits();
 
-  // A word that holds; null: all are in use.
+  // A word that holds; null: all are in use. Comes between wait_begins() of the attendant, which may take a while, and
+  // let_go(), which has it end.
   std::uint32_t* take() noexcept;
-  // All that is handed to `stream` from now on runs after let_go() of the word. `passed` is for add(), also of a
-  // failure: null with `error`: nothing waits for the word.
-  gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error) const;
+  // All that is handed to `stream` from now on runs after let_go() of the word. The event is for add(). Null with
+  // `error`; `waits`: the stream waits all the same, and the word is not used again.
+  gpu::Event wait(std::uint32_t* word, gpu::Stream stream, bool* waits, std::string* error) const;
   // The word is used anew when the event has passed; without one at once.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
-  static void let_go(std::uint32_t* word) noexcept { __atomic_store_n(word, 1u, __ATOMIC_RELEASE); }
-  static bool is_open(const std::uint32_t* word) noexcept { return __atomic_load_n(word, __ATOMIC_ACQUIRE) != 0; }
+  void let_go(std::uint32_t* word) noexcept {
+    if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.attendant().wait_ends();
+  }
   // Takes the words back that streams have passed.
   void collect() noexcept;
 
@@ -38,9 +40,11 @@ class StreamWaits {
     std::uint32_t* word = nullptr;
     gpu::Event passed = nullptr;
   };
-  StreamWaits(const gpu::Driver& driver, gpu::Context context) : driver_(driver), context_(context) {}
+  StreamWaits(const gpu::Driver& driver, gpu::SharedDevice* shared)
+      : driver_(driver), shared_(*shared), context_(shared->context()) {}
 
   const gpu::Driver& driver_;
+  gpu::SharedDevice& shared_;
   const gpu::Context context_;
   std::unique_ptr<gpu::PinnedPool> words_;
   std::vector<std::uint32_t*> free_;

@@ -44,34 +44,62 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
 bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   bool any = false;
   for (std::uint64_t bytes; !failed() && (bytes = next_piece(*lane, *stage)) != 0; any = true) {
-    Result result = kSuccess;
-    const Event done = copier_->take_event(&result);
-    if (done == nullptr) {
-      fail("cuEventCreate", result);
-      break;
-    }
     if (way_ == Way::to_host) settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
-    const bool copied = copy(stage->ring + lane->launched % stage->ring_bytes, stage->begin + lane->launched, bytes);
-    lane->launched += bytes;
-    if (copied && (result = copier_->driver_.event_record(done, stream_)) != kSuccess) fail("cuEventRecord", result);
-    if (failed()) {
-      // Copies are under way and nothing will tell when they are over: the one place that waits, and after an error.
-      // Another error: the context is past use, and so are the copies.
-      static_cast<void>(copier_->driver_.stream_synchronize(stream_));
-      copier_->give_event(done);
-      break;
-    }
-    lane->flying[(lane->first + lane->count++) % kFlyingMax] = {done, lane->launched};
+    std::uint8_t* const place = stage->ring + lane->launched % stage->ring_bytes;
+    Copy made;
+    if (!begin_copy(place, stage->begin + lane->launched, bytes, &made)) break;
+    made.end = lane->launched += bytes;
+    lane->flying[(lane->first + lane->count++) % kFlyingMax] = made;
   }
   return any;
+}
+
+// By streams, unless one may be behind what waits for a message. False: it failed, and nothing of it is under way.
+bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept {
+  Attendant& attendant = copier_->shared().attendant();
+  const std::lock_guard lock(attendant.mutex());
+  if (attendant.attends()) return attend(host, begin, bytes, &made->ticket);
+  Result result = kSuccess;
+  made->done = copier_->take_event(&result);
+  if (made->done == nullptr) {
+    fail("cuEventCreate", result);
+    return false;
+  }
+  const bool copied = copy(host, begin, bytes);
+  if (copied && (result = copier_->driver_.event_record(made->done, stream_)) != kSuccess)
+    fail("cuEventRecord", result);
+  if (!failed()) return true;
+  // Copies are under way and nothing will tell when they are over: the one place that waits, and after an error.
+  // Another error: the context is past use, and so are the copies.
+  static_cast<void>(copier_->driver_.stream_synchronize(stream_));
+  copier_->give_event(made->done);
+  return false;
+}
+
+// The last job's ticket is enough: they are done in their order. It refuses none but where the context is gone.
+bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept {
+  Attendant& attendant = copier_->shared().attendant();
+  const bool gathers = way_ == Way::to_host;
+  const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned: the GPU's address too
+  Result result = kSuccess;
+  if (table_.count != 0) {
+    result = attendant.submit(gathers, table_, begin, begin + bytes, here, out);
+  } else {
+    layout_.each_run(begin, bytes, [&](Address there, std::uint64_t offset, std::uint64_t length) {
+      result = attendant.submit(gathers, there, length, here + (offset - begin), out);
+      return result == kSuccess;
+    });
+  }
+  if (result != kSuccess) fail("cuEventQuery", result);
+  return result == kSuccess;
 }
 
 // Launches the copies of a run of the message. False: one failed, and others may be under way.
 bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept {
   const Driver& driver = copier_->driver_;
-  if (table_.count != 0 && copier_->kernels_ != nullptr && layout_.scattered(begin, bytes)) {
+  if (table_.count != 0 && copier_->shared().kernels() != nullptr && layout_.scattered(begin, bytes)) {
     const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned: the GPU's address too
-    const Kernels& kernels = *copier_->kernels_;
+    const Kernels& kernels = *copier_->shared().kernels();
     const Result result = way_ == Way::to_host ? kernels.gather(table_, begin, begin + bytes, here, stream_)
                                                : kernels.scatter(here, table_, begin, begin + bytes, stream_);
     if (result != kSuccess) fail("cuLaunchKernel", result);
@@ -90,7 +118,8 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
   bool any = false;
   for (; lane->count != 0; any = true) {
     const Copy& copy = lane->flying[lane->first % kFlyingMax];
-    const Result result = copier_->driver_.event_query(copy.done);
+    const Result result = copy.done != nullptr ? copier_->driver_.event_query(copy.done)
+                                               : copier_->shared().attendant().query(copy.ticket);
     if (result == kNotReady || result == kSuccess) refused_ = 0;
     if (result == kNotReady) break;
     if (result != kSuccess) {
@@ -145,64 +174,15 @@ bool Transfer::quiet() const noexcept {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.count == 0; });
 }
 
-std::unique_ptr<Copier> Copier::open(const Driver& driver, int device, std::string* error) {
-  DeviceId id = 0;
-  const Result result = driver.device_get(&id, device);
-  if (result != kSuccess) {
-    *error = driver.say("cuDeviceGet", result) + " (device " + std::to_string(device) + ")";
-    return nullptr;
-  }
-  std::unique_ptr<Copier> copier(new Copier(driver, id));
-  return copier->make(error) ? std::move(copier) : nullptr;
-}
-
-bool Copier::make(std::string* error) {
-  Result result = driver_.primary_retain(&context_, device_);
-  if (result != kSuccess) {
-    context_ = nullptr;
-    *error = driver_.say("cuDevicePrimaryCtxRetain", result);
-    return false;
-  }
-  const Current current(driver_, context_);
-  result = current.result();
-  if (result != kSuccess) {
-    *error = driver_.say("cuCtxPushCurrent", result);
-    return false;
-  }
-  kernels_ = Kernels::open(driver_, context_, &kernels_missing_);
-  // Streams of one priority share hardware queues, and a caller's may be stuck in one until a message of ours comes.
-  int least = 0, greatest = 0;
-  result = driver_.priorities(&least, &greatest);
-  if (result != kSuccess) {
-    *error = driver_.say("cuCtxGetStreamPriorityRange", result);
-    return false;
-  }
-  for (auto& way : streams_) {
-    for (Stream& stream : way) {
-      result = driver_.stream_create_with(&stream, kNonBlocking, greatest);
-      if (result == kSuccess) continue;
-      stream = nullptr;
-      *error = driver_.say("cuStreamCreateWithPriority", result);
-      return false;
-    }
-  }
-  return true;
+std::unique_ptr<Copier> Copier::open(const Driver& driver, int device, std::string* error, const void* image) {
+  std::shared_ptr<SharedDevice> shared = SharedDevice::open(driver, device, image, error);
+  return shared == nullptr ? nullptr : std::make_unique<Copier>(driver, std::move(shared));
 }
 
 Copier::~Copier() {
-  if (context_ == nullptr) return;
-  {
-    const Current current(driver_, context_);
-    kernels_.reset();
-    // Nobody to tell, and a context that is gone has freed them.
-    for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
-    for (const auto& way : streams_) {
-      for (const Stream stream : way) {
-        if (stream != nullptr) static_cast<void>(driver_.stream_destroy(stream));
-      }
-    }
-  }
-  static_cast<void>(driver_.primary_release(device_));
+  const Current current(driver_, context_);
+  // Nobody to tell, and a context that is gone has freed them.
+  for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
 }
 
 void Copier::drop(Event event) noexcept {
@@ -232,8 +212,7 @@ Event Copier::take_event(Result* result) noexcept {
 
 std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
                                         const PieceTable& table) {
-  const auto which = static_cast<std::size_t>(way);
-  const Stream stream = streams_[which][turn_[which]++ % kStreams];
+  const Stream stream = shared_->next_stream(way == Way::to_host ? 0 : 1);
   return std::make_unique<Transfer>(this, way, layout, stages, flows, stream, table);
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "native/core/stage.h"
-#include "native/gpu/kernels.h"
 #include "native/gpu/layout.h"
+#include "native/gpu/shared_device.h"
 
 namespace weft::gpu {
 
@@ -47,8 +47,9 @@ class Transfer {
  private:
   static constexpr std::size_t kFlyingMax = 4;  // copies of a stripe: two would do, were they always polled in time
   struct Copy {
-    Event done = nullptr;
-    std::uint64_t end = 0;  // of the stripe
+    Event done = nullptr;          // or
+    Attendant::Ticket ticket = 0;  // where the attendant copies
+    std::uint64_t end = 0;         // of the stripe
   };
   struct Lane {
     std::array<Copy, kFlyingMax> flying;
@@ -62,7 +63,9 @@ class Transfer {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
   }
   bool launch(Lane* lane, core::Stage* stage) noexcept;
+  bool begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept;
   bool copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept;
+  bool attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept;
   bool collect(Lane* lane, core::Stage* stage) noexcept;
   void fail(const char* symbol, Result result) noexcept;
 
@@ -79,8 +82,11 @@ class Transfer {
 
 class Copier {
  public:
-  // Of a device, in its primary context. Null with `error`.
-  static std::unique_ptr<Copier> open(const Driver& driver, int device, std::string* error);
+  // Of a device, in its primary context. `image`: of the kernels. Null with `error`.
+  static std::unique_ptr<Copier> open(const Driver& driver, int device, std::string* error,
+                                      const void* image = kernel_image());
+  Copier(const Driver& driver, std::shared_ptr<SharedDevice> shared)
+      : driver_(driver), shared_(std::move(shared)), context_(shared_->context()) {}
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
   // Every transfer must be gone.
@@ -93,26 +99,19 @@ class Copier {
   // Destroys an event of a caller's.
   void drop(Event event) noexcept;
   Context context() const noexcept { return context_; }
-  // Whether it gathers and scatters by kernels; otherwise why not.
-  bool has_kernels() const noexcept { return kernels_ != nullptr; }
-  const Kernels& kernels() const noexcept { return *kernels_; }
-  const std::string& kernels_missing() const noexcept { return kernels_missing_; }
+  SharedDevice& shared() const noexcept { return *shared_; }
 
  private:
   friend class Transfer;
-  static constexpr std::size_t kStreams = 4;  // each way
-  Copier(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
-  bool make(std::string* error);
   Event take_event(Result* result) noexcept;
-  void give_event(Event event) noexcept { events_.push_back(event); }  // has room: see take_event
+  // Has room: see take_event.
+  void give_event(Event event) noexcept {
+    if (event != nullptr) events_.push_back(event);
+  }
 
   const Driver& driver_;
-  const DeviceId device_;
-  Context context_ = nullptr;
-  std::array<std::array<Stream, kStreams>, 2> streams_{};
-  std::array<std::size_t, 2> turn_{};
-  std::unique_ptr<Kernels> kernels_;
-  std::string kernels_missing_;
+  const std::shared_ptr<SharedDevice> shared_;
+  const Context context_;
   std::vector<Event> events_;  // those that nobody uses
   std::size_t events_made_ = 0;
 };

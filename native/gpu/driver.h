@@ -20,6 +20,7 @@ using Address = std::uint64_t;  // CUdeviceptr
 inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
 inline constexpr Result kInvalidValue = 1;     // CUDA_ERROR_INVALID_VALUE
 inline constexpr Result kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr Result kLaunchFailed = 719;   // CUDA_ERROR_LAUNCH_FAILED
 inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
 inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: no error, ask again
 inline constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: the legacy default stream does not hold it up

@@ -31,6 +31,29 @@ struct PiecesJob {
   std::uint64_t chunk_bytes;  // of the contiguous side, for one warp: a multiple of kLineBytes, less than 4 GB
 };
 
+// A job of the kernel that stays, in one of its slots: pieces moved by all of its blocks, each some of the chunks.
+struct AttendedJob {
+  PiecesJob pieces;
+  Piece only;            // the table, of what lies in one piece
+  std::uint64_t chunks;  // of all blocks together
+  std::uint32_t gathers;
+  std::uint32_t number;  // written last; jobs are numbered from 1 on, and wrap
+};
+inline constexpr unsigned kAttendedJobs = 256;    // slots: job n lies in slot n % kAttendedJobs
+inline constexpr unsigned kAttendantBlocks = 16;  // of kBlockThreads: enough for what a bus carries
+
+// What the host and the kernel that stays tell each other, in pinned memory.
+struct AttendantBoard {
+  AttendedJob jobs[kAttendedJobs];
+  alignas(128) std::uint32_t leave;                   // the launch that is to end once it has no job
+  alignas(128) std::uint32_t done[kAttendantBlocks];  // by each block: the number of its last job
+};
+struct AttendJob {
+  std::uint64_t board;       // address
+  std::uint32_t first;       // number of its first job
+  std::uint32_t generation;  // of the launch
+};
+
 // out[i] = a[i] op b[i], and the same to `also` where that is not 0: words in the middle, elements on both sides.
 struct ReduceJob {
   std::uint64_t a, b, out, also;

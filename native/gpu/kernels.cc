@@ -75,7 +75,8 @@ bool Kernels::make(const void* image, std::string* error) {
     if (result != kSuccess) *error = driver_.say("cuModuleGetFunction", result) + " (" + name + ")";
     return result == kSuccess;
   };
-  if (!find(&gather_, "weft_gather") || !find(&scatter_, "weft_scatter")) return false;
+  if (!find(&gather_, "weft_gather") || !find(&scatter_, "weft_scatter") || !find(&attend_, "weft_attend"))
+    return false;
   for (std::size_t type = 0; type < kTypes; ++type) {
     for (std::size_t operation = 0; operation < kOperations; ++operation) {
       const std::string name = std::string("weft_reduce_") + kTypeNames[type] + "_" + kOperationNames[operation];
@@ -120,6 +121,11 @@ Result Kernels::gather(const PieceTable& from, std::uint64_t begin_bytes, std::u
 Result Kernels::scatter(Address contiguous, const PieceTable& to, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                         Stream stream) const noexcept {
   return move(scatter_, to, begin_bytes, end_bytes, contiguous, stream);
+}
+
+Result Kernels::attend(const AttendJob& job, Stream stream) const noexcept {
+  AttendJob told = job;
+  return launch(attend_, kAttendantBlocks, &told, stream);
 }
 
 Result Kernels::reduce(ElementType type, Operation operation, const Reduction& reduction,

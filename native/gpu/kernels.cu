@@ -1,5 +1,6 @@
 // The kernels by name: each thread works out who it is and does its share, as the headers say.
 // Compiled by nvcc alone, into an image that the library carries (kernels.cmake); decides nothing itself.
+#include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
 #include "native/gpu/pieces_device.cuh"
 #include "native/gpu/reduce_device.cuh"
@@ -14,6 +15,39 @@ namespace device = weft::gpu::device;
   }
 WEFT_PIECES_KERNEL(weft_gather, true)
 WEFT_PIECES_KERNEL(weft_scatter, false)
+
+// Asks for its next job across the bus, one thread of each block, until it is there or the launch is to end. A fence on
+// both sides of the bytes: what a block's caches hold may be of an earlier job in the same place, and the host believes
+// the number.
+extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_attend(weft::gpu::AttendJob told) {
+  static_assert(sizeof(weft::gpu::AttendedJob) % sizeof(device::u64) == 0);
+  constexpr unsigned kJobWords = sizeof(weft::gpu::AttendedJob) / sizeof(device::u64);
+  __shared__ device::u64 words[kJobWords];
+  __shared__ int found;
+  auto* const board = reinterpret_cast<weft::gpu::AttendantBoard*>(told.board);
+  for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // 0 is no job's
+    volatile weft::gpu::AttendedJob* const job = &board->jobs[number % weft::gpu::kAttendedJobs];
+    if (threadIdx.x == 0) {
+      for (;;) {
+        // In this order: no job comes after the word to leave.
+        const bool leaves = *const_cast<volatile unsigned*>(&board->leave) == told.generation;
+        __threadfence_system();
+        found = job->number == number;
+        if (found || leaves) break;
+        __nanosleep(200);
+      }
+    }
+    __syncthreads();
+    if (!found) return;
+    __threadfence_system();
+    if (threadIdx.x < kJobWords) words[threadIdx.x] = reinterpret_cast<volatile device::u64*>(job)[threadIdx.x];
+    __syncthreads();
+    device::attended_share(*reinterpret_cast<const weft::gpu::AttendedJob*>(words), blockIdx.x, threadIdx.x);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) *const_cast<volatile unsigned*>(&board->done[blockIdx.x]) = number;
+  }
+}
 
 #define WEFT_REDUCE_KERNEL(operation, type)                                                                      \
   extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads)                                         \

@@ -45,6 +45,8 @@ class Kernels {
   Result scatter(Address contiguous, const PieceTable& to, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                  Stream stream) const noexcept;
   Result reduce(ElementType type, Operation operation, const Reduction& reduction, Stream stream) const noexcept;
+  // Stays until it is told to leave: see attendant.h.
+  Result attend(const AttendJob& job, Stream stream) const noexcept;
 
  private:
   static constexpr std::size_t kTypes = 7, kOperations = 3;
@@ -57,7 +59,7 @@ class Kernels {
   const Driver& driver_;
   const Context context_;
   Module module_ = nullptr;
-  Function gather_ = nullptr, scatter_ = nullptr;
+  Function gather_ = nullptr, scatter_ = nullptr, attend_ = nullptr;
   std::array<std::array<Function, kOperations>, kTypes> reduce_{};
 };
 

@@ -8,6 +8,7 @@
 
 #include "native/gpu/copier.h"
 #include "native/gpu/pinned_pool.h"
+#include "native/gpu/ring_shape.h"
 
 namespace weft::gpu {
 namespace {
@@ -22,15 +23,15 @@ std::int64_t now_ns() {
 // One way of one repeat.
 class Lane final : public Transfer::Listener {
  public:
-  Lane(const StagingPlan& plan, Way way, std::uint8_t* ring)
+  Lane(const StagingPlan& plan, Way way, const RingShape& shape, std::uint8_t* ring)
       : way_(way),
         layout_(way == Way::to_host ? plan.source : plan.target, plan.bytes),
-        settled_(plan.ring_bytes / plan.piece_bytes) {
+        settled_(shape.ring_bytes / shape.piece_bytes) {
     stage_.ring = ring;
-    stage_.ring_bytes = plan.ring_bytes;
-    stage_.piece_bytes = plan.piece_bytes;
+    stage_.ring_bytes = shape.ring_bytes;
+    stage_.piece_bytes = shape.piece_bytes;
     stage_.settled = settled_.data();
-    stage_.limit.store(way == Way::to_host ? 0 : plan.ring_bytes);
+    stage_.limit.store(way == Way::to_host ? 0 : shape.ring_bytes);
     stage_.settle_size(0, plan.bytes);
   }
   void begin(Copier* copier) { transfer_ = copier->begin(way_, layout_, &stage_, 1, {}); }
@@ -63,9 +64,9 @@ std::vector<Way> ways_of(const StagingPlan& plan) {
 }
 
 bool check(const StagingPlan& plan, std::string* error) {
-  const bool fits = plan.bytes != 0 && plan.piece_bytes != 0 && plan.ring_bytes >= 2 * plan.piece_bytes &&
-                    plan.ring_bytes % plan.piece_bytes == 0 && plan.repeats > 0 && !ways_of(plan).empty();
-  if (!fits) *error = "needs bytes, an address, and a ring of whole pieces, two at least";
+  const bool fits =
+      plan.bytes != 0 && plan.ring_bytes_max >= 2 * kGranuleBytes && plan.repeats > 0 && !ways_of(plan).empty();
+  if (!fits) *error = "needs bytes, an address, and rings of 128 KiB at least";
   return fits;
 }
 
@@ -76,15 +77,16 @@ std::int64_t time_staged(const Driver& driver, const StagingPlan& plan, std::str
   auto copier = Copier::open(driver, plan.device, error);
   if (copier == nullptr) return -1;
   const std::vector<Way> ways = ways_of(plan);
-  auto pool = PinnedPool::open(driver, copier->context(), ways.size() * plan.ring_bytes, plan.ring_bytes, error);
+  const RingShape shape = ring_shape(plan.bytes, plan.ring_bytes_max);
+  auto pool = PinnedPool::open(driver, copier->context(), ways.size() * shape.ring_bytes, shape.ring_bytes, error);
   if (pool == nullptr) return -1;
   std::vector<std::uint8_t*> rings;
-  for (std::size_t i = 0; i < ways.size(); ++i) rings.push_back(pool->take(plan.ring_bytes));
+  for (std::size_t i = 0; i < ways.size(); ++i) rings.push_back(pool->take(shape.ring_bytes));
   const std::int64_t begin_ns = now_ns();
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
     std::vector<std::unique_ptr<Lane>> lanes;
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      lanes.push_back(std::make_unique<Lane>(plan, ways[i], rings[i]));
+      lanes.push_back(std::make_unique<Lane>(plan, ways[i], shape, rings[i]));
       lanes.back()->begin(copier.get());
     }
     for (bool over = false; !over;) {

@@ -14,7 +14,7 @@ struct StagingPlan {
   Address source = 0;  // read by copies to the host; 0: none that way
   Address target = 0;  // written by copies to the device; 0: none that way
   std::uint64_t bytes = 0;
-  std::uint64_t ring_bytes = 0, piece_bytes = 0;  // the second divides the first
+  std::uint64_t ring_bytes_max = 0;
   int repeats = 1;
 };
 

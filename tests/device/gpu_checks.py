@@ -18,6 +18,7 @@ from transport import Connection
 from transport.errors import InvalidArgumentError, TimedOutError, WeftError
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+cupyx = pytest.importorskip("cupyx")
 
 Ends = tuple[Connection, Connection]
 GPUS = cupy.cuda.runtime.getDeviceCount()
@@ -37,6 +38,13 @@ SLOW = cupy.RawKernel(
 @pytest.fixture(name="ends")
 def ends_() -> Iterator[Ends]:
     with pair(gpu_pool_bytes=8 << 20) as ends:
+        yield ends
+
+
+@pytest.fixture(name="roomy")
+def roomy_() -> Iterator[Ends]:
+    """With pinned memory for all messages of a test: none waits for another."""
+    with pair(gpu_pool_bytes=128 << 20) as ends:
         yield ends
 
 
@@ -172,8 +180,8 @@ def test_streams__messages_that_wait_for_each_other(ends: Ends) -> None:
         assert bool((place == source).all())
 
 
-def test_streams__lists_come_while_many_streams_wait(ends: Ends) -> None:
-    here, there = ends
+def test_streams__lists_come_while_many_streams_wait(roomy: Ends) -> None:
+    here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = [random(3_001, seed) for seed in range(50)]
     received = [[cupy.zeros(3_001, cupy.uint8) for _ in sent] for _ in streams]
@@ -204,21 +212,15 @@ def test_streams__a_graph_is_captured_meanwhile(ends: Ends) -> None:
     assert float(numbers[0]) == 1.0
 
 
-def test_numba__a_kernel_of_the_default_stream_comes_first(ends: Ends) -> None:
+def test_numba__what_the_default_stream_does_comes_first(ends: Ends) -> None:
     cuda = pytest.importorskip("numba.cuda")
-
-    @cuda.jit  # type: ignore[untyped-decorator]
-    def slow(at: Any) -> None:
-        i = cuda.grid(1)
-        for _ in range(200_000):
-            if i < at.size:
-                at[i] += 1
-
-    numbers = cuda.to_device(np.zeros(256, np.int64))
-    received = cupy.zeros(256, cupy.int64)
-    slow[1, 256](numbers)
+    numbers = cuda.to_device(np.zeros(1_000_000, np.uint8))
+    received = cupy.zeros(1_000_000, cupy.uint8)
+    with cupy.cuda.Stream.null:
+        sent = cupy.asarray(numbers)
+        SLOW((64,), (256,), (sent, np.int64(sent.size), np.int64(20_000_000), np.int32(3)))
     move(*ends, numbers, received)
-    assert bool((received == 200_000).all())
+    assert bool((received == 3).all())
 
 
 @two_gpus
@@ -228,11 +230,15 @@ def test_torch__of_a_gpu_that_is_not_the_current_one(ends: Ends) -> None:
     sent = torch.arange(10_000, device="cuda:1")
     received = torch.zeros_like(sent)
     torch.cuda.synchronize(1)
-    with torch.cuda.device(1):
-        handle = there.irecv_into(received)
-        here.send(sent, PATIENCE_S)
+    assert torch.cuda.current_device() == 0
+    handle = there.irecv_into(received)
+    here.send(sent, PATIENCE_S)
     handle.wait(PATIENCE_S)
+    assert torch.cuda.current_device() == 0
     assert torch.equal(sent, received)
+    empty = there.irecv_into(received[:0])
+    here.send(sent[:0], PATIENCE_S)
+    assert empty.wait(PATIENCE_S) == 0
     with torch.cuda.device(0):
         handle = there.irecv_into(received, stream=torch.cuda.default_stream(1))
         here.send(sent, PATIENCE_S, stream=torch.cuda.default_stream(1))
@@ -251,16 +257,32 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
     assert bool((received == 9).all())
 
 
-def test_streams__many_wait_while_messages_come(ends: Ends) -> None:
-    """More streams than a GPU has queues: none may hold up the copies that they wait for."""
-    here, there = ends
+@pytest.mark.parametrize("busy", ["fresh", "kernel", "to_host", "to_device"])
+def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
+    """More streams than a GPU has queues, in queues of any kind: none holds up what it waits for."""
+    here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = random(300_000, 1)
+    pinned = cupyx.empty_pinned(4_096, np.uint8)
+    elsewhere = cupy.zeros(4_096, cupy.uint8)
+
+    def use(stream: Any) -> None:
+        with stream:
+            if busy == "kernel":
+                elsewhere.fill(1)
+            elif busy == "to_host":
+                elsewhere.get(out=pinned, blocking=False)
+            elif busy == "to_device":
+                elsewhere.set(pinned)
+
+    for stream in streams:
+        use(stream)
     received = [cupy.zeros(300_000, cupy.uint8) for _ in streams]
     cupy.cuda.Device().synchronize()
     handles = [there.irecv_into(place, stream=0) for place in received]
     for handle, stream in zip(handles, streams, strict=True):
         handle.wait_on(stream)
+        use(stream)
     for _ in streams:
         here.isend(sent)
     for handle in handles:
@@ -354,6 +376,10 @@ with pair() as (here, there):
     array = cupy.zeros(1 << 20, cupy.uint8)
     handle = there.irecv_into(array)
     cupy.RawKernel('extern "C" __global__ void bad(int* p) { *p = 1; }', "bad")((1,), (1,), (64,))
+    try:
+        cupy.cuda.Device().synchronize()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        pass
     try:
         here.send(bytes(1 << 20), PATIENCE_S)
     except WeftError:

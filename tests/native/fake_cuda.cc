@@ -59,6 +59,8 @@ FakeStream default_of_device[2];
 
 std::set<FakeStream*> streams{&default_of_device[0], &default_of_device[1]};
 std::map<std::uintptr_t, FakeMemory> memories;
+std::multiset<const unsigned*> awaited;  // words that streams are told to wait for
+int held_up = 0;
 bool gone = false;
 void* captured = nullptr;
 
@@ -66,6 +68,7 @@ void* captured = nullptr;
 void forget_work() {
   gone = true;
   for (FakeStream* stream : streams) stream->work.clear();
+  awaited.clear();
 }
 
 int device_of(const void* context) {
@@ -117,15 +120,12 @@ void advance(FakeStream* stream, bool all) {
   }
 }
 
-// Under the mutex.
-int hand_over(void* handle, std::function<void()> work) {
+// Under the mutex. False: it goes on.
+int hand_over(void* handle, std::function<bool()> work) {
   if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
   if (handle == nullptr) return kInvalidHandle;
-  stream_of(handle)->work.push_back([work = std::move(work)] {
-    work();
-    return true;
-  });
+  stream_of(handle)->work.push_back(std::move(work));
   return kSuccess;
 }
 
@@ -138,7 +138,15 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void
   for (const std::uint64_t at : on_device) {
     if (memory_at(at, bytes) == nullptr) return gone ? fails_with : kInvalidValue;
   }
-  return hand_over(stream, [=] { std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes); });
+  return hand_over(stream, [=] {
+    std::memcpy(reach(to), reach(const_cast<void*>(from)), bytes);
+    return true;
+  });
+}
+
+// Under the mutex: a call that the driver answers when all that was handed over is done.
+void comes_last() {
+  for (const unsigned* word : awaited) held_up += __atomic_load_n(word, __ATOMIC_ACQUIRE) == 0 ? 1 : 0;
 }
 
 // Under the mutex.
@@ -170,6 +178,10 @@ FAKE void fake_cuda_fail(const char* symbol, int nth, int result, int stays) {
 FAKE int fake_cuda_live() {
   const std::lock_guard lock(mutex);
   return live;
+}
+FAKE int fake_cuda_held_up() {
+  const std::lock_guard lock(mutex);
+  return held_up;
 }
 FAKE int fake_cuda_waiting() {
   const std::lock_guard lock(mutex);
@@ -268,6 +280,7 @@ FAKE int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 FAKE int cuMemFreeHost(void* memory) {
   BEGIN("cuMemFreeHost");
+  comes_last();
   std::free(memory);
   --live;
   return result;
@@ -302,6 +315,7 @@ FAKE int cuMemFree_v2(std::uint64_t address) {
 }
 FAKE int cuModuleLoadData(void** module, const void* image) {
   BEGIN("cuModuleLoadData");
+  comes_last();
   if (contexts.empty()) return kInvalidContext;
   if (image == nullptr) return kInvalidValue;
   *module = &module_of_image;
@@ -310,6 +324,7 @@ FAKE int cuModuleLoadData(void** module, const void* image) {
 }
 FAKE int cuModuleUnload(void* module) {
   BEGIN("cuModuleUnload");
+  comes_last();
   if (module != &module_of_image) return kInvalidHandle;
   --live;
   return result;
@@ -350,6 +365,7 @@ FAKE int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 FAKE int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   BEGIN("cuStreamCreateWithPriority");
+  comes_last();  // now and then: which one, nobody says
   return make_stream(stream);
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
@@ -391,7 +407,13 @@ FAKE int cuStreamWaitValue32_v2(void* stream, std::uint64_t at, unsigned value, 
   BEGIN("cuStreamWaitValue32_v2");
   if (contexts.empty()) return kInvalidContext;
   const auto* const word = reinterpret_cast<const unsigned*>(at);
-  stream_of(stream)->work.push_back([=] { return __atomic_load_n(word, __ATOMIC_ACQUIRE) >= value; });
+  awaited.insert(word);
+  stream_of(stream)->work.push_back([=] {
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value) return false;
+    const auto found = awaited.find(word);
+    if (found != awaited.end()) awaited.erase(found);
+    return true;
+  });
   return result;
 }
 FAKE int cuStreamGetCtx(void* stream, void** context) {

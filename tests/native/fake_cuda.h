@@ -13,6 +13,8 @@ void fake_cuda_fail(const char* symbol, int nth, int result, int stays);
 int fake_cuda_live();
 // Copies, kernels, records and waits handed over to streams that are there, and not run.
 int fake_cuda_waiting();
+// Calls so far that the real driver would have held up until streams had gone on that wait for a word.
+int fake_cuda_held_up();
 // Memory of the host that plays memory of a device, of which there are two; 0 bytes: it was freed. No other is copied.
 void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed);
 // This stream is being captured into a graph; null: none is.

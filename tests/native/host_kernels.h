@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 
+#include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
 #include "native/gpu/pieces_device.cuh"
 #include "native/gpu/reduce_device.cuh"
@@ -13,21 +14,39 @@ namespace weft::test {
 
 struct HostKernel {
   const char* name;
-  // The launch, with its parameters taken as they are now.
-  std::function<void()> (*prepare)(unsigned blocks, void** parameters);
+  // The launch, with its parameters taken as they are now. False: it stays, and is to be called again.
+  std::function<bool()> (*prepare)(unsigned blocks, void** parameters);
 };
 
 template <class Job, class Share>
-std::function<void()> each_thread(unsigned blocks, void** parameters, Share share) {
+std::function<bool()> each_thread(unsigned blocks, void** parameters, Share share) {
   return [blocks, share, job = *static_cast<const Job*>(parameters[0])] {
     for (unsigned block = blocks; block-- != 0;) {
       for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) share(job, block, thread);
     }
+    return true;
+  };
+}
+
+// Block after block does a job here, and one block no more than one at a time: the host may ask in between.
+inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
+  return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
+    auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);
+    const bool leaves = __atomic_load_n(&board->leave, __ATOMIC_ACQUIRE) == told.generation;
+    const gpu::AttendedJob& job = board->jobs[told.first % gpu::kAttendedJobs];
+    if (__atomic_load_n(&job.number, __ATOMIC_ACQUIRE) != told.first) return leaves;
+    --block;
+    for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) gpu::device::attended_share(job, block, thread);
+    __atomic_store_n(&board->done[block], told.first, __ATOMIC_RELEASE);
+    if (block != 0) return false;
+    block = blocks;
+    told.first += told.first + 1 == 0 ? 2 : 1;
+    return false;
   };
 }
 
 template <bool kGathers>
-std::function<void()> prepare_pieces(unsigned blocks, void** parameters) {
+std::function<bool()> prepare_pieces(unsigned blocks, void** parameters) {
   return each_thread<gpu::PiecesJob>(
       blocks, parameters, [](const gpu::PiecesJob& job, unsigned block, unsigned thread) {
         constexpr unsigned kWarps = gpu::kBlockThreads / gpu::kWarpLanes;
@@ -37,7 +56,7 @@ std::function<void()> prepare_pieces(unsigned blocks, void** parameters) {
 }
 
 template <gpu::ElementType kType, gpu::Operation kOperation>
-std::function<void()> prepare_reduce(unsigned blocks, void** parameters) {
+std::function<bool()> prepare_reduce(unsigned blocks, void** parameters) {
   return each_thread<gpu::ReduceJob>(blocks, parameters,
                                      [](const gpu::ReduceJob& job, unsigned block, unsigned thread) {
                                        gpu::device::reduce<kType, kOperation>(job, block, thread);
@@ -51,6 +70,7 @@ inline const HostKernel* find_host_kernel(const char* name) {
 #define WEFT_HOST_KERNELS(type, bytes) WEFT_REDUCE_OPERATIONS(WEFT_HOST_KERNEL, type)
   static constexpr HostKernel kAll[] = {{"weft_gather", prepare_pieces<true>},
                                         {"weft_scatter", prepare_pieces<false>},
+                                        {"weft_attend", prepare_attend},
                                         WEFT_REDUCE_TYPES(WEFT_HOST_KERNELS)};
 #undef WEFT_HOST_KERNELS
 #undef WEFT_HOST_KERNEL

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "native/engine/device_board.h"
@@ -26,7 +27,7 @@ using weft::test::kPatienceNs;
 using weft::test::pattern;
 
 constexpr int kIllegalAddress = 700;
-constexpr DeviceLimits kTight{1 << 21, 1 << 18};  // messages go around their rings
+const DeviceLimits kTight{1 << 21, 1 << 18, "any"};  // messages go around their rings; kernels are the fake's
 
 const gpu::Driver& driver() {
   std::string error;
@@ -49,7 +50,11 @@ Function* fake(const char* name) {
 void fail_at(const char* symbol, int nth, bool stays = false) {
   fake<void(const char*, int, int, int)>("fake_cuda_fail")(symbol, nth, kIllegalAddress, stays ? 1 : 0);
 }
-int live() { return fake<int()>("fake_cuda_live")(); }
+// Contexts and so on that are left. No call was made that would wait for a stream which waits for a message.
+int live() {
+  CHECK_EQUAL(fake<int()>("fake_cuda_held_up")(), 0);
+  return fake<int()>("fake_cuda_live")();
+}
 
 // Memory of a device, with a guard behind it that no message may reach.
 class Memory {
@@ -380,8 +385,10 @@ TEST(gpu__order_with_the_callers_streams) {
     }
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
     // The worker is about: only what it does not call itself while a message waits.
-    for (const char* symbol : {"cuEventCreate", "cuStreamWaitValue32_v2", "cuEventRecord"}) {
-      fail_at(symbol, 1);
+    // The first event recorded is the attendant's, and without it streams copy.
+    for (const auto& [symbol, nth] :
+         {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
+      fail_at(symbol, nth);
       CHECK(device->wait_on(waiting, after.stream, &error) != Status::ok);
       CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     }
@@ -455,12 +462,87 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
     CHECK(device->lend_intake(&error) == lent);
     device->drop({nullptr, lent});
     fail_at("cuStreamCreate", 1);
-    const gpu::Stream again = device->lend_intake(&error);
-    CHECK(again == lent && device->lend_intake(&error) == nullptr);
+    // Those made ahead are lent first.
+    std::vector<gpu::Stream> all;
+    while (const gpu::Stream one = device->lend_intake(&error)) all.push_back(one);
+    CHECK(all.size() == 32 && all.front() == lent);
     CHECK(error.find("cuStreamCreate") == 0);
     fail_at(nullptr, 0);
-    device->drop({nullptr, again});
+    for (const gpu::Stream one : all) device->drop({nullptr, one});
   }
+  CHECK_EQUAL(live(), 0);
+}
+
+// A queue that a waiting stream lies in may be that of any other stream: none of ours copies meanwhile.
+TEST(gpu__no_stream_copies_while_a_stream_waits) {
+  {
+    Pair pair({}), second({});
+    auto device = worker(0, kTight);
+    CallersStream stream(0);
+    std::string error;
+    const Memory place(untouched(10)), last(pattern(10, 9));
+    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"}) {
+      if (std::strcmp(attends, "cuLaunchKernel") == 0) fail_at(attends, 1);  // there is no attendant then
+      CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
+      if (std::strcmp(attends, "cuLaunchKernel") == 0) continue;
+      fail_at(attends, 1);
+      // Of one piece, of three, of too many for its slots, and around the ring.
+      for (const std::size_t bytes : {1, 70'000, 3'000'001}) {
+        for (const std::size_t step : {std::size_t{0}, bytes / 3 + 1, std::size_t{1'001}}) {
+          const Memory sent(pattern(bytes, static_cast<std::uint32_t>(bytes))), received(untouched(bytes));
+          const auto cut = [&](const Memory& memory) {
+            if (step == 0) return memory.all();
+            auto layout = std::make_shared<gpu::Layout>();
+            for (std::size_t at = 0; at < bytes; at += step) layout->add(memory.at() + at, std::min(step, bytes - at));
+            return layout;
+          };
+          const auto receive = post(*device, second.there, gpu::Way::to_device, cut(received));
+          CHECK_EQUAL(end_of(post(*device, second.here, gpu::Way::to_host, cut(sent))), Status::ok);
+          CHECK_EQUAL(end_of(receive), Status::ok);
+          CHECK(received.holds(sent));
+        }
+      }
+      fail_at(nullptr, 0);
+    }
+    // Nothing that the driver holds up is called for others either, who come and go.
+    {
+      auto other = worker(0, kTight);
+      const Memory sent(pattern(300'000, 4)), received(untouched(300'000));
+      const auto receive = post(*other, second.there, gpu::Way::to_device, received.all());
+      CHECK_EQUAL(end_of(post(*other, second.here, gpu::Way::to_host, sent.all())), Status::ok);
+      CHECK_EQUAL(end_of(receive), Status::ok);
+    }
+    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
+    CHECK_EQUAL(end_of(awaited), Status::ok);
+    stream.finish();
+    CHECK(place.holds(last));
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
+// The context goes while the attendant has jobs: they end, in words.
+TEST(gpu__an_attendant_whose_context_goes) {
+  {
+    Pair pair({}), second({});
+    auto device = worker(0, kTight);
+    CallersStream stream(0);
+    std::string error;
+    const Memory sent(pattern(2'000'000, 1)), place(untouched(10));
+    std::vector<std::uint8_t> host(sent.size());
+    Request* receive = nullptr;
+    CHECK_EQUAL(second.there->post_receive(host.data(), host.size(), 0, &receive), Status::ok);
+    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
+    fail_at("cuEventQuery", 4, true);
+    const auto send = post(*device, second.here, gpu::Way::to_host, sent.all());
+    CHECK_EQUAL(end_of(send), Status::device_error);
+    CHECK(send->error().find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+    CHECK(weft::test::finish(*second.there, receive) != Status::ok);
+    pair.there->close();
+    CHECK(end_of(awaited) != Status::ok);
+  }
+  fail_at(nullptr, 0);
   CHECK_EQUAL(live(), 0);
 }
 
@@ -529,17 +611,17 @@ TEST(gpu__staging_is_timed_each_way_and_both) {
   const Memory source(pattern(3'000'001, 1)), target(untouched(3'000'001));
   for (const auto& [from, to] :
        {std::pair{source.at(), gpu::Address{0}}, {gpu::Address{0}, target.at()}, {source.at(), target.at()}}) {
-    const gpu::StagingPlan plan{0, from, to, source.size(), 1 << 18, 1 << 16, 3};
+    const gpu::StagingPlan plan{0, from, to, source.size(), 1 << 18, 3};
     CHECK(gpu::time_staged(driver(), plan, &error) > 0);
     CHECK(gpu::time_copied(driver(), plan, &error) > 0);
     CHECK_EQUAL(error, "");
   }
-  CHECK(gpu::time_staged(driver(), {0, source.at(), 0, 100, 1 << 18, 3, 1}, &error) < 0);
-  CHECK(error.find("a ring of whole pieces") != std::string::npos);
+  CHECK(gpu::time_staged(driver(), {0, source.at(), 0, 100, 1 << 16, 1}, &error) < 0);
+  CHECK(error.find("rings of 128 KiB at least") != std::string::npos);
   for (const auto& time : {gpu::time_staged, gpu::time_copied}) {
     error.clear();
     fail_at("cuMemcpyDtoHAsync_v2", 2);
-    CHECK(time(driver(), {0, source.at(), 0, source.size(), 1 << 18, 1 << 16, 2}, &error) < 0);
+    CHECK(time(driver(), {0, source.at(), 0, source.size(), 1 << 18, 2}, &error) < 0);
     CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     fail_at(nullptr, 0);
   }
@@ -550,10 +632,21 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   std::string error;
   CHECK(gpu::Copier::open(driver(), 7, &error) == nullptr);
   CHECK(error.find("device 7") != std::string::npos);
-  for (const char* symbol : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
-                             "cuStreamCreateWithPriority", "cuCtxGetStreamPriorityRange"}) {
-    fail_at(symbol, 1);
-    CHECK(gpu::Copier::open(driver(), 0, &error) == nullptr);
+  // Without kernels, and, where the attendant of the kernels comes first, with them: all but its context are its own.
+  for (const auto& [symbol, nth, image] :
+       std::initializer_list<std::tuple<const char*, int, const char*>>{{"cuDeviceGet", 1, nullptr},
+                                                                        {"cuDevicePrimaryCtxRetain", 1, nullptr},
+                                                                        {"cuCtxPushCurrent_v2", 1, nullptr},
+                                                                        {"cuCtxGetStreamPriorityRange", 1, nullptr},
+                                                                        {"cuStreamCreateWithPriority", 1, nullptr},
+                                                                        {"cuStreamCreateWithPriority", 5, nullptr},
+                                                                        {"cuCtxPushCurrent_v2", 2, "any"},
+                                                                        {"cuMemHostAlloc", 1, "any"},
+                                                                        {"cuCtxGetStreamPriorityRange", 1, "any"},
+                                                                        {"cuStreamCreateWithPriority", 1, "any"},
+                                                                        {"cuEventCreate", 1, "any"}}) {
+    fail_at(symbol, nth);
+    CHECK(gpu::Copier::open(driver(), 0, &error, image) == nullptr);
     CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     fail_at(nullptr, 0);
     CHECK_EQUAL(live(), 0);

@@ -318,7 +318,7 @@ TEST(kernels__every_call_that_fails_is_told) {
   };
   refuses("cuCtxPushCurrent_v2", 1, "cuCtxPushCurrent");
   refuses("cuModuleLoadData", 1, "compute capability");
-  for (int nth = 1; nth <= 23; ++nth) refuses("cuModuleGetFunction", nth, "(weft_");
+  for (int nth = 1; nth <= 24; ++nth) refuses("cuModuleGetFunction", nth, "(weft_");
   auto kernels = gpu::Kernels::load(driver, copier->context(), "any", &error);
   CHECK(kernels != nullptr);
   gpu::Stream stream = nullptr;

@@ -110,7 +110,9 @@ class Torch:
         return array[:nbytes]
 
     def put(self, array: Any, content: bytes) -> None:
-        array[: len(content)] = self.torch.frombuffer(bytearray(content), dtype=self.torch.uint8)
+        if content:  # PyTorch makes no tensor of none
+            host = self.torch.frombuffer(bytearray(content), dtype=self.torch.uint8)
+            array[: len(content)] = host
 
     def get(self, array: Any, nbytes: int) -> bytes:
         return bytes(array[:nbytes].cpu().numpy())

@@ -1,0 +1,119 @@
+// Jobs go through slots of pinned memory in the order of their numbers; every block works on every job. Where the
+// launch fails copies go as they always do, which is right unless queues are shared.
+#include "native/gpu/attendant.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace weft::gpu {
+namespace {
+
+constexpr std::uint64_t kChunkBytesMin = 1 << 10, kChunkBytesMax = 32 << 10;
+constexpr std::uint64_t kWarps = kAttendantBlocks * kBlockThreads / kWarpLanes;
+
+}  // namespace
+
+std::unique_ptr<Attendant> Attendant::open(const Driver& driver, Context context, const Kernels* kernels,
+                                           std::string* error) {
+  std::unique_ptr<Attendant> attendant(new Attendant(driver, context, kernels));
+  return kernels == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
+}
+
+bool Attendant::make(std::string* error) {
+  const Current current(driver_, context_);
+  Result result = current.result();
+  const char* called = "cuCtxPushCurrent";
+  void* memory = nullptr;
+  int least = 0, greatest = 0;
+  if (result == kSuccess)
+    result = driver_.host_alloc(&memory, sizeof(AttendantBoard), kHostAllocPortable), called = "cuMemHostAlloc";
+  if (result == kSuccess) {
+    std::memset(memory, 0, sizeof(AttendantBoard));
+    board_ = static_cast<AttendantBoard*>(memory);
+    result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
+  }
+  if (result == kSuccess)
+    result = driver_.stream_create_with(&stream_, kNonBlocking, greatest), called = "cuStreamCreateWithPriority";
+  if (result == kSuccess) result = driver_.event_create(&left_, kDisableTiming), called = "cuEventCreate";
+  if (result != kSuccess) *error = driver_.say(called, result);
+  return result == kSuccess;
+}
+
+Attendant::~Attendant() {
+  const Current current(driver_, context_);
+  // Nobody to tell, and a context that is gone has freed them.
+  if (left_ != nullptr) static_cast<void>(driver_.event_destroy(left_));
+  if (stream_ != nullptr) static_cast<void>(driver_.stream_destroy(stream_));
+  if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // waits until the kernel has left
+}
+
+void Attendant::wait_begins() noexcept {
+  std::unique_lock lock(mutex_);
+  freed_.wait(lock, [this] { return freeing_ == 0; });
+  if (waiting_++ != 0 || kernels_ == nullptr) return;
+  const Current current(driver_, context_);
+  if (current.result() != kSuccess) return;
+  const AttendJob job{reinterpret_cast<std::uintptr_t>(board_), next_, ++generation_};
+  if (kernels_->attend(job, stream_) != kSuccess) return;
+  attends_ = driver_.event_record(left_, stream_) == kSuccess;
+  if (!attends_) __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);
+}
+
+void Attendant::wait_ends() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--waiting_ != 0 || !attends_) return;
+  attends_ = false;
+  __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // behind the jobs that it has
+}
+
+bool Attendant::done(Ticket ticket) const noexcept {
+  return std::all_of(std::begin(board_->done), std::end(board_->done), [&](const std::uint32_t& last) {
+    return static_cast<std::int32_t>(__atomic_load_n(&last, __ATOMIC_ACQUIRE) - ticket) >= 0;
+  });
+}
+
+Result Attendant::query(Ticket ticket) const noexcept {
+  if (done(ticket)) return kSuccess;
+  const Result result = driver_.event_query(left_);
+  if (result != kSuccess) return result;
+  return done(ticket) ? kSuccess : kLaunchFailed;  // it has left: what it has not done it never will
+}
+
+// The slot's last job is done: it is one of the oldest, so this hardly ever waits.
+Result Attendant::await_slot() noexcept {
+  const Ticket last = next_ - kAttendedJobs;
+  for (Result result = kNotReady;; std::this_thread::yield()) {
+    if (slot()->number == 0 || (result = query(last)) == kSuccess) return kSuccess;
+    if (result != kNotReady) return result;
+  }
+}
+
+Result Attendant::hand_over(AttendedJob* job, bool gathers, Ticket* out) noexcept {
+  PiecesJob& pieces = job->pieces;
+  const std::uint64_t bytes = pieces.end_bytes - pieces.begin_bytes;
+  const std::uint64_t share = (bytes / kWarps + kLineBytes - 1) / kLineBytes * kLineBytes;
+  pieces.chunk_bytes = std::clamp(share, kChunkBytesMin, kChunkBytesMax);
+  job->chunks = (bytes + pieces.contiguous % kLineBytes + pieces.chunk_bytes - 1) / pieces.chunk_bytes;
+  job->gathers = gathers ? 1 : 0;
+  __atomic_store_n(&job->number, next_, __ATOMIC_RELEASE);
+  *out = next_;
+  if (++next_ == 0) ++next_;
+  return kSuccess;
+}
+
+Result Attendant::submit(bool gathers, const PieceTable& table, std::uint64_t begin_bytes, std::uint64_t end_bytes,
+                         Address contiguous, Ticket* out) noexcept {
+  if (const Result result = await_slot(); result != kSuccess) return result;
+  slot()->pieces = {table.pieces, table.count, begin_bytes, end_bytes, contiguous, 0};
+  return hand_over(slot(), gathers, out);
+}
+
+Result Attendant::submit(bool gathers, Address there, std::uint64_t bytes, Address contiguous, Ticket* out) noexcept {
+  if (const Result result = await_slot(); result != kSuccess) return result;
+  slot()->only = {there, bytes, 0};
+  slot()->pieces = {reinterpret_cast<std::uintptr_t>(&slot()->only), 1, 0, bytes, contiguous, 0};
+  return hand_over(slot(), gathers, out);
+}
+
+}  // namespace weft::gpu

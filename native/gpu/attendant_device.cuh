@@ -1,0 +1,21 @@
+// A kernel that stays while streams wait, and moves pieces when the host says so.
+// Never ends by itself: who launched it tells it to leave. Its loop is in kernels.cu, as only a GPU can run it.
+#pragma once
+
+#include "native/gpu/pieces_device.cuh"
+
+namespace weft::gpu::device {
+
+// One lane's share of a job, of all that the blocks do of it.
+WEFT_DEVICE void attended_share(const AttendedJob& job, u32 block, u32 thread) {
+  constexpr u32 kWarps = kBlockThreads / kWarpLanes;
+  for (u64 chunk = u64{block} * kWarps + thread / kWarpLanes; chunk < job.chunks; chunk += kAttendantBlocks * kWarps) {
+    if (job.gathers != 0) {
+      move_pieces<true>(job.pieces, chunk, thread % kWarpLanes);
+    } else {
+      move_pieces<false>(job.pieces, chunk, thread % kWarpLanes);
+    }
+  }
+}
+
+}  // namespace weft::gpu::device

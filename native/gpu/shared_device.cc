@@ -1,0 +1,140 @@
+// Found by driver and device; gone with the last that uses it.
+// Never makes two of one device at a time.
+#include "native/gpu/shared_device.h"
+
+#include <map>
+#include <new>
+#include <utility>
+
+namespace weft::gpu {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<const Driver*, int>, std::weak_ptr<SharedDevice>> devices;
+};
+
+// Never destroyed: an endpoint may outlive what is destroyed at exit.
+Registry& registry() {
+  static auto* const all = new Registry();
+  return *all;
+}
+
+}  // namespace
+
+std::shared_ptr<SharedDevice> SharedDevice::open(const Driver& driver, int device, const void* image,
+                                                 std::string* error) {
+  const std::lock_guard lock(registry().mutex);
+  std::weak_ptr<SharedDevice>& known = registry().devices[{&driver, device}];
+  if (auto found = known.lock()) return found;
+  DeviceId id = 0;
+  const Result result = driver.device_get(&id, device);
+  if (result != kSuccess) {
+    *error = driver.say("cuDeviceGet", result) + " (device " + std::to_string(device) + ")";
+    return nullptr;
+  }
+  std::shared_ptr<SharedDevice> made(new SharedDevice(driver, id));
+  if (!made->make(image, error)) return nullptr;
+  known = made;
+  return made;
+}
+
+bool SharedDevice::make(const void* image, std::string* error) {
+  const Result result = driver_.primary_retain(&context_, device_);
+  if (result != kSuccess) {
+    context_ = nullptr;
+    *error = driver_.say("cuDevicePrimaryCtxRetain", result);
+    return false;
+  }
+  if (image == nullptr) {
+    kernels_missing_ = std::string("built without nvcc: ") + why_no_kernels();
+  } else {
+    kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
+  }
+  attendant_ = Attendant::open(driver_, context_, kernels_.get(), error);
+  return attendant_ != nullptr && make_streams(error);
+}
+
+bool SharedDevice::make_streams(std::string* error) {
+  const Current current(driver_, context_);
+  Result result = current.result();
+  const char* called = "cuCtxPushCurrent";
+  // What is urgent for a caller is more so for us: blocks of a copy, where kernels copy, come first.
+  int least = 0, greatest = 0;
+  if (result == kSuccess) result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
+  for (auto& way : streams_) {
+    for (Stream& stream : way) {
+      if (result != kSuccess) break;
+      result = driver_.stream_create_with(&stream, kNonBlocking, greatest), called = "cuStreamCreateWithPriority";
+      if (result != kSuccess) stream = nullptr;
+    }
+  }
+  spare_.reserve(kSpare);
+  while (result == kSuccess && spare_.size() != kSpare) {
+    Stream made = nullptr;
+    result = driver_.stream_create(&made, kNonBlocking), called = "cuStreamCreate";
+    if (result == kSuccess) spare_.push_back(made);
+  }
+  if (result != kSuccess) *error = driver_.say(called, result);
+  return result == kSuccess;
+}
+
+Stream SharedDevice::take_stream(Result* result) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_.empty()) {
+      const Stream spare = spare_.back();
+      spare_.pop_back();
+      return spare;
+    }
+  }
+  const Current current(driver_, context_);
+  Stream made = nullptr;
+  *result = current.result() != kSuccess ? current.result() : driver_.stream_create(&made, kNonBlocking);
+  return *result == kSuccess ? made : nullptr;
+}
+
+void SharedDevice::give_stream(Stream stream) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (spare_.size() < spare_.capacity()) {
+      spare_.push_back(stream);
+      return;
+    }
+  }
+  const Current current(driver_, context_);
+  static_cast<void>(driver_.stream_destroy(stream));  // a context that is gone has freed it
+}
+
+SharedDevice::~SharedDevice() {
+  if (context_ == nullptr) return;
+  retired_.clear();
+  attendant_.reset();
+  kernels_.reset();
+  {
+    const Current current(driver_, context_);
+    for (const Stream stream : spare_) static_cast<void>(driver_.stream_destroy(stream));
+    for (const auto& way : streams_) {
+      for (const Stream stream : way) {
+        if (stream != nullptr) static_cast<void>(driver_.stream_destroy(stream));
+      }
+    }
+  }
+  static_cast<void>(driver_.primary_release(device_));
+}
+
+void SharedDevice::retire(std::unique_ptr<PinnedPool> pool) noexcept try {
+  std::vector<std::unique_ptr<PinnedPool>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    retired_.push_back(std::move(pool));
+    all.swap(retired_);
+  }
+  if (attendant_->free_unless_waited([&] { all.clear(); })) return;
+  const std::lock_guard lock(mutex_);
+  for (auto& each : all) retired_.push_back(std::move(each));
+} catch (const std::bad_alloc&) {
+  // No room to remember it: it goes now, and may wait.
+}
+
+}  // namespace weft::gpu
