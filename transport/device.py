@@ -217,10 +217,12 @@ def _by_dlpack(
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
     if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
         raise ValueError(f"it lies on a device of DLPack's type {int(kind)}, not on a CUDA device")
-    # Its maker has a stream of ours wait for its own work, where nobody names another.
-    asked = on_gpu and stream is None and intakes is not None
-    whose = intakes.handle(int(device), argument) if asked and intakes is not None else None
-    given = None if not on_gpu else NO_STREAM if whose is None else whose
+    whose = stream
+    given = NO_STREAM if on_gpu else None
+    if on_gpu and stream is None and intakes is not None:
+        whose = _stream_of_maker(obj, int(device))
+        if whose is None:  # it has a stream of ours wait for its own work
+            whose = given = intakes.handle(int(device), argument)
     try:
         with _maker_is_at(obj, int(device)) if on_gpu else nullcontext():
             try:
@@ -237,16 +239,37 @@ def _by_dlpack(
     _check(shape, strides, 1, read_only and writable)
     nbytes = (bits * math.prod(shape) + 7) // 8
     element = f"{DLPACK_KINDS.get(code, 'x')}{bits}"
-    comes_after = stream if whose is None else whose
-    return View(address, nbytes, (obj, capsule), on_gpu, comes_after, element, int(device))
+    return View(address, nbytes, (obj, capsule), on_gpu, whose, element, int(device))
+
+
+def _stream_of_maker(obj: Any, device: int) -> int | None:
+    """The stream that its maker is at in this thread, where it says so: CuPy and PyTorch do.
+
+    A stream of ours would do as well, but it shares queues of the driver with streams that wait.
+    """
+    torch = _torch_of(obj)
+    if torch is not None:
+        return stream_handle(torch.cuda.current_stream(device))
+    try:
+        interface = obj.__cuda_array_interface__
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return None
+    says = interface.get("stream") if interface.get("version", 0) >= 3 else None
+    return None if says is None else stream_handle(says)
+
+
+def _torch_of(obj: object) -> Any:
+    """PyTorch, where it made the object; None otherwise."""
+    is_its = type(obj).__module__.partition(".")[0] == "torch"
+    return sys.modules.get("torch") if is_its else None
 
 
 def _maker_is_at(obj: object, device: int) -> AbstractContextManager[Any]:
     """PyTorch exports nothing of a GPU that is not its current one; others do not mind."""
-    torch = sys.modules.get("torch")
-    if torch is None or type(obj).__module__.partition(".")[0] != "torch":
-        return nullcontext()
-    current: AbstractContextManager[Any] = torch.cuda.device(device)
+    torch = _torch_of(obj)
+    current: AbstractContextManager[Any] = (
+        nullcontext() if torch is None else torch.cuda.device(device)
+    )
     return current
 
 

@@ -270,6 +270,12 @@ Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* erro
   if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
     return Status::invalid_argument;
   }
+  // Where nothing is left to wait for an event is worse than none: it may come to lie behind a stream that waits.
+  if (result == gpu::kSuccess) {
+    result = driver_.stream_query(stream), called = "cuStreamQuery";
+    if (result == gpu::kSuccess) return Status::ok;
+    if (result == gpu::kNotReady) result = gpu::kSuccess;
+  }
   if (result == gpu::kSuccess) result = driver_.event_create(&made, gpu::kDisableTiming), called = "cuEventCreate";
   if (result == gpu::kSuccess) result = driver_.event_record(made, stream), called = "cuEventRecord";
   if (result == gpu::kSuccess) {

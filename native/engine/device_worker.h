@@ -77,7 +77,8 @@ class DeviceWorker {
   // `events`: what comes first.
   Status reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction, gpu::Stream stream,
                 const std::vector<gpu::Event>& events, std::string* error) noexcept;
-  // An event behind all work that `stream` has. With `error`, invalid_argument: no stream for this; or device_error.
+  // An event behind all work that `stream` has, null where that is done. With `error`, invalid_argument: no stream for
+  // this; or device_error.
   Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
   // A stream of ours, for whoever made the memory to order after its own work. Null with `error`.
   gpu::Stream lend_intake(std::string* error) noexcept;

@@ -52,6 +52,7 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                             \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                                                   \
   X(stream_synchronize, "cuStreamSynchronize", (Stream))                                                              \
+  X(stream_query, "cuStreamQuery", (Stream))                                                                          \
   X(stream_wait_event, "cuStreamWaitEvent", (Stream, Event, unsigned))                                                \
   X(stream_wait_value, "cuStreamWaitValue32_v2", (Stream, Address, std::uint32_t, unsigned))                          \
   X(stream_context, "cuStreamGetCtx", (Stream, Context*))                                                             \

@@ -259,7 +259,7 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
 
 @pytest.mark.parametrize("busy", ["fresh", "kernel", "to_host", "to_device"])
 def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
-    """More streams than a GPU has queues, in queues of any kind: none holds up what it waits for."""
+    """More streams than a GPU has queues, of any kind: none holds up what it waits for."""
     here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = random(300_000, 1)

@@ -393,6 +393,14 @@ FAKE int cuStreamSynchronize(void* stream) {
   }
   return kNotReady;  // a defect of the test, which is no hang then
 }
+FAKE int cuStreamQuery(void* stream) {
+  BEGIN("cuStreamQuery");
+  if (gone) return fails_with;
+  FakeStream* const asked = stream_of(stream);
+  if (asked == nullptr) return kInvalidContext;
+  advance(asked, false);
+  return asked->work.empty() ? result : kNotReady;
+}
 FAKE int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   BEGIN("cuStreamWaitEvent");
   const std::shared_ptr<Recorded> wanted = static_cast<FakeEvent*>(event)->last;

@@ -98,7 +98,8 @@ std::unique_ptr<DeviceWorker> worker(int device, const DeviceLimits& limits) {
 
 gpu::Event mark_of(DeviceWorker& worker, gpu::Stream stream, std::string* error) {
   gpu::Event made = nullptr;
-  CHECK((worker.mark(stream, &made, error) == Status::ok) == (made != nullptr));
+  error->clear();
+  CHECK((worker.mark(stream, &made, error) == Status::ok) == error->empty());
   return made;
 }
 
@@ -345,6 +346,11 @@ struct CallersStream {
     const gpu::Current current(driver(), context);
     CHECK_EQUAL(driver().copy_to_host(to->data(), from.at(), to->size(), stream), gpu::kSuccess);
   }
+  void wait_for(const std::uint32_t* word) {
+    const gpu::Current current(driver(), context);
+    const auto at = reinterpret_cast<std::uintptr_t>(word);
+    CHECK_EQUAL(driver().stream_wait_value(stream, at, 1, gpu::kWaitAtLeast), gpu::kSuccess);
+  }
   void finish() const { CHECK_EQUAL(driver().stream_synchronize(stream), gpu::kSuccess); }
   gpu::Context context;
   gpu::Stream stream = nullptr;
@@ -361,6 +367,8 @@ TEST(gpu__order_with_the_callers_streams) {
     const Memory sent(untouched(content.size())), received(untouched(content.size()));
     CallersStream before(0), after(0), elsewhere(1);
     std::string error;
+    std::uint32_t word = 0;
+    before.wait_for(&word);
     before.copy(sent, content);
     const gpu::Event mark = mark_of(*device, before.stream, &error);
     CHECK(mark != nullptr);
@@ -369,6 +377,7 @@ TEST(gpu__order_with_the_callers_streams) {
     std::vector<std::uint8_t> seen(content.size());
     after.read(&seen, received);
     const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all(), mark);
+    __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     CHECK_EQUAL(end_of(send), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     after.finish();
@@ -378,11 +387,17 @@ TEST(gpu__order_with_the_callers_streams) {
     CHECK_EQUAL(device->wait_on(receive, elsewhere.stream, &error), Status::invalid_argument);
     CHECK(error.find("another device or context") != std::string::npos);
     CHECK(mark_of(*device, elsewhere.stream, &error) == nullptr);
-    for (const char* symbol : {"cuStreamGetCtx", "cuEventCreate", "cuEventRecord"}) {
+    before.finish();
+    CHECK(mark_of(*device, before.stream, &error) == nullptr);  // nothing is left to wait for
+    __atomic_store_n(&word, 0u, __ATOMIC_RELEASE);
+    before.wait_for(&word);
+    for (const char* symbol : {"cuStreamGetCtx", "cuStreamQuery", "cuEventCreate", "cuEventRecord"}) {
       fail_at(symbol, 1);
       CHECK(mark_of(*device, before.stream, &error) == nullptr);
       CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     }
+    __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
+    before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
     // The worker is about: only what it does not call itself while a message waits.
     // The first event recorded is the attendant's, and without it streams copy.
