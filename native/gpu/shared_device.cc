@@ -47,7 +47,8 @@ bool SharedDevice::make(const void* image, std::string* error) {
     return false;
   }
   if (image == nullptr) {
-    kernels_missing_ = std::string("built without nvcc: ") + why_no_kernels();
+    const char* const why = why_no_kernels();
+    kernels_missing_ = why == nullptr ? "none were asked for" : std::string("built without nvcc: ") + why;
   } else {
     kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
   }

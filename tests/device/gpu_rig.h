@@ -93,6 +93,7 @@ class Region {
 
 // Compare what the GPU makes with what is expected; false, having said so, where it differs.
 bool check_pieces(const Rig& rig, std::uint64_t seed);
+bool check_attended(const Rig& rig, std::uint64_t seed);
 bool check_reduce(const Rig& rig, std::uint64_t seed);
 // Every pair of a narrow format's numbers that lie so far apart.
 bool check_narrow(const Rig& rig, gpu::ElementType type, std::uint64_t distance);
