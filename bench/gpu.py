@@ -5,6 +5,7 @@ Never trusts a transfer: every message is fresh random data, compared on the GPU
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
@@ -24,7 +25,8 @@ from bench.common import (
     rounds,
     verdict,
 )
-from bench.gpu_nccl import SOCKET, measure_socket
+from bench.gpu_nccl import SOCKET, WEFT, measure_nccl
+from bench.nccl import driver
 from transport import Endpoint, native
 from transport.knobs import in_force
 from transport.probes import cuda_devices
@@ -44,6 +46,11 @@ COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", 
 def messages_of(size_bytes: int) -> int:
     """Messages of a round: as many as make ROUND_BYTES, some at least and not too many."""
     return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
+
+
+def short(size_bytes: int) -> str:
+    """As in the notes: "512 KB", "16 MB"."""
+    return f"{size_bytes >> 20} MB" if size_bytes >= MIB else f"{size_bytes >> 10} KB"
 
 
 def gpu_of(side: int) -> int:
@@ -139,9 +146,9 @@ def sender(_: Pipe, config: Config) -> str:
 
 def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[Config]:
     """Two processes over lo, from GPU to GPU and from host to host, by turns."""
-    for round_, name in rounds(repeats, (*CROSS, SOCKET) if nccl else CROSS):
-        if name == SOCKET:
-            found = measure_socket(sizes, time.time_ns() % 1_000_000)
+    for round_, name in rounds(repeats, (*CROSS, WEFT, SOCKET) if nccl else CROSS):
+        if name in (WEFT, SOCKET):
+            found = measure_nccl(name, sizes, time.time_ns() % 1_000_000)
         else:
             config = {
                 "on_gpu": name != CROSS[0],
@@ -192,15 +199,16 @@ def notes_of(rows: list[Config]) -> list[str]:
         }
         if set(CROSS) <= set(by):
             ratio = by[CROSS[1]] / by[CROSS[0]]
-            text = f"{size_bytes >> 20} MB: GPU to GPU {ratio:.2f}x host to host"
+            text = f"{short(size_bytes)}: GPU to GPU {ratio:.2f}x host to host"
             notes.append(f"{text} (budget {CROSS_BUDGET}x)")
-            if SOCKET in by:
-                notes[-1] += f", {by[CROSS[1]] / by[SOCKET]:.2f}x {SOCKET}"
+            notes[-1] += "".join(
+                f", {by[CROSS[1]] / by[name]:.2f}x {name}" for name in (WEFT, SOCKET) if name in by
+            )
         for name in WAYS:
             staged = [row for row in mine if (row["part"], row["contender"]) == ("staging", name)]
             if staged:
                 ratio = median(staged, "ratio")
-                text = f"{size_bytes >> 20} MB: staging {name} {ratio:.2f}x a pinned copy"
+                text = f"{short(size_bytes)}: staging {name} {ratio:.2f}x a pinned copy"
                 notes.append(f"{text} (budget {STAGING_BUDGET}x)")
     return notes
 
@@ -219,6 +227,19 @@ def devices() -> tuple[int, str]:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise click.ClickException(f"CuPy and the driver (CUDA {driver}): {error}") from None
     return count, f"{name} x {count}, CUDA {driver} driver"
+
+
+def libraries() -> dict[str, str]:
+    """The versions of those whose arrays, and whose NCCL, are at work here."""
+    import cupy
+
+    found = {"cupy": str(cupy.__version__)}
+    with contextlib.suppress(ImportError):
+        import torch
+
+        found["torch"] = str(torch.__version__)
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
 
 
 @click.command("gpu")
@@ -247,7 +268,9 @@ def command(
         if "cross" in part:
             rows.extend(measure_cross(repeats, size, nccl=count > 1))
     pool = int(in_force()["gpu_pool_bytes"])
-    found = document("gpu", rows, gpus=named, gpu_pool_bytes=pool)
+    found = document(
+        "gpu", rows, gpus=named, gpu_pool_bytes=pool, driver=driver(), libraries=libraries()
+    )
     emit(found, json_path, COLUMNS, [named, *notes_of(rows)], cut)
     verdict(all(row["wrong"] == 0 for row in rows))
 

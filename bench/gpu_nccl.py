@@ -1,4 +1,4 @@
-"""Decides what NCCL's send and receive over its Socket transport move between two GPUs.
+"""Decides what NCCL's send and receive move between two GPUs, over its Socket and over weft.
 
 Never runs in the process that measures: each GPU has a rank of its own, and PyTorch.
 """
@@ -14,21 +14,30 @@ import time
 
 import click
 
-SOCKET = "NCCL Socket send/recv"
+from transport import native
+
+SOCKET, WEFT = "NCCL Socket send/recv", "NCCL weft send/recv"
 PATIENCE_S = 110.0
 ROUND_BYTES, IN_FLIGHT = 2 << 30, 64
 # NCCL's network, as between hosts; two sockets of four threads were its best of those tried here.
-ENVIRONMENT = {
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-    "NCCL_NET": "Socket",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_NTHREADS": "4",
-    "NCCL_NSOCKS_PERTHREAD": "4",
+NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+ENVIRONMENTS = {
+    SOCKET: {
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_NTHREADS": "4",
+        "NCCL_NSOCKS_PERTHREAD": "4",
+    },
+    WEFT: {
+        "NCCL_NET": "weft",
+        "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
+        "NCCL_SOCKET_IFNAME": "lo",
+        "WEFT_INTERFACES": "lo",
+    },
 }
 
 
-def measure_socket(sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
+def measure_nccl(name: str, sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
     """GB/s of each size, from the receiver, after a message that is not counted."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -36,7 +45,7 @@ def measure_socket(sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.gpu_nccl", str(rank), str(seed), *map(str, sizes)],
-            env=os.environ | ENVIRONMENT | variables,
+            env=os.environ | NETWORK | ENVIRONMENTS[name] | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -51,7 +60,7 @@ def measure_socket(sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
     for rank, (_, errors) in zip(ranks, outputs, strict=True):
         if rank.returncode != 0:
             last = errors.strip().splitlines()[-1:]
-            raise click.ClickException(f"NCCL's ranks failed: {' '.join(last)}")
+            raise click.ClickException(f"{name}: its ranks failed: {' '.join(last)}")
     rows: list[dict[str, float]] = json.loads(outputs[1][0].splitlines()[-1])
     return rows
 

@@ -9,8 +9,8 @@
 namespace weft::gpu {
 namespace {
 
-constexpr std::uint64_t kChunkBytesMin = 1 << 10, kChunkBytesMax = 32 << 10;
-constexpr std::uint64_t kWarps = kAttendantBlocks * kBlockThreads / kWarpLanes;
+constexpr std::uint64_t kShareBytesMin = 1 << 10, kShareBytesMax = 32 << 10;
+constexpr std::uint64_t kAttendantWarps = kAttendantBlocks * kBlockThreads / kWarpLanes;
 
 }  // namespace
 
@@ -92,8 +92,8 @@ Result Attendant::await_slot() noexcept {
 Result Attendant::hand_over(AttendedJob* job, bool gathers, Ticket* out) noexcept {
   PiecesJob& pieces = job->pieces;
   const std::uint64_t bytes = pieces.end_bytes - pieces.begin_bytes;
-  const std::uint64_t share = (bytes / kWarps + kLineBytes - 1) / kLineBytes * kLineBytes;
-  pieces.chunk_bytes = std::clamp(share, kChunkBytesMin, kChunkBytesMax);
+  const std::uint64_t share = (bytes / kAttendantWarps + kLineBytes - 1) / kLineBytes * kLineBytes;
+  pieces.chunk_bytes = std::clamp(share, kShareBytesMin, kShareBytesMax);
   job->chunks = (bytes + pieces.contiguous % kLineBytes + pieces.chunk_bytes - 1) / pieces.chunk_bytes;
   job->gathers = gathers ? 1 : 0;
   __atomic_store_n(&job->number, next_, __ATOMIC_RELEASE);
