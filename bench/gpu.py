@@ -39,7 +39,8 @@ PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
 RING_BYTES_MAX = 32 * MIB  # as the worker has them
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
-CROSS_BUDGET, STAGING_BUDGET = 0.9, 0.9
+KERNEL_BYTES, PIECES = 1024 * MIB, (65_536, 8_900, 1_400)
+CROSS_BUDGET, STAGING_BUDGET, KERNEL_BUDGET = 0.9, 0.9, 0.8
 COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", "wrong")
 
 
@@ -188,6 +189,34 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
             }
 
 
+def measure_kernels(repeats: int) -> Iterator[Config]:
+    """Each kernel alone, against a copy on the GPU of as many bytes."""
+    import cupy
+
+    source, target = (cupy.zeros(KERNEL_BYTES, dtype=cupy.uint8) for _ in range(2))
+    cupy.cuda.Device().synchronize()
+    plans = {
+        f"{work} of {size} B": (work, size) for size in PIECES for work in ("gather", "scatter")
+    }
+    plans["reduce"] = ("reduce", 0)
+    for round_, name in rounds(repeats, tuple(plans)):
+        work, piece_bytes = plans[name]
+        kernel_ns, copy_ns, moved = native.bench_kernel(
+            work, 0, source.data.ptr, target.data.ptr, KERNEL_BYTES, piece_bytes, 20
+        )
+        # A copy reads and writes; a reduction reads twice and writes once.
+        floor_ns = copy_ns * (1.5 if work == "reduce" else 1)
+        yield {
+            "part": "kernels",
+            "contender": name,
+            "round": round_,
+            "size_bytes": moved,
+            "gbytes_per_s": 20 * moved / kernel_ns,
+            "ratio": floor_ns / kernel_ns,
+            "wrong": 0,
+        }
+
+
 def notes_of(rows: list[Config]) -> list[str]:
     """What the budgets say of the medians."""
     notes = []
@@ -210,6 +239,9 @@ def notes_of(rows: list[Config]) -> list[str]:
                 ratio = median(staged, "ratio")
                 text = f"{short(size_bytes)}: staging {name} {ratio:.2f}x a pinned copy"
                 notes.append(f"{text} (budget {STAGING_BUDGET}x)")
+    for name in dict.fromkeys(row["contender"] for row in rows if row["part"] == "kernels"):
+        ratio = median([row for row in rows if row["contender"] == name], "ratio")
+        notes.append(f"{name}: {ratio:.2f}x a copy on the GPU (budget {KERNEL_BUDGET}x from 64 KB)")
     return notes
 
 
@@ -250,8 +282,8 @@ def libraries() -> dict[str, str]:
 @click.option(
     "--part",
     multiple=True,
-    type=click.Choice(["cross", "staging"]),
-    default=("cross", "staging"),
+    type=click.Choice(["cross", "staging", "kernels"]),
+    default=("cross", "staging", "kernels"),
     show_default=True,
     help="What to measure.",
 )
@@ -259,19 +291,22 @@ def libraries() -> dict[str, str]:
 def command(
     repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
 ) -> None:
-    """GPU memory through weft over lo beside host memory and NCCL; staging beside plain copies."""
+    """GPU memory through weft over lo beside host memory and NCCL; staging, kernels beside copies."""
     count, named = devices()
     rows: list[Config] = []
     with interruptible() as cut:
         if "staging" in part:
             rows.extend(measure_staging(repeats, size))
+        if "kernels" in part and native.why_no_kernels() == "":
+            rows.extend(measure_kernels(repeats))
         if "cross" in part:
             rows.extend(measure_cross(repeats, size, nccl=count > 1))
     pool = int(in_force()["gpu_pool_bytes"])
     found = document(
         "gpu", rows, gpus=named, gpu_pool_bytes=pool, driver=driver(), libraries=libraries()
     )
-    emit(found, json_path, COLUMNS, [named, *notes_of(rows)], cut)
+    missing = [f"no kernels: {native.why_no_kernels()}"] if native.why_no_kernels() else []
+    emit(found, json_path, COLUMNS, [named, *notes_of(rows), *missing], cut)
     verdict(all(row["wrong"] == 0 for row in rows))
 
 

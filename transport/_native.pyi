@@ -256,6 +256,15 @@ def bench_staging(
     ring_bytes_max: int,
     repeats: int,
 ) -> tuple[int, int]: ...
+def bench_kernel(
+    work: str,
+    device: int,
+    source: int,
+    target: int,
+    bytes: int,  # noqa: A002
+    piece_bytes: int,
+    repeats: int,
+) -> tuple[int, int, int]: ...
 def reduce(
     type: str,  # noqa: A002
     operation: str,

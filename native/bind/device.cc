@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "native/gpu/kernel_image.h"
+#include "native/gpu/kernels_bench.h"
 #include "native/gpu/staging_bench.h"
 
 namespace weft::bind {
@@ -232,6 +233,25 @@ py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, 
   return py::make_tuple(staged, copied);
 }
 
+// (nanoseconds by the kernel, nanoseconds of copies, bytes of one); raises RuntimeError with what was missing.
+py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source, std::uint64_t target,
+                       std::uint64_t bytes, std::uint64_t piece_bytes, int repeats) {
+  static const std::map<std::string, gpu::KernelWork> works{
+      {"gather", gpu::KernelWork::gather}, {"scatter", gpu::KernelWork::scatter}, {"reduce", gpu::KernelWork::reduce}};
+  const auto found = works.find(work);
+  if (found == works.end()) throw py::value_error("work is gather, scatter or reduce");
+  const gpu::KernelPlan plan{device, found->second, source, target, bytes, piece_bytes, repeats};
+  std::string error;
+  gpu::KernelTimes times;
+  {
+    const py::gil_scoped_release others_run;
+    const gpu::Driver* const driver = gpu::load_driver("libcuda.so.1", &error);
+    if (driver != nullptr) times = gpu::time_kernel(*driver, plan, &error);
+  }
+  if (times.copy_ns < 0) throw std::runtime_error(error);
+  return py::make_tuple(times.kernel_ns, times.copy_ns, times.bytes);
+}
+
 }  // namespace
 
 py::tuple reduce(const std::string& type, const std::string& operation, const DeviceBuffer& a, const DeviceBuffer& b,
@@ -299,6 +319,10 @@ void bind_device(py::module_& module) {
              "(ns through rings, ns by plain copies) of all repeats; an address of 0: nothing that way.",
              py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes_max"),
              py::arg("repeats"));
+  module.def("bench_kernel", &bench_kernel,
+             "(ns by the kernel, ns of copies on the device, bytes of one) of all repeats, each of as many bytes.",
+             py::arg("work"), py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"),
+             py::arg("piece_bytes"), py::arg("repeats"));
   module.def("reduce", &reduce, "(status, error). Queued on the stream; the caller keeps the buffers until it is done.",
              py::arg("type"), py::arg("operation"), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("also"),
              py::arg("stream"));

@@ -43,6 +43,7 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))                              \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))                                      \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))                                  \
   X(address_range_handle, "cuMemGetHandleForAddressRange",                                                            \
     (void*, Address, std::size_t, int, unsigned long long))                                                           \
   X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int*))                                                        \

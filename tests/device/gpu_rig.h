@@ -17,11 +17,10 @@ namespace weft::test {
 constexpr int kSkipped = 77;
 
 // Functions of libcuda that only these checks call.
-#define WEFT_RIG_FUNCTIONS(X)                                                                       \
-  X(device_name, "cuDeviceGetName", (char*, int, gpu::DeviceId))                                    \
-  X(memory_alloc, "cuMemAlloc_v2", (gpu::Address*, std::size_t))                                    \
-  X(memory_free, "cuMemFree_v2", (gpu::Address))                                                    \
-  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (gpu::Address, gpu::Address, std::size_t, gpu::Stream)) \
+#define WEFT_RIG_FUNCTIONS(X)                                    \
+  X(device_name, "cuDeviceGetName", (char*, int, gpu::DeviceId)) \
+  X(memory_alloc, "cuMemAlloc_v2", (gpu::Address*, std::size_t)) \
+  X(memory_free, "cuMemFree_v2", (gpu::Address))                 \
   X(elapsed, "cuEventElapsedTime", (float*, gpu::Event, gpu::Event))
 
 class Rig {

@@ -69,7 +69,7 @@ void measure_pieces(const Rig& rig, std::uint64_t bytes, int repeats, const Regi
           rig, repeats,
           [&] {
             rig.require("cuMemcpyDtoDAsync",
-                        rig.copy_on_device(to.address(), from.address(), pieces.bytes, rig.stream));
+                        rig.driver.copy_on_device(to.address(), from.address(), pieces.bytes, rig.stream));
           },
           [&] {
             rig.require("cuLaunchKernel", rig.kernels->gather(listed, 0, pieces.bytes, to.address(), rig.stream));
@@ -127,7 +127,9 @@ void measure_reduce(const Rig& rig, std::uint64_t bytes, int repeats, const Regi
                              twice ? to.address() + each : 0, used / element_bytes};
     const auto times = medians(
         rig, repeats,
-        [&] { rig.require("cuMemcpyDtoDAsync", rig.copy_on_device(to.address(), from.address(), used, rig.stream)); },
+        [&] {
+          rig.require("cuMemcpyDtoDAsync", rig.driver.copy_on_device(to.address(), from.address(), used, rig.stream));
+        },
         [&] { rig.require("cuLaunchKernel", rig.kernels->reduce(type, gpu::Operation::sum, reduction, rig.stream)); });
     // A copy reads and writes; this reads twice and writes once or twice.
     add_row(rows, std::string("reduce ") + name + (twice ? " and copy" : "") + (skewed ? ", b an element on" : ""),
@@ -154,7 +156,8 @@ std::string measure(const Rig& rig, std::uint64_t bytes, int repeats) {
   for (const Region* region : {&from, &to}) {
     for (std::uint64_t at = 0; at < region->bytes(); at += zeros.bytes()) {
       const std::uint64_t part = std::min<std::uint64_t>(zeros.bytes(), region->bytes() - at);
-      rig.require("cuMemcpyDtoDAsync", rig.copy_on_device(region->address() + at, zeros.address(), part, rig.stream));
+      rig.require("cuMemcpyDtoDAsync",
+                  rig.driver.copy_on_device(region->address() + at, zeros.address(), part, rig.stream));
     }
   }
   rig.synchronize();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "native/gpu/inspect.h"
+#include "native/gpu/kernels_bench.h"
 #include "native/gpu/pinned_pool.h"
 #include "native/gpu/staging_bench.h"
 #include "tests/native/gpu_fixture.h"
@@ -279,6 +280,26 @@ TEST(gpu__staging_is_timed_each_way_and_both) {
     CHECK(error.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     fail_at(nullptr, 0);
   }
+  CHECK_EQUAL(live(), 0);
+}
+
+TEST(gpu__kernels_are_timed) {
+  std::string error;
+  const Memory source(pattern(100'000, 1)), target(untouched(100'000));
+  for (const auto work : {gpu::KernelWork::gather, gpu::KernelWork::scatter, gpu::KernelWork::reduce}) {
+    const gpu::KernelTimes times =
+        gpu::time_kernel(driver(), {0, work, source.at(), target.at(), source.size(), 1'400, 3}, &error);
+    if (gpu::kernel_image() == nullptr) {
+      CHECK(error.find("built without nvcc") == 0);
+      continue;
+    }
+    CHECK_EQUAL(error, "");
+    CHECK(times.kernel_ns > 0 && times.copy_ns > 0);
+    CHECK_EQUAL(times.bytes, work == gpu::KernelWork::reduce ? 50'000u : 100'000u / 1'416 * 1'400);
+  }
+  CHECK(gpu::time_kernel(driver(), {0, gpu::KernelWork::gather, source.at(), target.at(), 2'000, 1'400, 3}, &error)
+            .copy_ns < 0);
+  CHECK(error.find("pieces of half of that at most") != std::string::npos);
   CHECK_EQUAL(live(), 0);
 }
 
