@@ -291,7 +291,7 @@ def libraries() -> dict[str, str]:
 def command(
     repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
 ) -> None:
-    """GPU memory through weft over lo beside host memory and NCCL; staging, kernels beside copies."""
+    """GPU memory over lo beside host memory and NCCL; staging and kernels beside copies."""
     count, named = devices()
     rows: list[Config] = []
     with interruptible() as cut:
