@@ -134,7 +134,8 @@ def main(library: str, layers: int, blocks: int, moved: int) -> None:
     try:
         Arrays(library, 0)
     except Exception as error:  # no such package, no GPU: whatever it says
-        raise click.ClickException(f"--with {library}: {error}") from None
+        remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
+        raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=decode, args=(theirs, library, layers, blocks, moved))

@@ -113,7 +113,8 @@ def main(library: str, ranks: int, elements: int, rounds: int) -> None:
     try:
         Arrays(library, 0)
     except Exception as error:  # no such package, no GPU: whatever it says
-        raise click.ClickException(f"--with {library}: {error}") from None
+        remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
+        raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for me in range(ranks):

@@ -233,7 +233,7 @@ def _by_dlpack(
         if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
             raise
         if stream is None:
-            raise BufferError(f"{error}; make its GPU the current one, or name stream=") from error
+            raise BufferError(f"{error}; name stream= and it is taken all the same") from error
         return _by_interface(obj.__cuda_array_interface__, obj, writable, stream)
     _, code, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
     _check(shape, strides, 1, read_only and writable)
@@ -243,30 +243,27 @@ def _by_dlpack(
 
 
 def _stream_of_maker(obj: Any, device: int) -> int | None:
-    """The stream that its maker is at in this thread, where it says so: CuPy and PyTorch do.
+    """The stream that its maker is at in this thread, where it can be asked: CuPy and PyTorch.
 
     A stream of ours would do as well, but it shares queues of the driver with streams that wait.
     """
-    torch = _torch_of(obj)
+    torch, cupy = _maker(obj, "torch"), _maker(obj, "cupy")
     if torch is not None:
         return stream_handle(torch.cuda.current_stream(device))
-    try:
-        interface = obj.__cuda_array_interface__
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        return None
-    says = interface.get("stream") if interface.get("version", 0) >= 3 else None
-    return None if says is None else stream_handle(says)
+    # CuPy tells that of the current GPU alone.
+    if cupy is not None and cupy.cuda.runtime.getDevice() == device:
+        return stream_handle(cupy.cuda.get_current_stream())
+    return None
 
 
-def _torch_of(obj: object) -> Any:
-    """PyTorch, where it made the object; None otherwise."""
-    is_its = type(obj).__module__.partition(".")[0] == "torch"
-    return sys.modules.get("torch") if is_its else None
+def _maker(obj: object, name: str) -> Any:
+    """The library of this name, where it made the object; None otherwise."""
+    return sys.modules.get(name) if type(obj).__module__.partition(".")[0] == name else None
 
 
 def _maker_is_at(obj: object, device: int) -> AbstractContextManager[Any]:
     """PyTorch exports nothing of a GPU that is not its current one; others do not mind."""
-    torch = _torch_of(obj)
+    torch = _maker(obj, "torch")
     current: AbstractContextManager[Any] = (
         nullcontext() if torch is None else torch.cuda.device(device)
     )

@@ -90,8 +90,7 @@ std::unique_ptr<DeviceWorker> DeviceWorker::open(const gpu::Driver& driver, int 
 bool DeviceWorker::start(int device, std::string* error) {
   copier_ = gpu::Copier::open(driver_, device, error, limits_.image);
   if (copier_ == nullptr) return false;
-  pools_.push_back(
-      gpu::PinnedPool::open(driver_, copier_->context(), up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
+  pools_.push_back(copier_->shared().pool(up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
   if (pools_.back() == nullptr) return false;
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
@@ -194,8 +193,10 @@ void DeviceWorker::take_table(Job* job) {
 
 // Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
 bool DeviceWorker::lend(Job* job) {
-  // A part may be some pages longer than the others.
-  const std::size_t part = up(job->bytes() / job->parts() + 2 * 4096, kGranuleBytes);
+  // A part may be some pages longer than the others. A message shorter than the place for it may come in fewer parts,
+  // of which each is longer than those of the place would be.
+  const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
+  const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->parts() + 2 * 4096, longest), kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
     if (take_rings(job, gpu::ring_shape(part, most))) return true;
     if (part <= kRingBytesMin) return false;
@@ -206,7 +207,7 @@ bool DeviceWorker::lend(Job* job) {
 // Pinning may wait for what the device does, so it is done with no lock held: the worker goes on.
 bool DeviceWorker::pin_beside() {
   std::string unused;
-  auto beside = gpu::PinnedPool::open(driver_, copier_->context(), kBesideBytes, kGranuleBytes, &unused);
+  auto beside = copier_->shared().pool(kBesideBytes, kGranuleBytes, &unused);
   if (beside == nullptr) return false;
   const std::lock_guard lock(mutex_);
   pools_.push_back(std::move(beside));
@@ -367,8 +368,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
     return Status::would_block;
   }
   // Without the lock: where the stream's queue is full this blocks until a message has ended, which takes the lock.
-  bool waits = false;
-  const gpu::Event passed = waits_->wait(word, stream, &waits, error);
+  const gpu::Event passed = waits_->wait(word, stream, error);
   const std::lock_guard lock(mutex_);
   if (passed != nullptr) {
     waits_->add(word, passed);
@@ -376,8 +376,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   }
   const auto held = std::find(request->words_.begin(), request->words_.end(), word);
   if (held != request->words_.end()) request->words_.erase(held);
-  waits_->let_go(word);
-  if (!waits) waits_->add(word, nullptr);
+  waits_->add(word, nullptr);
   return Status::device_error;
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;

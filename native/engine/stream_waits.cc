@@ -49,7 +49,7 @@ std::uint32_t* StreamWaits::take() noexcept {
   return word;
 }
 
-gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, bool* waits, std::string* error) const {
+gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::string* error) {
   const gpu::Current current(driver_, context_);
   gpu::Event passed = nullptr;
   const char* called = "cuCtxPushCurrent";
@@ -60,10 +60,13 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, bool* wait
   if (result == gpu::kSuccess) {
     result = driver_.stream_wait_value(stream, address, 1, gpu::kWaitAtLeast), called = "cuStreamWaitValue32";
   }
-  *waits = result == gpu::kSuccess;
-  if (*waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
+  const bool waits = result == gpu::kSuccess;
+  if (waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
   if (result == gpu::kSuccess) return passed;
   *error = driver_.say(called, result);
+  let_go(word);
+  // No event tells when it has gone on. A context that is gone says so at once.
+  if (waits) static_cast<void>(driver_.stream_synchronize(stream));
   if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));
   return nullptr;
 }

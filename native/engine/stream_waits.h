@@ -25,8 +25,8 @@ class StreamWaits {
   // let_go(), which has it end.
   std::uint32_t* take() noexcept;
   // All that is handed to `stream` from now on runs after let_go() of the word. The event is for add(). Null with
-  // `error`; `waits`: the stream waits all the same, and the word is not used again.
-  gpu::Event wait(std::uint32_t* word, gpu::Stream stream, bool* waits, std::string* error) const;
+  // `error`: nothing waits for the word any more.
+  gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error);
   // The word is used anew when the event has passed; without one at once.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   void let_go(std::uint32_t* word) noexcept {

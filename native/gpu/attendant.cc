@@ -3,6 +3,7 @@
 #include "native/gpu/attendant.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -17,7 +18,13 @@ constexpr std::uint64_t kAttendantWarps = kAttendantBlocks * kBlockThreads / kWa
 std::unique_ptr<Attendant> Attendant::open(const Driver& driver, Context context, const Kernels* kernels,
                                            std::string* error) {
   std::unique_ptr<Attendant> attendant(new Attendant(driver, context, kernels));
-  return kernels == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
+  return attendant->kernels_ == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
+}
+
+// A launch that returned at its end would be waited for by those who are to end it.
+bool Attendant::launches_block() noexcept {
+  const char* const set = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return set != nullptr && std::strcmp(set, "") != 0 && std::strcmp(set, "0") != 0;
 }
 
 bool Attendant::make(std::string* error) {
@@ -96,6 +103,7 @@ Result Attendant::hand_over(AttendedJob* job, bool gathers, Ticket* out) noexcep
   pieces.chunk_bytes = std::clamp(share, kShareBytesMin, kShareBytesMax);
   job->chunks = (bytes + pieces.contiguous % kLineBytes + pieces.chunk_bytes - 1) / pieces.chunk_bytes;
   job->gathers = gathers ? 1 : 0;
+  job->generation = generation_;
   __atomic_store_n(&job->number, next_, __ATOMIC_RELEASE);
   *out = next_;
   if (++next_ == 0) ++next_;

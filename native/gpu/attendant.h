@@ -11,7 +11,8 @@
 
 namespace weft::gpu {
 
-// Of a device, for all its workers. Without kernels it counts those who wait, and that is all.
+// Of a device, for all its workers. Without kernels, and where launches block (CUDA_LAUNCH_BLOCKING), it counts those
+// who wait, and that is all.
 class Attendant {
  public:
   using Ticket = std::uint32_t;  // of a job; 0: of none
@@ -56,7 +57,8 @@ class Attendant {
 
  private:
   Attendant(const Driver& driver, Context context, const Kernels* kernels)
-      : driver_(driver), context_(context), kernels_(kernels) {}
+      : driver_(driver), context_(context), kernels_(launches_block() ? nullptr : kernels) {}
+  static bool launches_block() noexcept;
   bool make(std::string* error);
   bool done(Ticket ticket) const noexcept;
   Result await_slot() noexcept;

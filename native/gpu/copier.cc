@@ -57,7 +57,7 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
 // By streams, unless one may be behind what waits for a message. False: it failed, and nothing of it is under way.
 bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept {
   Attendant& attendant = copier_->shared().attendant();
-  const std::lock_guard lock(attendant.mutex());
+  std::unique_lock lock(attendant.mutex());
   if (attendant.attends()) return attend(host, begin, bytes, &made->ticket);
   Result result = kSuccess;
   made->done = copier_->take_event(&result);
@@ -69,6 +69,7 @@ bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t
   if (copied && (result = copier_->driver_.event_record(made->done, stream_)) != kSuccess)
     fail("cuEventRecord", result);
   if (!failed()) return true;
+  lock.unlock();  // a stream that waits may have to go on first
   // Copies are under way and nothing will tell when they are over: the one place that waits, and after an error.
   // Another error: the context is past use, and so are the copies.
   static_cast<void>(copier_->driver_.stream_synchronize(stream_));

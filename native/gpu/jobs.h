@@ -37,7 +37,9 @@ struct AttendedJob {
   Piece only;            // the table, of what lies in one piece
   std::uint64_t chunks;  // of all blocks together
   std::uint32_t gathers;
-  std::uint32_t number;  // written last; jobs are numbered from 1 on, and wrap
+  std::uint32_t generation;  // of the launch that is to do it
+  std::uint32_t number;      // written last; jobs are numbered from 1 on, and wrap
+  std::uint32_t unused;
 };
 inline constexpr unsigned kAttendedJobs = 256;    // slots: job n lies in slot n % kAttendedJobs
 inline constexpr unsigned kAttendantBlocks = 16;  // of kBlockThreads: enough for what a bus carries
@@ -45,7 +47,8 @@ inline constexpr unsigned kAttendantBlocks = 16;  // of kBlockThreads: enough fo
 // What the host and the kernel that stays tell each other, in pinned memory.
 struct AttendantBoard {
   AttendedJob jobs[kAttendedJobs];
-  alignas(128) std::uint32_t leave;                   // the launch that is to end once it has no job
+  // The last launch that is to end once it has no job, with all before it.
+  alignas(128) std::uint32_t leave;
   alignas(128) std::uint32_t done[kAttendantBlocks];  // by each block: the number of its last job
 };
 struct AttendJob {

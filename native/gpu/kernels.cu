@@ -30,9 +30,13 @@ extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_atte
     if (threadIdx.x == 0) {
       for (;;) {
         // In this order: no job comes after the word to leave.
-        const bool leaves = *const_cast<volatile unsigned*>(&board->leave) == told.generation;
+        const unsigned last = *const_cast<volatile unsigned*>(&board->leave);
+        const bool leaves = static_cast<int>(last - told.generation) >= 0;
         __threadfence_system();
         found = job->number == number;
+        __threadfence_system();
+        // Of a later launch, which its own blocks begin with.
+        found = found && job->generation == told.generation;
         if (found || leaves) break;
         __nanosleep(200);
       }

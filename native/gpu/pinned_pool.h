@@ -25,6 +25,7 @@ class PinnedPool {
   std::uint8_t* take(std::size_t bytes) noexcept;
   void give(std::uint8_t* run) noexcept;
   std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t granule_bytes() const noexcept { return granule_bytes_; }
   std::size_t lent_bytes() const noexcept;
 
  private:

@@ -2,6 +2,7 @@
 // Never makes two of one device at a time.
 #include "native/gpu/shared_device.h"
 
+#include <algorithm>
 #include <map>
 #include <new>
 #include <utility>
@@ -33,10 +34,15 @@ std::shared_ptr<SharedDevice> SharedDevice::open(const Driver& driver, int devic
     *error = driver.say("cuDeviceGet", result) + " (device " + std::to_string(device) + ")";
     return nullptr;
   }
-  std::shared_ptr<SharedDevice> made(new SharedDevice(driver, id));
+  std::unique_ptr<SharedDevice> made(new SharedDevice(driver, id));
   if (!made->make(image, error)) return nullptr;
-  known = made;
-  return made;
+  // Whoever opens the next waits until this one has gone.
+  const std::shared_ptr<SharedDevice> shared(made.release(), [](SharedDevice* last) {
+    const std::lock_guard until_gone(registry().mutex);
+    delete last;
+  });
+  known = shared;
+  return shared;
 }
 
 bool SharedDevice::make(const void* image, std::string* error) {
@@ -122,6 +128,22 @@ SharedDevice::~SharedDevice() {
     }
   }
   static_cast<void>(driver_.primary_release(device_));
+}
+
+std::unique_ptr<PinnedPool> SharedDevice::pool(std::size_t bytes, std::size_t granule_bytes, std::string* error) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto like = [&](const auto& each) {
+      return each->bytes() == bytes && each->granule_bytes() == granule_bytes;
+    };
+    const auto found = std::find_if(retired_.begin(), retired_.end(), like);
+    if (found != retired_.end()) {
+      std::unique_ptr<PinnedPool> taken = std::move(*found);
+      retired_.erase(found);
+      return taken;
+    }
+  }
+  return PinnedPool::open(driver_, context_, bytes, granule_bytes, error);
 }
 
 void SharedDevice::retire(std::unique_ptr<PinnedPool> pool) noexcept try {

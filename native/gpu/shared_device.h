@@ -34,7 +34,9 @@ class SharedDevice {
   // One with nothing in it, to be given back so, or destroyed. Null with what the driver said.
   Stream take_stream(Result* result) noexcept;
   void give_stream(Stream stream) noexcept;
-  // Frees the pool, and those of before: now, or once no stream waits.
+  // Pinned memory: as PinnedPool::open, or what was retired and not freed.
+  std::unique_ptr<PinnedPool> pool(std::size_t bytes, std::size_t granule_bytes, std::string* error);
+  // Frees the pool, and those of before, unless a stream waits; then later, or never, if another wants it first.
   void retire(std::unique_ptr<PinnedPool> pool) noexcept;
 
  private:

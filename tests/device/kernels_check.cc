@@ -210,6 +210,7 @@ bool check_attended(const Rig& rig, std::uint64_t seed) {
       job.pieces = {table.address(), message.table.size(), begin, end, at, chunk_bytes};
       job.chunks = (end - begin + at % gpu::kLineBytes + chunk_bytes - 1) / chunk_bytes;
       job.gathers = gathers ? 1 : 0;
+      job.generation = generation;
       job.number = number;
       number += number + 1 == 0 ? 2 : 1;
     }

@@ -32,9 +32,11 @@ std::function<bool()> each_thread(unsigned blocks, void** parameters, Share shar
 inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
   return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
     auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);
-    const bool leaves = __atomic_load_n(&board->leave, __ATOMIC_ACQUIRE) == told.generation;
+    const std::uint32_t last = __atomic_load_n(&board->leave, __ATOMIC_ACQUIRE);
+    const bool leaves = static_cast<std::int32_t>(last - told.generation) >= 0;
     const gpu::AttendedJob& job = board->jobs[told.first % gpu::kAttendedJobs];
-    if (__atomic_load_n(&job.number, __ATOMIC_ACQUIRE) != told.first) return leaves;
+    if (__atomic_load_n(&job.number, __ATOMIC_ACQUIRE) != told.first || job.generation != told.generation)
+      return leaves;
     --block;
     for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) gpu::device::attended_share(job, block, thread);
     __atomic_store_n(&board->done[block], told.first, __ATOMIC_RELEASE);

@@ -147,6 +147,29 @@ TEST(gpu__a_worker_and_a_host) {
   CHECK_EQUAL(live(), 0);
 }
 
+// The place is larger, so that the message would come in more parts were it as long: each of its parts is longer.
+TEST(gpu__a_shorter_message_than_the_place_for_it) {
+  for (const int flows : {2, 3, 4, 8}) {
+    Knobs knobs;
+    knobs.engines = flows;
+    knobs.stripes = flows;
+    Pair pair(knobs);
+    auto device = worker(0, {});
+    for (const std::size_t place : {256 << 10, 300 << 10, 450'000, 512 << 10, 1 << 20, 3 << 19}) {
+      for (const std::size_t bytes : {190'000, 200'000, 255 << 10, 262'143, 393'215}) {
+        if (bytes > place) continue;
+        const Memory sent(pattern(bytes, 7)), received(untouched(place));
+        const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+        CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, sent.all())), Status::ok);
+        CHECK_EQUAL(end_of(receive), Status::ok);
+        CHECK_EQUAL(receive->bytes(), bytes);
+        CHECK(received.holds(sent));
+      }
+    }
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
 // A message of many pieces of any size is one message to the peer, which has other pieces, or none.
 TEST(gpu__pieces_are_one_message) {
   {

@@ -1,5 +1,6 @@
 // Decides whether messages keep the order of their callers' streams, and go on whatever those wait for.
 // The device is a fake libcuda (fake_cuda.cc), which counts what the real one would have held up.
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -180,10 +181,8 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     std::string error;
     const Memory place(untouched(10)), last(pattern(10, 9));
     const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
-    for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"}) {
-      if (std::strcmp(attends, "cuLaunchKernel") == 0) fail_at(attends, 1);  // there is no attendant then
+    for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
       CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
-      if (std::strcmp(attends, "cuLaunchKernel") == 0) continue;
       fail_at(attends, 1);
       // Of one piece, of three, of too many for its slots, and around the ring.
       for (const std::size_t bytes : {1, 70'000, 3'000'001}) {
@@ -215,6 +214,69 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();
     CHECK(place.holds(last));
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
+// Launches that the device gets to late: each does its own jobs, once, and ends, also when it is told of a later end.
+TEST(gpu__attendants_that_come_late) {
+  std::string error;
+  const Memory from(pattern(300, 1)), to(untouched(300));
+  {
+    const auto shared = gpu::SharedDevice::open(driver(), 0, "any", &error);
+    CHECK_EQUAL(error, "");
+    gpu::Attendant& attendant = shared->attendant();
+    std::vector<std::uint8_t> ring(300);
+    gpu::Attendant::Ticket last = 0;
+    for (int round = 0; round < 3; ++round) {
+      attendant.wait_begins();
+      if (round != 1) {
+        const std::lock_guard lock(attendant.mutex());
+        CHECK(attendant.attends());
+        for (std::size_t i = 0; i < 3; ++i) {
+          const auto here = reinterpret_cast<std::uintptr_t>(ring.data()) + 100 * i;
+          CHECK_EQUAL(attendant.submit(true, from.at() + 100 * i, 100, here, &last), gpu::kSuccess);
+        }
+      }
+      attendant.wait_ends();
+    }
+    for (int asked = 0; attendant.query(last) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
+    CHECK_EQUAL(attendant.query(last), gpu::kSuccess);
+    CHECK(std::memcmp(ring.data(), pattern(300, 1).data(), 300) == 0);
+    // All have ended: what they have not done they never will.
+    for (int asked = 0; attendant.query(last + 1) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
+    CHECK_EQUAL(attendant.query(last + 1), gpu::kLaunchFailed);
+  }
+  for (const bool blocks : {false, true}) {
+    if (blocks) ::setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    const auto shared = gpu::SharedDevice::open(driver(), 0, "any", &error);
+    ::unsetenv("CUDA_LAUNCH_BLOCKING");
+    if (!blocks) fail_at("cuLaunchKernel", 1);
+    shared->attendant().wait_begins();
+    fail_at(nullptr, 0);
+    CHECK(!shared->attendant().attends());
+    shared->attendant().wait_ends();
+  }
+  CHECK_EQUAL(live(), 0);
+}
+
+// What is opened and closed while a stream waits uses the same pinned memory again.
+TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
+  {
+    Pair pair({});
+    auto device = worker(0, kTight);
+    CallersStream stream(0);
+    std::string error;
+    const Memory place(untouched(10)), last(pattern(10, 9));
+    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
+    static_cast<void>(worker(0, kTight));
+    const int once = live();
+    for (int i = 0; i < 5; ++i) static_cast<void>(worker(0, kTight));
+    CHECK(live() <= once + 5);  // words that streams waited for, and no pools
+    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
+    CHECK_EQUAL(end_of(awaited), Status::ok);
+    stream.finish();
   }
   CHECK_EQUAL(live(), 0);
 }
