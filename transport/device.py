@@ -257,8 +257,9 @@ def _stream_of_maker(obj: Any, device: int) -> int | None:
 
 
 def _maker(obj: object, name: str) -> Any:
-    """The library of this name, where it made the object; None otherwise."""
-    return sys.modules.get(name) if type(obj).__module__.partition(".")[0] == name else None
+    """The library of this name, where the object's type is one of its types; None otherwise."""
+    roots = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
+    return sys.modules.get(name) if name in roots else None
 
 
 def _maker_is_at(obj: object, device: int) -> AbstractContextManager[Any]:

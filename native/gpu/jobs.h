@@ -39,7 +39,6 @@ struct AttendedJob {
   std::uint32_t gathers;
   std::uint32_t generation;  // of the launch that is to do it
   std::uint32_t number;      // written last; jobs are numbered from 1 on, and wrap
-  std::uint32_t unused;
 };
 inline constexpr unsigned kAttendedJobs = 256;    // slots: job n lies in slot n % kAttendedJobs
 inline constexpr unsigned kAttendantBlocks = 16;  // of kBlockThreads: enough for what a bus carries

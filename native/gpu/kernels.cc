@@ -44,14 +44,15 @@ ReduceJob shaped(const Reduction& reduction, std::uint64_t element_bytes) {
 }  // namespace
 
 std::unique_ptr<Kernels> Kernels::open(const Driver& driver, Context context, std::string* error) {
-  if (kernel_image() == nullptr) {
-    *error = std::string("built without nvcc: ") + why_no_kernels();
-    return nullptr;
-  }
   return load(driver, context, kernel_image(), error);
 }
 
 std::unique_ptr<Kernels> Kernels::load(const Driver& driver, Context context, const void* image, std::string* error) {
+  if (image == nullptr) {
+    const char* const why = why_no_kernels();
+    *error = why == nullptr ? "none were asked for" : std::string("built without nvcc: ") + why;
+    return nullptr;
+  }
   std::unique_ptr<Kernels> kernels(new Kernels(driver, context));
   return kernels->make(image, error) ? std::move(kernels) : nullptr;
 }

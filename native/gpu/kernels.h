@@ -31,7 +31,7 @@ class Kernels {
  public:
   // In a context, which outlives it. Null with `error`: built without nvcc, or not for this GPU.
   static std::unique_ptr<Kernels> open(const Driver& driver, Context context, std::string* error);
-  // As open(), of an image that the caller has.
+  // As open(), of an image that the caller has, or null.
   static std::unique_ptr<Kernels> load(const Driver& driver, Context context, const void* image, std::string* error);
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;

@@ -52,12 +52,7 @@ bool SharedDevice::make(const void* image, std::string* error) {
     *error = driver_.say("cuDevicePrimaryCtxRetain", result);
     return false;
   }
-  if (image == nullptr) {
-    const char* const why = why_no_kernels();
-    kernels_missing_ = why == nullptr ? "none were asked for" : std::string("built without nvcc: ") + why;
-  } else {
-    kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
-  }
+  kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
   attendant_ = Attendant::open(driver_, context_, kernels_.get(), error);
   return attendant_ != nullptr && make_streams(error);
 }

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,48 @@ class Odd:
 class NoStream:
     def __cuda_stream__(self) -> Any:
         return (0,)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_order__a_library_is_asked_for_its_stream(
+    gpu: FakeGpu, ends: Ends, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """PyTorch and CuPy, by name, for classes of their callers too. None of ours is lent then."""
+    here, there = ends
+    producer, current = gpu.stream(), [0]
+    entered: list[int] = []
+
+    def at(device: int) -> contextlib.AbstractContextManager[None]:
+        entered.append(device)
+        return contextlib.nullcontext()
+
+    cuda = SimpleNamespace(
+        runtime=SimpleNamespace(getDevice=lambda: current[0]),
+        current_stream=lambda device: producer,
+        get_current_stream=lambda: producer,
+        device=at,
+    )
+    monkeypatch.setitem(sys.modules, library, SimpleNamespace(cuda=cuda))
+    its_own = type("Tensor", (FakeTensor,), {"__module__": f"{library}.core"})
+    callers = type("Mine", (its_own,), {"__module__": "mine"})
+    for kind in (its_own, callers):
+        expected = np.frombuffer(content(50_000, 3), np.uint8)
+        sent, received = empty(gpu, 50_000), empty(gpu, 50_000)
+        tensor = kind(sent)
+        gpu.copy(producer, sent, expected)
+        handle = there.irecv_into(received)
+        here.send(tensor, PATIENCE_S)
+        handle.wait(PATIENCE_S)
+        assert (received.host == expected).all()
+        assert tensor.streams == [-1]
+    assert entered == ([0, 0] if library == "torch" else [])
+    # CuPy tells the stream of the current GPU alone.
+    current[0] = 1
+    tensor = its_own(empty(gpu, 10))
+    handle = there.irecv_into(empty(gpu, 10))
+    here.send(tensor, PATIENCE_S)
+    handle.wait(PATIENCE_S)
+    assert (tensor.streams == [-1]) == (library == "torch")
 
 
 def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
