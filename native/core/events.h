@@ -16,16 +16,20 @@ struct Event {
                     // before the receive completes and before anything more is transmitted (P-1)
     window_unused,  // key: of a window that nothing was or will be sent to
     flow_failed,    // status: why; every send and receive of the flow is void
-    peer_closed,    // value: eager messages held that no receive was posted for; they can still be received. status:
-                    // not ok when a receive waits that nothing will come for
+    peer_closed,    // value: eager messages held that no receive was posted for; they can still be received.
+                    // status: why nothing more comes; receive_waits: for what will never come
     flow_closed,    // both sides are done with the flow: its index may be used again
     path_down,      // peer, path
     path_up,        // peer, path
     peer_dead,      // peer, status
     policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
+    peer_quiet,     // peer: a flow waits for it and nothing was heard for a quarter of the silence; said again while it
+                    // lasts. What that means is the owner's to judge (StackConfig::owner_judges)
+    peer_released,  // peer: the last flow of a dead one has gone; the owner gives its index back by release_peer()
   };
   Kind kind;
   u8 path = 0;
+  bool receive_waits = false;
   Status status = Status::ok;
   u32 flow = kNone;
   u32 peer = kNone;

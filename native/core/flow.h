@@ -36,7 +36,8 @@ struct Flow {
   bool confirm_close = false;
   bool failed = false;  // said so by an event
   bool closed_reported = false;
-  bool peer_closed = false;  // the peer has closed in order: nothing comes any more, what is held may be received
+  bool peer_closed = false;  // the peer has closed or died: nothing comes any more, what is held may be received
+  Status end_reason = Status::connection_closed;  // where `peer_closed`: what receives beyond what is held fail with
 
   void prefetch(u8 path) const noexcept {
     if (path < peer->paths().count()) __builtin_prefetch(&peer->paths().path(path));

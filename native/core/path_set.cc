@@ -160,11 +160,20 @@ void PathSet::measure(i64 now_ns) noexcept {
 }
 
 void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
+  heard_ns_ = now_ns;
+  heard_path_ = path;
   if (paths_ == nullptr) return;  // nothing was sent over it that this could answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   state.timeouts = 0;
   if (!state.usable) set_usable(now_ns, path, true);
+}
+
+// A probe may be a replay, so it proves nothing by itself; and however many come, we ask no more than once an interval.
+void PathSet::on_probed_by_peer(i64 now_ns, u8 path) noexcept {
+  if (this->path(path).usable || troubles_ == nullptr) return;
+  const i64 soonest_ns = trouble(path).probe_sent_ns + probe_interval_ns(path);
+  if (trouble(path).probe_ns > soonest_ns) set_probe(path, std::max(now_ns, soonest_ns));
 }
 
 bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {

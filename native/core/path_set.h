@@ -74,8 +74,13 @@ class PathSet {
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Another policy from now on. False when out of memory: the old one stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // Any packet from the peer on this path.
+  // The peer said something over this path that cannot be a replay.
   void on_heard(i64 now_ns, u8 path) noexcept;
+  // When that was last, over any path (-1: never), and over which.
+  i64 heard_ns() const noexcept { return heard_ns_; }
+  u8 heard_path() const noexcept { return heard_path_; }
+  // The peer probes a path that is silent here: it may be back, so our own probe does not wait for its turn.
+  void on_probed_by_peer(i64 now_ns, u8 path) noexcept;
 
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
@@ -135,10 +140,12 @@ class PathSet {
   PathState untouched_;                 // stands for each until something is sent or asked over one
   std::unique_ptr<PathState[]> paths_;  // a peer that is only received from has none
   std::unique_ptr<PathTrouble[]> troubles_;
+  i64 heard_ns_ = -1;
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come
   PolicySlot policy_;
   bool started_ = false;
+  u8 heard_path_ = 0;
 };
 
 }  // namespace weft::core

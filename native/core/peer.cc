@@ -1,5 +1,5 @@
-// Probes and their replies. A keepalive is a probe on the next path in turn, sent only while a flow waits for the peer
-// and nothing has been heard for a quarter of the silence that means death.
+// Probes and their replies. Keepalives are probes that are sent while a flow waits for the peer and nothing has been
+// heard for a quarter of the silence that means death, and whenever the owner asks for a sign of life.
 #include "native/core/peer.h"
 
 namespace weft::core {
@@ -18,6 +18,34 @@ void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, TxBur
   out->datagram_bytes = out->header_bytes;
 }
 
+// The path that was heard last comes first in each round; the others take turns, those that are usable before the rest.
+u8 Peer::keepalive_path() noexcept {
+  if (keepalive_known_) {
+    keepalive_known_ = false;
+    return paths_.heard_path();
+  }
+  const u16 count = paths_.count();
+  for (u16 i = 1; i <= count; ++i) {
+    const auto path = static_cast<u8>((keepalive_path_ + i) % count);
+    if (paths_.any_usable() && !paths_.path(path).usable) continue;
+    return keepalive_path_ = path;
+  }
+  return keepalive_path_ = static_cast<u8>((keepalive_path_ + 1u) % count);
+}
+
+bool Peer::on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
+  if (keepalives_ == nullptr || probe_id == 0) return false;
+  for (u64& id : keepalives_->ids) {
+    if (id != probe_id) continue;
+    id = 0;
+    paths_.on_heard(now_ns, path);
+    on_heard(now_ns);
+    keepalives_due_ = 0;
+    return true;
+  }
+  return false;
+}
+
 bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   if (reply_count_ != 0) {
     const Reply& reply = replies_[--reply_count_];
@@ -31,11 +59,21 @@ bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
     write_probe(wire::Type::probe, static_cast<u8>(path), {probe_id, now_ns}, out);
     return true;
   }
-  if (waiting_flows_ == 0 || now_ns < keepalive_ns_) return false;
-  keepalive_ns_ = now_ns + shared_->config.peer_silence_ns / 4;
-  if (now_ns - heard_ns_ < shared_->config.peer_silence_ns / 4) return false;
-  keepalive_path_ = static_cast<u8>((keepalive_path_ + 1u) % paths_.count());
-  write_probe(wire::Type::probe, keepalive_path_, {0, now_ns}, out);
+  if (waiting_flows_ != 0 && now_ns >= keepalive_ns_) {
+    const i64 silence_ns = shared_->config.peer_silence_ns;
+    const i64 quiet_ns = quiet_since_ns() + silence_ns / 4;
+    keepalive_ns_ = now_ns < quiet_ns ? quiet_ns : now_ns + std::max<i64>(silence_ns / kKeepaliveRounds, 1);
+    if (now_ns >= quiet_ns) keepalives_due_ = std::max(keepalives_due_, kKeepalivePaths);
+    keepalive_known_ = true;
+  }
+  if (keepalives_due_ == 0) return false;
+  --keepalives_due_;
+  if (keepalives_ == nullptr) keepalives_.reset(new (std::nothrow) Keepalives);
+  if (keepalives_ == nullptr) return false;
+  do probe_id = shared_->random.next();
+  while (probe_id == 0);
+  keepalives_->ids[keepalives_->next++ % keepalives_->ids.size()] = probe_id;
+  write_probe(wire::Type::probe, keepalive_path(), {probe_id, now_ns}, out);
   return true;
 }
 

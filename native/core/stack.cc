@@ -100,7 +100,7 @@ void Stack::release_flow(u32 index) noexcept {
     const u32 owner_index = gone->config.peer;
     flows_[index].reset();
     timers_.set(kNever, index);
-    if (--owner->flows == 0 && owner->dead()) release_peer(owner_index);
+    if (--owner->flows == 0 && owner->dead()) on_peer_unused(owner_index);
   }
   reserved_flows_[index] = 0;
   free_flows_.push_back(index);
@@ -137,7 +137,7 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   // Nothing comes any more: what was not held for this receive never will be. (Held messages are eager, so they are
   // with the flow whose turn it is; the others are asked in vain and say nothing.)
   const bool in_turn = message % target->config.stripes == target->config.stripe;
-  if (may_hold && in_turn && target->rx.waits()) fail_flow(index, Status::connection_closed);
+  if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
   return status;
 }
@@ -174,23 +174,70 @@ void Stack::fail_flow(u32 index, Status reason) noexcept {
   shared_.events.push(event);
 }
 
-void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
-  Peer* gone = peer(index);
-  if (gone == nullptr || gone->dead()) return;
-  gone->kill();
+// Nothing comes from the peer any more, and what it sent well may still be received. Whether anything is left is the
+// owner's to say, which knows the other flows of the connection.
+void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
+  flow.closer.on_peer_close();
+  flow.peer_closed = true;
+  flow.end_reason = reason;
+  flow.tx.abandon();
+  Event event{};
+  event.kind = Event::Kind::peer_closed;
+  event.flow = index;
+  event.value = flow.rx.held();
+  event.status = reason;
+  event.receive_waits = flow.rx.waits();
+  shared_.events.push(event);
+}
+
+void Stack::bury(u32 index, Peer& peer, Status reason) noexcept {
+  peer.kill();
   Event event{};
   event.kind = Event::Kind::peer_dead;
   event.peer = index;
   event.status = reason;
   shared_.events.push(event);
+  if (peer.flows == 0) on_peer_unused(index);
+}
+
+void Stack::on_peer_unused(u32 index) noexcept {
+  Event event{};
+  event.kind = Event::Kind::peer_released;
+  event.peer = index;
+  shared_.events.push(event);
+}
+
+void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
+  Peer* gone = peer(index);
+  if (gone == nullptr || gone->dead()) return;
+  bury(index, *gone, reason);
   for (u32 i = 0; i < flows_.size(); ++i) {
-    if (flows_[i] == nullptr || flows_[i]->peer != gone) continue;
-    if (!flows_[i]->peer_closed) fail_flow(i, reason);
-    if (flows_[i]->closer.state() == Closer::State::closing) flows_[i]->closer.on_confirm();
+    Flow* each = flow(i);
+    if (each == nullptr || each->peer != gone) continue;
+    if (each->is_open()) end_flow(i, *each, reason);
+    if (each->closer.state() == Closer::State::closing) each->closer.on_confirm();
     queue_control(i);
     refresh(now_ns, i);
   }
-  if (gone->flows == 0) release_peer(index);
+}
+
+void Stack::give_up_peer(i64 now_ns, u32 index, Status reason) noexcept {
+  Peer* lost = peer(index);
+  if (lost == nullptr || lost->dead()) return;
+  for (u32 i = 0; i < flows_.size(); ++i) {
+    Flow* each = flow(i);
+    if (each == nullptr || each->peer != lost || each->peer_closed) continue;
+    close_flow(now_ns, i, reason);
+    fail_flow(i, reason);
+  }
+  bury(index, *lost, reason);
+}
+
+void Stack::probe_peer(u32 index) noexcept {
+  Peer* target = peer(index);
+  if (target == nullptr || target->dead()) return;
+  target->solicit();
+  queue_peer_control(index);
 }
 
 // Brings queues, the peer's count of waiting flows and timers in line with the flow's state.

@@ -23,7 +23,7 @@ class Stack {
   Status reserve_flow(u32* index) noexcept;
   Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
   void release_flow(u32 index) noexcept;  // after flow_closed, or never opened
-  void release_peer(u32 index) noexcept;  // once none of its flows is left
+  void release_peer(u32 index) noexcept;  // after peer_released, or never opened
 
   // `memory`: the registration that `data` lies in, for the datapath; 0: none. `stage`: through which the flow's stripe
   // comes, where there is no `data`; it must stay until the send is done or the flow lets go.
@@ -39,8 +39,12 @@ class Stack {
   void on_staged(u32 flow) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
-  // The peer is known to be gone (its control socket says so): its flows fail now.
+  // The peer is known to be gone: its flows end now. What they hold of complete messages may still be received.
   void fail_peer(i64 now_ns, u32 peer, Status reason) noexcept;
+  // The peer may still run, but is waited for no longer: its flows fail, and close packets tell it so for a while.
+  void give_up_peer(i64 now_ns, u32 peer, Status reason) noexcept;
+  // Asks the peer for a sign of life, whether or not a flow waits for it; Peer::heard_ns() says when one came.
+  void probe_peer(u32 peer) noexcept;
 
   void on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept;
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
@@ -92,6 +96,9 @@ class Stack {
 
   // stack.cc
   void fail_flow(u32 index, Status reason) noexcept;
+  void end_flow(u32 index, Flow& flow, Status reason) noexcept;
+  void bury(u32 index, Peer& peer, Status reason) noexcept;
+  void on_peer_unused(u32 index) noexcept;
   void refresh(i64 now_ns, u32 index) noexcept;
   bool refuse(i64* counter) noexcept {
     ++*counter;

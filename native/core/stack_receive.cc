@@ -39,7 +39,6 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept {
     return;
   }
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
-  target->peer->on_heard(now_ns);
   // The flow may have failed meanwhile, but it is still there: only its owner releases it.
   refresh(now_ns, index);
 }
@@ -113,9 +112,10 @@ bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& adv
   if (flow.tx.known_adverts() == before) {
     flow.confirm_advert = true;  // said again: our word was lost, or too late
     queue_control(index);
-  } else if (flow.confirm_ns == kNever) {
-    flow.confirm_ns = now_ns + shared_.config.rto_ns_min / 2;
+    return true;
   }
+  flow.peer->on_heard(now_ns);
+  if (flow.confirm_ns == kNever) flow.confirm_ns = now_ns + shared_.config.rto_ns_min / 2;
   return true;
 }
 
@@ -128,23 +128,14 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   }
   // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
   if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters.malformed;
-  const bool known = close.reason <= static_cast<u32>(Status::internal_error) && close.reason != 0;
+  const bool known = close.reason != 0 && is_status(close.reason);
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
-  flow.closer.on_peer_close();
   if (reason != Status::connection_closed && reason != Status::cancelled) {
+    flow.closer.on_peer_close();
     fail_flow(index, reason);
     return;
   }
-  // An orderly end: what the peer sent well may still be received. Whether anything is left is the owner's to say, who
-  // knows the other flows.
-  flow.peer_closed = true;
-  flow.tx.abandon();
-  Event event{};
-  event.kind = Event::Kind::peer_closed;
-  event.flow = index;
-  event.value = flow.rx.held();
-  event.status = flow.rx.waits() ? Status::connection_closed : Status::ok;
-  shared_.events.push(event);
+  end_flow(index, flow, Status::connection_closed);
 }
 
 bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
@@ -152,18 +143,17 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   Peer* target = peer(index);
   if (target == nullptr || target->config().local_token != packet.common.token) return refuse(&shared_.counters.stray);
   if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters.malformed);
-  target->on_heard(now_ns);
   if (packet.common.type == wire::Type::probe) {
-    target->paths().on_heard(now_ns, packet.common.path);
+    target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
     target->paths().measure(now_ns);  // its paths are open now: an earlier question of ours may have come too soon
     queue_peer_control(index);
-  } else {
+  } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
       on_probed(now_ns, target, packet.common.path);
     }
-    wake_path_waiters(*target);
   }
+  if (packet.common.type == wire::Type::probe_reply) wake_path_waiters(*target);
   schedule_peer(index);
   return true;
 }

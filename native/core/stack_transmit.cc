@@ -259,9 +259,18 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
     each->rx.forget_elsewhere();
     refresh(now_ns, i);
   }
-  if (target->silent(now_ns)) {
-    fail_peer(now_ns, index, Status::peer_silent);
+  const i64 silence_ns = shared_.config.peer_silence_ns;
+  if (!shared_.config.owner_judges && target->silent(now_ns)) {
+    give_up_peer(now_ns, index, Status::peer_silent);
     return;
+  }
+  const bool told = target->notified_ns != kNever && now_ns - target->notified_ns < silence_ns / 4;
+  if (shared_.config.owner_judges && target->waited_for() && target->quiet(now_ns) && !told) {
+    target->notified_ns = now_ns;
+    Event event{};
+    event.kind = Event::Kind::peer_quiet;
+    event.peer = index;
+    shared_.events.push(event);
   }
   queue_peer_control(index);
 }

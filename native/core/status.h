@@ -26,13 +26,23 @@ namespace weft {
   X(forked_child, 16, "used in a forked child; the transport lives in the parent") \
   X(internal_error, 17, "a defect in weft: please report it")                      \
   X(device_unavailable, 18, "no such GPU here, or no driver for one")              \
-  X(device_error, 19, "a call to the GPU's driver failed")
+  X(device_error, 19, "a call to the GPU's driver failed")                         \
+  X(peer_stalled, 21, "the peer process did not run for longer than WEFT_PEER_STALL_NS")
 
 enum class Status : std::int32_t {
 #define WEFT_STATUS_ENUM(name, code, text) name = code,
   WEFT_STATUS_TABLE(WEFT_STATUS_ENUM)
 #undef WEFT_STATUS_ENUM
 };
+
+// Whether a number that came from elsewhere is an outcome of this table.
+constexpr bool is_status(std::uint64_t code) noexcept {
+#define WEFT_STATUS_KNOWN(name, number, text) \
+  if (code == number) return true;
+  WEFT_STATUS_TABLE(WEFT_STATUS_KNOWN)
+#undef WEFT_STATUS_KNOWN
+  return false;
+}
 
 constexpr const char* status_name(Status status) noexcept {
   switch (status) {

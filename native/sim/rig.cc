@@ -310,6 +310,9 @@ void Rig::drain_events(int end) {
       case core::Event::Kind::policy_failed:
         ++report_.policies_failed;
         break;
+      case core::Event::Kind::peer_quiet:
+      case core::Event::Kind::peer_released:
+        break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:
       case core::Event::Kind::peer_dead:
