@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "native/datapath/fork_registry.h"
 #include "native/datapath/udp/staging.h"
 
 namespace weft::datapath {
@@ -28,7 +29,10 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {}
 
 UdpDatapath::~UdpDatapath() {
-  for (const Port& port : ports_) ::close(port.descriptor);
+  for (const Port& port : ports_) {
+    keep_in_child(port.descriptor);
+    ::close(port.descriptor);
+  }
   if (epoll_ >= 0) ::close(epoll_);
 }
 
@@ -97,6 +101,7 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
     ::close(made.descriptor);
     return false;
   }
+  close_in_child(made.descriptor);
   made.number = bound.port();
   *port = static_cast<std::uint32_t>(ports_.size());
   ports_.push_back(made);

@@ -1,0 +1,63 @@
+// fork() copies descriptors, and only exec() honours FD_CLOEXEC: handlers of pthread_atfork do it for children that go
+// on without an exec. The lock is held across the fork, so that the child finds the table whole.
+#include "native/datapath/fork_registry.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <new>
+#include <set>
+
+namespace weft::datapath {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::set<int> descriptors;
+  int null = -1;
+};
+
+// Never destroyed: a fork may come after static destructors have begun.
+Registry& registry() noexcept {
+  static Registry* const made = new Registry;
+  return *made;
+}
+
+void before_fork() { registry().mutex.lock(); }
+void after_fork_in_parent() { registry().mutex.unlock(); }
+void after_fork_in_child() {
+  Registry& table = registry();
+  for (const int descriptor : table.descriptors) {
+    if (table.null >= 0) {
+      ::dup3(table.null, descriptor, O_CLOEXEC);
+    } else {
+      ::close(descriptor);
+    }
+  }
+  table.mutex.unlock();
+}
+
+}  // namespace
+
+void close_in_child(int descriptor) noexcept {
+  if (descriptor < 0) return;
+  Registry& table = registry();
+  static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+  static_cast<void>(handles);
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  try {
+    table.descriptors.insert(descriptor);
+  } catch (const std::bad_alloc&) {  // a child may keep it; nothing else is lost
+  }
+}
+
+void keep_in_child(int descriptor) noexcept {
+  Registry& table = registry();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  table.descriptors.erase(descriptor);
+}
+
+}  // namespace weft::datapath
