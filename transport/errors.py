@@ -63,9 +63,15 @@ class PeerDeadError(ConnectionLostError, ConnectionResetError):
 
 
 class PeerSilentError(ConnectionLostError, TimeoutError):
-    """The peer owed an answer for longer than the knob peer_silence_ns."""
+    """The peer runs, and no data path carried anything for longer than the knob peer_silence_ns."""
 
     status = "peer_silent"
+
+
+class PeerStalledError(ConnectionLostError, TimeoutError):
+    """The peer process did not run for longer than the knob peer_stall_ns."""
+
+    status = "peer_stalled"
 
 
 class RefusedError(WeftError, ConnectionRefusedError):
@@ -149,7 +155,14 @@ class DeviceError(WeftError, RuntimeError):
 # One class for each outcome but ok; a test walks this against the native table.
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
-    *(PeerDeadError, PeerSilentError, RefusedError, VersionMismatchError, AuthenticationError),
+    *(
+        PeerDeadError,
+        PeerSilentError,
+        PeerStalledError,
+        RefusedError,
+        VersionMismatchError,
+        AuthenticationError,
+    ),
     *(AddressError, OutOfMemoryError, OutOfDescriptorsError, SystemCallError),
     *(OperationCancelledError, TimedOutError, ForkedChildError, InternalError),
     *(DeviceMissingError, DeviceError),

@@ -186,16 +186,16 @@ void ConnectionCore::fail(Status reason) noexcept {
   for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
 }
 
-// The peer closed in order. What it had sent and we hold can still be received; when nothing is held, or something
+// The peer has closed or died. What it had sent and we hold can still be received; when nothing is held, or something
 // waits that will never come, this is the end.
-void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits) noexcept {
+void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept {
   if (receive_waits) receive_waits_.store(true, std::memory_order_release);
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
   if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
-  if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(Status::connection_closed);
+  if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(reason);
   // Its flows have let go of what was being sent; that will never arrive, whatever is still received.
-  sweep(&send_, Status::connection_closed);
+  sweep(&send_, reason);
   notifier_->notify();
 }
 

@@ -75,7 +75,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // Engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
-  void on_peer_closed(std::uint64_t held_messages, bool receive_waits) noexcept;
+  void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
   void on_flow_let_go() noexcept;
   void on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
 

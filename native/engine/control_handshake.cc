@@ -1,319 +1,327 @@
-// The conversation: hello, proof of the secret, open, reply, confirm. A false return drops the channel.
-// Until a peer has proved itself nothing it says is acted on; every refusal is said to it and logged here.
-#include <sys/epoll.h>
-
+// Frames as they come: greetings, refusals, signs of life, verdicts. A false return drops the channel.
+// Until a peer has greeted nothing it says is acted on; with a secret nothing it says is read before it has proved that
+// it holds it.
 #include <algorithm>
-#include <cstring>
 
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
 #include "native/engine/log.h"
+#include "native/engine/printable.h"
 
 namespace weft::engine {
 namespace {
 
-// Flows of a connection when the knob leaves it open: more engines than this gain nothing a connection can use.
-constexpr std::uint16_t kStripesAuto = 8;
+constexpr int kFramesATurn = 256;
+constexpr std::uint32_t kAgeMsMax = 1000;  // an engine that took no turn for longer is starved
+constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
+constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
 
 std::string version_text(std::uint16_t theirs) {
   return "the peer speaks version " + std::to_string(theirs) + " of the control protocol, this is version " +
          std::to_string(kControlVersion) + ": install the same weft on both ends";
 }
 
-}  // namespace
-
-Digest ControlPlane::proof(const char* who, const Digest& first, const Digest& second) const {
-  if (secret_.empty()) return Digest{};
-  std::string message = std::string("weft ") + who;
-  message.append(first.begin(), first.end());
-  message.append(second.begin(), second.end());
-  return hmac_sha256(secret_, message);
+bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b) noexcept {
+  return same_host(a, b) && a.port() == b.port();
 }
 
-void ControlPlane::stranger(Channel* channel, const char* what) {
-  // The first is logged; a port scan would otherwise fill the log.
-  if (strangers_.fetch_add(1, std::memory_order_relaxed) == 0) {
-    log(LogLevel::warn,
-        "a stranger at the control port, " + channel->peer_address + ", " + what + "; further ones are only counted");
-  }
+}  // namespace
+
+void ControlPlane::stranger(const Channel& channel, const std::string& what) {
+  strangers_.fetch_add(1, std::memory_order_relaxed);
+  stranger_log_.log(now_ns(), LogLevel::warn,
+                    "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
+                        " (counter strangers_refused)");
 }
 
 void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
-  log(LogLevel::warn, "refused " + channel->peer_address + ": " + text);
+  refusal_log_.log(now_ns(), LogLevel::warn, "refused " + channel->peer_address + ": " + text);
   if (!channel->dialled() && channel->state() != Channel::State::ready)
     strangers_.fetch_add(1, std::memory_order_relaxed);
   Refuse refusal;
   refusal.dial = dial;
   refusal.status = static_cast<std::uint32_t>(status);
   refusal.text = text;
-  channel->send(encode(refusal));
-  static_cast<void>(channel->flush());
-}
-
-void ControlPlane::on_connected(Channel* channel) {
-  const int problem = channel->connect_error();
-  if (problem != 0) {
-    drop_channel(channel, std::string(std::strerror(problem)) + "; is a listener running there?",
-                 problem == ECONNREFUSED ? Status::refused : Status::address_unavailable);
-    return;
-  }
-  channel->set_state(Channel::State::greeting);
-  channel->send(encode(FrameType::hello, channel->mine));
-  if (!channel->flush()) {
-    drop_channel(channel, "the connection was reset");
-    return;
-  }
-  update_interest(channel);
+  send(channel, encode(refusal));
 }
 
 void ControlPlane::on_readable(Channel* channel) {
   const std::uint64_t id = channel->id();
   if (!channel->flush()) {
-    drop_channel(channel, "the connection was reset");
+    drop_channel(channel, "the connection was reset", Status::would_block);
     return;
   }
-  // Frames a wake-up: bounded, the rest stays readable.
-  for (int i = 0; i < 256; ++i) {
+  for (int i = 0; i < kFramesATurn; ++i) {
     Frame frame;
     std::uint16_t version = 0;
-    switch (channel->poll(&frame, &version)) {
-      case Channel::Read::frame:
-        if (!on_frame(channel, frame)) {
-          if (channels_.count(id) != 0) drop_channel(channel, "the handshake failed");
-          return;
-        }
-        continue;
-      case Channel::Read::nothing:
-        if (!channel->flush()) {
-          drop_channel(channel, "the connection was reset");
-        } else {
-          update_interest(channel);
-        }
-        return;
-      case Channel::Read::stranger:
-        stranger(channel, "does not speak our protocol");
-        drop_channel(channel, "what answers there is not weft", Status::refused);
-        return;
-      case Channel::Read::version:
-        refuse(channel, 0, Status::version_mismatch, version_text(version));
-        drop_channel(channel, version_text(version), Status::version_mismatch);
-        return;
-      case Channel::Read::damaged:
-        stranger(channel, "sent a damaged frame");
-        drop_channel(channel, "a damaged control frame");
-        return;
-      case Channel::Read::ended:
-        drop_channel(channel, channel->state() == Channel::State::ready ? "the peer process is gone"
-                                                                        : "the peer closed during the handshake");
-        return;
+    const Channel::Read read = channel->poll(&frame, &version);
+    if (read == Channel::Read::nothing) {
+      if (!channel->flush()) return drop_channel(channel, "the connection was reset", Status::would_block);
+      return update_interest(channel);
     }
+    const bool goes_on = on_read(channel, read, frame, version);
+    if (channels_.count(id) == 0) return;
+    if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
   }
+  unread_.push_back(id);  // the rest has been read from the socket: nothing else would bring us back
+}
+
+// False: the channel is to be dropped, where that has not been done.
+bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version) {
+  const bool ready = channel->state() == Channel::State::ready;
+  switch (read) {
+    case Channel::Read::frame:
+      return on_frame(channel, frame);
+    case Channel::Read::nothing:
+      return true;
+    case Channel::Read::stranger:
+      stranger(*channel, "does not speak our protocol");
+      drop_channel(channel, "what answers there is not weft", Status::refused);
+      return false;
+    case Channel::Read::version:
+      refuse(channel, 0, Status::version_mismatch, version_text(version));
+      drop_channel(channel, version_text(version), Status::version_mismatch);
+      return false;
+    case Channel::Read::damaged:
+      stranger(*channel, "sent a damaged frame");
+      drop_channel(channel, "a damaged control frame", Status::would_block);
+      return false;
+    case Channel::Read::plain:
+    case Channel::Read::sealed: {
+      // Said in plain text: it is the only language that both ends have.
+      stranger(*channel, "has no secret where we have one, or the reverse");
+      Refuse refusal;
+      refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
+      refusal.text = kOneSecret;
+      if (!channel->dialled()) channel->send_plain(encode(refusal));
+      static_cast<void>(channel->flush());
+      drop_channel(channel, kOneSecret, Status::authentication_failed);
+      return false;
+    }
+    case Channel::Read::unproved:
+      stranger(*channel, "does not hold the same secret");
+      static_cast<void>(channel->flush());
+      drop_channel(channel, kOtherSecret, ready ? Status::would_block : Status::authentication_failed);
+      return false;
+    case Channel::Read::ended:
+      drop_channel(channel, ready ? "the control socket was closed" : "the peer closed during the handshake",
+                   Status::would_block);
+      return false;
+  }
+  return false;
 }
 
 bool ControlPlane::on_frame(Channel* channel, const Frame& frame) {
   const bool ready = channel->state() == Channel::State::ready;
+  Session* session = ready ? find_session(channel->session) : nullptr;
+  const bool opener = session != nullptr && session->dialled, taker = session != nullptr && !session->dialled;
   switch (frame.type) {
     case FrameType::hello:
       return !ready && !channel->dialled() && on_hello(channel, frame);
     case FrameType::hello_reply:
       return !ready && channel->dialled() && on_hello_reply(channel, frame);
-    case FrameType::auth:
-      return !ready && !channel->dialled() && on_auth(channel, frame);
     case FrameType::open:
-      return ready && !channel->dialled() && on_open(channel, frame);
+      return taker && on_open(session, channel, frame);
     case FrameType::open_reply:
-      return ready && channel->dialled() && on_open_reply(channel, frame);
+      return opener && on_open_reply(session, frame);
     case FrameType::confirm:
-      return ready && !channel->dialled() && on_confirm(channel, frame);
+      return taker && on_confirm(session, frame);
     case FrameType::refuse:
       return on_refuse(channel, frame);
+    case FrameType::ping:
+      return ready && on_ping(channel, frame);
+    case FrameType::pong:
+      return ready && on_pong(channel, frame);
+    case FrameType::verdict:
+      return ready && on_verdict(channel, frame);
   }
-  stranger(channel, "sent a frame of no known type");
+  stranger(*channel, "sent a frame of no known type");
   return false;
 }
 
+Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
+  Hello hello;
+  hello.node = node_;
+  hello.target_node = session.node;
+  hello.session = session.token;
+  hello.joined = session.remote_token;
+  hello.device = session.device;
+  hello.engines = static_cast<std::uint16_t>(engines_->size());
+  hello.from = channel.local();
+  hello.to = channel.remote();
+  hello.control = control_address(session.device);
+  return hello;
+}
+
+// With a secret both ends must see the same two addresses: what relays a handshake, from one process that holds the
+// secret to another or back to itself, has addresses of its own.
+bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
+  return tls_ == nullptr || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
+}
+
+// The session that a greeting means: one that it names, or a new one. Null: it is refused.
+Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::string* error) {
+  for (const auto& [id, session] : sessions_) {
+    const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
+    // An attempt whose twin was quicker is of the same session.
+    const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
+    if ((named || twin) && session->remote_token == theirs.session) return session.get();
+  }
+  if (theirs.joined != 0) {
+    *error = "the session is over";
+    return nullptr;
+  }
+  constexpr std::size_t kSessionsMax = 8192;
+  if (sessions_.size() >= kSessionsMax) {
+    *error = "this process has " + std::to_string(sessions_.size()) + " sessions and takes no more";
+    return nullptr;
+  }
+  Session* session = add_session(false);
+  session->remote_token = theirs.session;
+  session->node = theirs.node;
+  session->device = channel->device;
+  session->remote_device = theirs.device;
+  session->remote_engines = theirs.engines;
+  session->local_port = channel->local_port;
+  session->name = channel->peer_address;
+  session->greeted = true;
+  // Without a secret a stranger could have us dial somebody else: only where its own socket comes from.
+  if (tls_ != nullptr || same_host(theirs.control, channel->remote())) session->control = theirs.control;
+  return session;
+}
+
 bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
-  if (channel->theirs.node != 0 || !decode(frame.body, &channel->theirs) || channel->theirs.node == 0) return false;
-  if (channel->theirs.has_secret != !secret_.empty()) {
-    refuse(channel, 0, Status::authentication_failed, "only one of the two ends has WEFT_SECRET_FILE set");
+  Hello theirs;
+  if (channel->session != 0 || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  if (theirs.target_node != 0 && theirs.target_node != node_) {
+    refuse(channel, 0, Status::refused, "the process that is meant is gone; another one listens here now");
     return false;
   }
-  channel->mine.proof = proof("listener", channel->theirs.nonce, channel->mine.nonce);
-  channel->mine.device = channel->device;
-  channel->send(encode(FrameType::hello_reply, channel->mine));
+  if (!fits_socket(*channel, theirs)) {
+    refuse(channel, 0, Status::authentication_failed,
+           "something between the two ends changes addresses, as a relay does; with WEFT_SECRET_FILE none may");
+    return false;
+  }
+  std::string error;
+  Session* session = session_for(channel, theirs, &error);
+  if (session == nullptr) {
+    refuse(channel, 0, Status::refused, error);
+    return false;
+  }
+  const datapath::SocketAddress from = channel->remote();
+  const bool known = std::any_of(session->proved.begin(), session->proved.end(),
+                                 [&](const auto& address) { return same_host(address, from); });
+  if (!known && session->proved.size() < kAddressesMax) session->proved.push_back(from);
+  channel->session = session->id;
+  session->busy_ns = now_ns();
+  send(channel, encode(FrameType::hello_reply, hello_of(*session, *channel)));
+  join(session, channel, now_ns());
   return true;
 }
 
 bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
-  if (!decode(frame.body, &channel->theirs) || channel->theirs.node == 0 || channel->theirs.engines == 0) return false;
-  if (!equal_digests(channel->theirs.proof, proof("listener", channel->mine.nonce, channel->theirs.nonce))) {
-    refuse(channel, 0, Status::authentication_failed, "the secrets in WEFT_SECRET_FILE differ");
-    drop_channel(channel, "the secrets in WEFT_SECRET_FILE differ", Status::authentication_failed);
+  Hello theirs;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  const bool meant = (session->node == 0 || session->node == theirs.node) && theirs.joined == session->token;
+  if (!meant || (session->greeted && session->remote_token != theirs.session)) {
+    drop_channel(channel, "another process answers there now", Status::refused);
     return false;
   }
-  channel->send(encode_auth(proof("dialler", channel->theirs.nonce, channel->mine.nonce)));
-  channel->set_state(Channel::State::ready);
-  for (auto& [id, pending] : dials_) {
-    if (pending.channel == channel->id()) send_open(channel, &pending);
-  }
-  return true;
-}
-
-bool ControlPlane::on_auth(Channel* channel, const Frame& frame) {
-  Digest theirs{};
-  if (channel->theirs.node == 0 || !decode_auth(frame.body, &theirs)) return false;
-  if (!equal_digests(theirs, proof("dialler", channel->mine.nonce, channel->theirs.nonce))) {
-    refuse(channel, 0, Status::authentication_failed, "the secrets in WEFT_SECRET_FILE differ");
+  if (!fits_socket(*channel, theirs)) {
+    drop_channel(channel, "something between the two ends changes addresses, as a relay does",
+                 Status::authentication_failed);
     return false;
   }
-  channel->set_state(Channel::State::ready);
-  return true;
-}
-
-void ControlPlane::send_open(Channel* channel, PendingDial* pending) {
-  const std::uint16_t ours = static_cast<std::uint16_t>(engines_->size()), theirs = channel->theirs.engines;
-  const std::uint16_t most = std::min<std::uint16_t>(std::max(ours, theirs), kStripesAuto);
-  const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
-  DialState& dial = *pending->state;
-  const auto apart = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(dial.policies.path.get()));
-  std::vector<FlowPlan> plans;
-  for (std::uint16_t i = 0; i < stripes; ++i) {
-    plans.push_back({static_cast<std::uint16_t>((next_engine_ + i) % ours),
-                     static_cast<std::uint16_t>((next_engine_ + i) % theirs), apart});
+  const bool first = !session->greeted;
+  if (first) {
+    session->greeted = true;
+    session->node = theirs.node;
+    session->remote_token = theirs.session;
+    session->remote_device = theirs.device;
+    session->remote_engines = theirs.engines;
+    session->control = theirs.control;
+    if (theirs.control.is_v6() && IN6_IS_ADDR_LINKLOCAL(&theirs.control.v6.sin6_addr))
+      session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
-  ++next_engine_;
-  std::string error;
-  const std::uint32_t remote_device = channel->theirs.device;
-  const Status status = setup_.reserve(dial.device, channel->id(), remote_device, plans, &pending->flows, &error);
-  Open open;
-  open.dial = dial.id;
-  open.listener = dial.listener;
-  if (status != Status::ok) {
-    // finish_dial would take the entry away under our caller's feet: the deadline check reports it.
-    const std::lock_guard<std::mutex> lock(dial.mutex);
-    dial.status = status;
-    dial.error = error;
-    dial.deadline_ns = 0;
-    pending->flows.clear();
-    return;
-  }
-  setup_.describe(dial.device, pending->flows, &dial.to, &open);
-  pending->segment_bytes = open.segment_bytes;
-  channel->send(encode(FrameType::open, open));
-  static_cast<void>(channel->flush());
-  update_interest(channel);
-}
-
-Status ControlPlane::accept_open(Channel* channel, const Open& open, Open* reply, std::string* error) {
-  const std::shared_ptr<ListenerState> listener = listener_for(*channel, open.listener);
-  if (listener == nullptr) {
-    *error = "nobody listens there (any more)";
-    return Status::refused;
-  }
-  std::vector<FlowPlan> plans;
-  for (const FlowEnd& flow : open.flows) {
-    if (flow.remote_engine >= engines_->size()) {
-      *error = "an engine that does not exist";
-      return Status::refused;
-    }
-    plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer});
-  }
-  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > kSegmentBytesMax ||
-      open.train_bytes > wire::kMaxBurstSegments * kSegmentBytesMax) {
-    *error = "an offer without flows or addresses, or with a segment out of range";
-    return Status::refused;
-  }
-  std::vector<LocalFlow> flows;
-  Status status = setup_.reserve(listener->device, channel->id(), open.device, plans, &flows, error);
-  if (status != Status::ok) return status;
-  setup_.describe(listener->device, flows, &open.addresses[0], reply);
-  reply->segment_bytes = std::min(reply->segment_bytes, open.segment_bytes);
-  std::shared_ptr<ConnectionCore> connection;
-  status = setup_.open(next_connection_++, flows, listener->policies, open, reply->segment_bytes, channel->peer_address,
-                       notifier_, &connection, error);
-  if (status != Status::ok) return status;
-  accepts_[{channel->id(), open.dial}] = {connection, listener, now_ns() + knobs_->handshake_timeout_ns};
-  return Status::ok;
-}
-
-bool ControlPlane::on_open(Channel* channel, const Frame& frame) {
-  Open open, reply;
-  if (!decode(frame.body, &open)) return false;
-  reply.dial = open.dial;
-  std::string error;
-  const Status status = accept_open(channel, open, &reply, &error);
-  if (status != Status::ok) {
-    refuse(channel, open.dial, status, error);
+  const bool proves = channel->proves;
+  join(session, channel, now_ns());
+  if (proves) {
+    drop_channel(channel, "the address is proved", Status::would_block);
     return true;
   }
-  channel->send(encode(FrameType::open_reply, reply));
-  return true;
-}
-
-bool ControlPlane::on_open_reply(Channel* channel, const Frame& frame) {
-  Open reply;
-  if (!decode(frame.body, &reply)) return false;
-  const auto place = dials_.find(reply.dial);
-  if (place == dials_.end() || place->second.channel != channel->id()) return true;  // given up meanwhile
-  PendingDial pending = std::move(place->second);
-  place->second.flows.clear();
-  const std::shared_ptr<DialState> dial = pending.state;
-  if (reply.flows.size() != pending.flows.size() || reply.addresses.empty() || reply.segment_bytes < 256 ||
-      reply.segment_bytes > pending.segment_bytes) {
-    setup_.give_back(pending.flows);
-    place->second.state = dial;
-    finish_dial(dial, Status::refused, "the peer's answer does not fit the offer");
-    return true;
+  // Without a secret the other end sends data only to addresses that we have connected from.
+  const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
+  for (std::size_t i = 1; first && tls_ == nullptr && i < places.size(); ++i) {
+    Channel* proof = dial_channel(session, i);
+    if (proof == nullptr) continue;
+    proof->proves = true;
+    ++session->proofs;
   }
-  place->second.state = dial;
-  std::shared_ptr<ConnectionCore> connection;
-  std::string error;
-  const Status status = setup_.open(next_connection_++, pending.flows, dial->policies, reply, reply.segment_bytes,
-                                    channel->peer_address, notifier_, &connection, &error);
-  bool abandoned = false;
-  if (status == Status::ok) {
-    channel->send(encode(Confirm{dial->id}));
-    const std::lock_guard<std::mutex> lock(dial->mutex);
-    abandoned = dial->abandoned;
-    dial->connection = connection;
-  }
-  if (abandoned) connection->fail(Status::cancelled);
-  finish_dial(dial, status, error);
-  return true;
-}
-
-bool ControlPlane::on_confirm(Channel* channel, const Frame& frame) {
-  Confirm confirm;
-  if (!decode(frame.body, &confirm)) return false;
-  const auto place = accepts_.find({channel->id(), confirm.dial});
-  if (place == accepts_.end()) return true;  // too late
-  const PendingAccept accepted = std::move(place->second);
-  accepts_.erase(place);
-  bool closed = false;
-  {
-    const std::lock_guard<std::mutex> lock(accepted.listener->mutex);
-    closed = accepted.listener->closed;
-    if (!closed) accepted.listener->ready.push_back(accepted.connection);
-  }
-  if (closed) accepted.connection->fail(Status::connection_closed);
-  notifier_->notify();
+  send_opens(session);
   return true;
 }
 
 bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   Refuse refusal;
   if (!decode(frame.body, &refusal)) return false;
-  const bool known = refusal.status != 0 && refusal.status <= static_cast<std::uint32_t>(Status::internal_error);
-  const Status status = known ? static_cast<Status>(refusal.status) : Status::refused;
-  log(LogLevel::warn, channel->peer_address + " refused: " + refusal.text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready)
+  const bool known = refusal.status != 0 && is_status(refusal.status);
+  const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
+  const std::string text = channel->peer_address + " refused: " + printable(refusal.text, kRefusalTextMax);
+  refusal_log_.log(now_ns(), LogLevel::warn, text);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) {
     strangers_.fetch_add(1, std::memory_order_relaxed);
-  std::vector<std::shared_ptr<DialState>> refused;
-  for (const auto& [id, pending] : dials_) {
-    if (pending.channel == channel->id() && (refusal.dial == 0 || refusal.dial == id)) refused.push_back(pending.state);
+    return false;
   }
-  for (const auto& dial : refused) finish_dial(dial, status, channel->peer_address + " refused: " + refusal.text);
-  return refusal.dial != 0;
+  if (refusal.dial == 0) {
+    drop_channel(channel, text, status);
+    return false;
+  }
+  const auto place = dials_.find(refusal.dial);
+  if (place == dials_.end() || place->second.session != channel->session) return true;
+  finish_dial(std::shared_ptr<DialState>(place->second.state), status, text);
+  return true;
+}
+
+bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
+  Ping ping;
+  if (!decode(frame.body, &ping)) return false;
+  Pong pong;
+  pong.number = ping.number;
+  const std::int64_t now = now_ns();
+  for (const auto& engine : *engines_) {
+    const std::int64_t age_ms = std::max<std::int64_t>(now - engine->turn_ns(), 0) / 1'000'000;
+    pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
+    engine->nudge();  // one that only sleeps will have taken a turn by the next ping
+  }
+  send(channel, encode(pong));
+  return true;
+}
+
+bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
+  Pong pong;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &pong)) return false;
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // to one that was given up
+  session->ping_ns = -1;
+  session->pong_ns = now_ns();
+  session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),
+                                      [](std::uint32_t age_ms) { return age_ms <= kAgeMsMax; });
+  return true;
+}
+
+bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
+  Verdict verdict;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &verdict)) return false;
+  constexpr std::int64_t kFarewellNs = 20'000'000;  // what it sent last may still be in our sockets
+  if (verdict.status == 0 || !is_status(verdict.status)) {
+    session->ends_ns = now_ns() + kFarewellNs;
+    return true;
+  }
+  const auto status = static_cast<Status>(verdict.status);
+  end_session(session, status, std::string("the other end has given it up: ") + status_text(status), false);
+  return true;
 }
 
 }  // namespace weft::engine

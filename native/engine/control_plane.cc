@@ -1,5 +1,5 @@
-// The control thread: one epoll over listening sockets, channels and a doorbell, woken at least every 20 ms while
-// something has a deadline. Sockets are in control_sockets.cc, the conversation in control_handshake.cc.
+// The control thread's loop: one epoll over listening sockets, channels and a doorbell, and everything with a deadline.
+// Callers' and engines' threads only leave word and ring the doorbell.
 #include "native/engine/control_plane.h"
 
 #include <pthread.h>
@@ -18,6 +18,16 @@
 #include "native/engine/log.h"
 
 namespace weft::engine {
+namespace {
+
+constexpr std::size_t kNoticesMax = 4096;  // beyond it engines say it again a quarter of the silence later
+constexpr int kPauseMs = 20;               // while something has a deadline
+constexpr int kIdlePauseMs = 1000;         // while there are sessions, which may become idle
+constexpr std::int64_t kStallLogNs = 30'000'000'000;
+// An open that nobody answers for so long has its session examined.
+constexpr std::int64_t kAnswerNs = 1'000'000'000;
+
+}  // namespace
 
 ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
                            const std::vector<DeviceState>* devices, Notifier* notifier)
@@ -30,7 +40,7 @@ ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engin
 
 ControlPlane::~ControlPlane() {
   stop();
-  for (const auto& [descriptor, device] : listening_) ::close(descriptor);
+  close_sockets();
   if (doorbell_ >= 0) ::close(doorbell_);
   if (epoll_ >= 0) ::close(epoll_);
 }
@@ -40,12 +50,14 @@ Status ControlPlane::start(std::string* error) {
     std::ifstream file(knobs_->secret_file, std::ios::binary);
     std::stringstream content;
     content << file.rdbuf();
-    secret_ = content.str();
-    while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
-    if (!file || secret_.empty()) {
+    std::string secret = content.str();
+    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+    if (!file || secret.empty()) {
       *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
       return Status::invalid_argument;
     }
+    tls_ = TlsContext::make(secret, error);
+    if (tls_ == nullptr) return Status::system_error;
   }
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -58,6 +70,8 @@ Status ControlPlane::start(std::string* error) {
   event.events = EPOLLIN;
   event.data.fd = doorbell_;
   ::epoll_ctl(epoll_, EPOLL_CTL_ADD, doorbell_, &event);
+  notices_.reserve(kNoticesMax);
+  for (const auto& engine : *engines_) engine->call([&] { engine->watch_peers(this); });
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -73,6 +87,12 @@ Status ControlPlane::start(std::string* error) {
 
 void ControlPlane::stop() noexcept {
   if (!thread_.joinable()) return;
+  for (const auto& engine : *engines_) {
+    try {
+      engine->call([&] { engine->watch_peers(nullptr); });
+    } catch (const std::bad_alloc&) {  // it is stopped before this object goes
+    }
+  }
   stopping_.store(true);
   wake();
   thread_.join();
@@ -83,19 +103,37 @@ void ControlPlane::wake() noexcept {
   static_cast<void>(!::write(doorbell_, &one, sizeof one));
 }
 
+int ControlPlane::pause_ms() const noexcept {
+  if (!unread_.empty()) return 0;
+  bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty();
+  for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
+  for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
+  return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
+}
+
 void ControlPlane::run() noexcept {
   while (!stopping_.load()) {
-    bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty() || !deaths_.empty();
-    for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
     epoll_event events[64];
-    const int count = ::epoll_wait(epoll_, events, 64, waits ? 20 : -1);
+    const int count = ::epoll_wait(epoll_, events, 64, pause_ms());
     try {
+      std::vector<std::uint64_t> unread;
+      unread.swap(unread_);
+      for (const std::uint64_t id : unread) {
+        const auto place = channels_.find(id);
+        if (place != channels_.end()) on_readable(place->second.get());
+      }
       for (int i = 0; i < count; ++i) serve(events[i].data.fd);
+      take_notices();
       take_dials();
       check_deadlines(now_ns());
     } catch (const std::bad_alloc&) {
       log(LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
     }
+  }
+  // Said in order: the other ends need not find out.
+  try {
+    for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
+  } catch (const std::bad_alloc&) {  // they find out by the closed sockets
   }
 }
 
@@ -126,7 +164,8 @@ void ControlPlane::serve(int descriptor) {
 
 void ControlPlane::dial(std::shared_ptr<DialState> dial) {
   dial->id = random_token();
-  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;
+  dial->begun_ns = now_ns();
+  dial->deadline_ns = dial->begun_ns + knobs_->handshake_timeout_ns;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     new_dials_.push_back(std::move(dial));
@@ -143,31 +182,28 @@ void ControlPlane::take_dials() {
   for (const auto& dial : taken) start_dial(dial);
 }
 
-void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
-  std::string error;
-  Channel* channel = channel_to(*dial, &error);
-  if (channel == nullptr) {
-    finish_dial(dial, Status::address_unavailable, error);
-    return;
+void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (notices_.size() == notices_.capacity()) return;  // never grows: this is an engine's thread
+    notices_.push_back({engine, peer});
   }
-  PendingDial& pending = dials_[dial->id];
-  pending.state = dial;
-  pending.channel = channel->id();
-  if (channel->state() == Channel::State::ready) send_open(channel, &pending);
+  wake();
 }
 
-void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error) {
+void ControlPlane::take_notices() {
+  std::vector<Notice> taken;
+  taken.reserve(kNoticesMax);
   {
-    const std::lock_guard<std::mutex> lock(dial->mutex);
-    dial->status = status;
-    dial->error = error;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (notices_.empty()) return;
+    taken.swap(notices_);
   }
-  const auto place = dials_.find(dial->id);
-  if (place != dials_.end()) {
-    if (status != Status::ok) setup_.give_back(place->second.flows);
-    dials_.erase(place);
+  const std::int64_t now = now_ns();
+  for (const Notice& notice : taken) {
+    Session* session = find_session(setup_.session_of(notice.engine, notice.peer));
+    if (session != nullptr) examine(session, now);
   }
-  notifier_->notify();
 }
 
 void ControlPlane::check_deadlines(std::int64_t now_ns) {
@@ -177,37 +213,86 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
-  std::vector<Channel*> late;
+  check_strangers(now_ns);
+  check_dials(now_ns);
+  check_accepts(now_ns);
+  check_sessions(now_ns);
+  std::erase_if(confirmed_, [&](const Confirmed& each) { return now_ns >= each.until_ns; });
+}
+
+void ControlPlane::check_strangers(std::int64_t now_ns) {
+  std::vector<std::uint64_t> late;
   for (const auto& [id, channel] : channels_) {
-    if (channel->state() != Channel::State::ready && now_ns >= channel->deadline_ns()) late.push_back(channel.get());
+    const bool greets = channel->state() == Channel::State::greeting && !channel->dialled();
+    if (greets && now_ns - channel->since_ns() >= knobs_->handshake_timeout_ns) late.push_back(id);
   }
-  for (Channel* channel : late) {
-    if (!channel->dialled()) stranger(channel, "said nothing that we understand in time");
-    drop_channel(channel, "no answer within the handshake's time (knob handshake_timeout_ns)", Status::peer_silent);
+  for (const std::uint64_t id : late) {
+    stranger(*channels_.at(id), "said nothing that we understand in time");
+    drop_channel(channels_.at(id).get(), "no greeting in time");
   }
-  std::vector<std::shared_ptr<DialState>> overdue;
-  for (const auto& [id, pending] : dials_) {
-    const std::lock_guard<std::mutex> lock(pending.state->mutex);
-    if (pending.state->abandoned || now_ns >= pending.state->deadline_ns) overdue.push_back(pending.state);
+}
+
+// A dial waits for a process that is stalled, and for the verdict on one that is examined; nothing else is waited for
+// beyond the handshake's time.
+void ControlPlane::check_dials(std::int64_t now_ns) {
+  std::vector<std::shared_ptr<DialState>> abandoned, overdue;
+  for (auto& [id, pending] : dials_) {
+    DialState& dial = *pending.state;
+    bool gone = false;
+    {
+      const std::lock_guard<std::mutex> lock(dial.mutex);
+      gone = dial.abandoned;
+    }
+    Session* session = find_session(pending.session);
+    if (gone || session == nullptr) {
+      abandoned.push_back(pending.state);
+      continue;
+    }
+    const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
+    if (session->greeted && answered_late) examine(session, now_ns);
+    if (now_ns < dial.deadline_ns) continue;
+    bool stalled = session->greeted && session->health.begun() && session->health.condition() != Condition::well;
+    for (const auto& [channel_id, channel] : channels_) {
+      if (session->greeted || channel->session != session->id) continue;
+      const Channel::Kernel kernel = channel->kernel(now_ns);
+      stalled = stalled || (kernel.established && kernel.answers);
+    }
+    const bool for_ever = knobs_->peer_stall_ns == 0;
+    if (!stalled || (!for_ever && now_ns - dial.begun_ns >= knobs_->peer_stall_ns)) {
+      overdue.push_back(pending.state);
+      continue;
+    }
+    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // once it runs again it has all of that
+    if (dial.stall_logged_ns < 0 || now_ns - dial.stall_logged_ns >= kStallLogNs) {
+      dial.stall_logged_ns = now_ns;
+      log(LogLevel::warn, session->name + " takes connections and does not answer: its process is stalled, or is not " +
+                              "weft; waiting since " + std::to_string((now_ns - dial.begun_ns) / 1'000'000'000) +
+                              " s (knob peer_stall_ns bounds it)");
+    }
   }
-  for (const auto& dial : overdue)
-    finish_dial(dial, Status::timed_out,
-                "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)");
+  for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
+  for (const auto& dial : overdue) {
+    const auto place = dials_.find(dial->id);
+    const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
+    const std::string last = session == nullptr || session->last_error.empty() ? "" : "; " + session->last_error;
+    finish_dial(
+        dial, Status::timed_out,
+        "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)" + last);
+  }
+}
+
+void ControlPlane::check_accepts(std::int64_t now_ns) {
   for (auto place = accepts_.begin(); place != accepts_.end();) {
+    Session* session = find_session(place->first.first);
+    if (session != nullptr && now_ns - place->second.begun_ns >= kAnswerNs) examine(session, now_ns);
+    const bool waits = session != nullptr && session->health.begun() && session->health.condition() != Condition::well;
+    if (waits) place->second.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
     if (now_ns < place->second.deadline_ns) {
       ++place;
       continue;
     }
     place->second.connection->fail(Status::timed_out);
     place = accepts_.erase(place);
-  }
-  for (std::size_t i = 0; i < deaths_.size();) {
-    if (now_ns < deaths_[i].at_ns) {
-      ++i;
-      continue;
-    }
-    setup_.forget(deaths_[i].channel);
-    deaths_.erase(deaths_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
 

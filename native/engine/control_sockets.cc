@@ -1,8 +1,8 @@
-// Control sockets: listening, accepting, dialling, dropping.
-// Being out of descriptors pauses accepting; it never spins and never loses a waiting peer.
+// Listening and accepting. What has not greeted yet is bounded in number: the newest takes the place of the oldest that
+// has said nothing, so that a peer gets in however many strangers knock.
 #include <fcntl.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "native/datapath/fork_registry.h"
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
 #include "native/engine/handle.h"
@@ -18,26 +19,21 @@
 namespace weft::engine {
 namespace {
 
-constexpr int kBacklog = 512;
+constexpr int kBacklog = 4096;
 constexpr std::int64_t kAcceptPauseNs = 100'000'000;
-constexpr std::int64_t kDeathGraceNs = 20'000'000;  // what a dead process sent last is still read
 
-// Silence of the host behind a control socket shows as its death, not only when something is sent.
-void set_keepalive(int descriptor, std::int64_t silence_ns) {
-  const int on = 1, seconds = static_cast<int>(std::max<std::int64_t>(silence_ns / 4'000'000'000, 1)), tries = 3;
-  // Silence is counted from the last answer, which may be one probe's wait older than the silence itself:
-  // an idle socket must not be given up before a busy path is.
-  const auto timeout_ms = static_cast<unsigned>(silence_ns / 1'000'000) + 1000U * static_cast<unsigned>(seconds);
-  ::setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
-  ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+// Control sockets that have not greeted: an eighth of the descriptors that this process may have, within these.
+constexpr std::size_t kStrangersMin = 16, kStrangersMax = 256;
+
+std::size_t strangers_max() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kStrangersMin;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(limit.rlim_cur / 8), kStrangersMin, kStrangersMax);
 }
 
-std::string target_of(const datapath::SocketAddress& address) {
-  return address.text() + " port " + std::to_string(address.port());
+void close_listening(int descriptor) noexcept {
+  datapath::keep_in_child(descriptor);
+  ::close(descriptor);
 }
 
 }  // namespace
@@ -48,6 +44,7 @@ int ControlPlane::open_listening(const datapath::SocketAddress& address, std::st
   if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (descriptor >= 0 && ::bind(descriptor, &address.any, address.bytes()) == 0 &&
       ::listen(descriptor, kBacklog) == 0) {
+    datapath::close_in_child(descriptor);
     return descriptor;
   }
   const int problem = errno;
@@ -83,7 +80,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
   }
   const Status status = watch_listening(*descriptor, error);
   if (status != Status::ok) {
-    ::close(*descriptor);
+    close_listening(*descriptor);
     return status;
   }
   device_sockets_[device] = *descriptor;
@@ -142,7 +139,7 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
   }
   const Status status = watch_listening(descriptor, error);
   if (status != Status::ok) {
-    ::close(descriptor);
+    close_listening(descriptor);
     return status;
   }
   listening_[descriptor] = listener->device;
@@ -162,17 +159,35 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   }
 }
 
-// By name, or whoever has the port now that the channel was accepted on.
-std::shared_ptr<ListenerState> ControlPlane::listener_for(const Channel& channel, std::uint64_t id) {
+// By name, or whoever has the port now that the session was met on.
+std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session, std::uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (id != 0) {
     const auto place = listeners_.find(id);
     return place == listeners_.end() ? nullptr : place->second;
   }
   for (const auto& [known, listener] : listeners_) {
-    if (listener->port == channel.local_port) return listener;
+    if (listener->port == session.local_port) return listener;
   }
   return nullptr;
+}
+
+// Where other processes reach this one as long as it runs; without a port where there is no descriptor for it.
+datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noexcept {
+  datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  address.set_port(0);
+  try {
+    std::string error;
+    int descriptor = -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (device_socket(device, &descriptor, &error) == Status::ok) address.set_port(port_of(descriptor));
+  } catch (const std::bad_alloc&) {  // it can still be reached by its other sockets
+  }
+  return address;
+}
+
+void ControlPlane::close_sockets() noexcept {
+  for (const auto& [descriptor, device] : listening_) close_listening(descriptor);
 }
 
 void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener) noexcept {
@@ -181,7 +196,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listeners_.erase(listener->id);
     if (listener->descriptor >= 0) {
       listening_.erase(listener->descriptor);
-      ::close(listener->descriptor);  // leaves the epoll by itself
+      close_listening(listener->descriptor);  // leaves the epoll by itself
       listener->descriptor = -1;
     }
   }
@@ -199,21 +214,50 @@ void ControlPlane::accept_all(int listening) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto place = listening_.find(listening);
   if (place == listening_.end()) return;
-  for (;;) {
-    datapath::SocketAddress from;
-    socklen_t length = sizeof from;
-    const int descriptor = ::accept4(listening, &from.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (descriptor >= 0) {
-      Channel* channel = add_channel(descriptor, false);
-      channel->device = place->second;
-      channel->local_port = port_of(listening);
-      channel->peer_address = target_of(from);
-      continue;
-    }
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) pause_accepting();
-    return;
+  // Bounded: the rest waits in the backlog while those that were taken are heard.
+  for (int i = 0; i < kBacklog / 2; ++i) {
+    if (!accept_one(listening, place->second)) return;
   }
+}
+
+// False: nobody else waits.
+bool ControlPlane::accept_one(int listening, std::uint32_t device) {
+  datapath::SocketAddress from;
+  socklen_t length = sizeof from;
+  const int descriptor = ::accept4(listening, &from.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (descriptor < 0) {
+    if (errno == EINTR || errno == ECONNABORTED) return true;
+    const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    if (!exhausted) return false;
+    if (make_room(0)) return true;
+    pause_accepting();
+    return false;
+  }
+  Channel* channel = add_channel(descriptor, false);
+  if (channel == nullptr) return true;
+  channel->device = device;
+  channel->local_port = port_of(listening);
+  channel->peer_address = target_of(from);
+  std::size_t strangers = 0;
+  for (const auto& [id, each] : channels_) {
+    strangers += each->state() == Channel::State::greeting && !each->dialled() ? 1 : 0;
+  }
+  if (strangers > strangers_max()) static_cast<void>(make_room(channel->since_ns()));
+  return true;
+}
+
+// Drops the oldest control socket that has not greeted, of those that have said nothing where there is one. One that
+// began at `spare_ns` is left. False: there is none.
+bool ControlPlane::make_room(std::int64_t spare_ns) {
+  Channel* oldest = nullptr;
+  for (const auto& [id, channel] : channels_) {
+    if (channel->state() != Channel::State::greeting || channel->dialled() || channel->since_ns() == spare_ns) continue;
+    if (oldest == nullptr || (channel->is_silent() && !oldest->is_silent())) oldest = channel.get();
+  }
+  if (oldest == nullptr) return false;
+  stranger(*oldest, "gives way to newer ones");
+  drop_channel(oldest, "too many control sockets have not greeted");
+  return true;
 }
 
 // Level-triggered, the sockets would be reported again and again: all are left alone for a while.
@@ -222,80 +266,6 @@ void ControlPlane::pause_accepting() {
   log(LogLevel::warn, "out of file descriptors: peers wait to be accepted; raise the limit (ulimit -n)");
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   accept_again_ns_ = now_ns() + kAcceptPauseNs;
-}
-
-Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
-  set_keepalive(descriptor, knobs_->peer_silence_ns);
-  auto channel =
-      std::make_unique<Channel>(next_channel_++, descriptor, dialled, now_ns() + knobs_->handshake_timeout_ns);
-  channel->mine.node = node_;
-  channel->mine.has_secret = !secret_.empty();
-  channel->mine.engines = static_cast<std::uint16_t>(engines_->size());
-  for (std::size_t i = 0; i < channel->mine.nonce.size(); i += 8) {
-    const std::uint64_t word = random_token();
-    std::memcpy(channel->mine.nonce.data() + i, &word, 8);
-  }
-  Channel* made = channel.get();
-  by_descriptor_[descriptor] = made->id();
-  channels_[made->id()] = std::move(channel);
-  epoll_event event{};
-  event.events = dialled ? EPOLLOUT : EPOLLIN;
-  event.data.fd = descriptor;
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
-  return made;
-}
-
-void ControlPlane::update_interest(Channel* channel) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (channel->has_output()) event.events |= EPOLLOUT;
-  event.data.fd = channel->descriptor();
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel->descriptor(), &event);
-}
-
-Channel* ControlPlane::channel_to(const DialState& dial, std::string* error) {
-  const std::string target = target_of(dial.to);
-  const auto place = by_target_.find(target);
-  if (place != by_target_.end()) return channels_.at(place->second).get();
-  const int descriptor = ::socket(dial.to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (descriptor < 0 || (::connect(descriptor, &dial.to.any, dial.to.bytes()) != 0 && errno != EINPROGRESS)) {
-    *error = "cannot connect to " + target + ": " + std::strerror(errno);
-    if (errno == EMFILE) *error += "; raise the limit (ulimit -n)";
-    if (descriptor >= 0) ::close(descriptor);
-    return nullptr;
-  }
-  Channel* channel = add_channel(descriptor, true);
-  channel->peer_address = target;
-  by_target_[target] = channel->id();
-  return channel;
-}
-
-void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status outcome) {
-  if (channel->state() == Channel::State::dead) return;
-  const bool was_ready = channel->state() == Channel::State::ready;
-  channel->set_state(Channel::State::dead);
-  std::vector<std::shared_ptr<DialState>> waiting;
-  for (const auto& [id, pending] : dials_) {
-    if (pending.channel == channel->id()) waiting.push_back(pending.state);
-  }
-  for (const auto& dial : waiting) {
-    finish_dial(dial, was_ready ? Status::peer_dead : outcome, channel->peer_address + ": " + why);
-  }
-  for (auto place = accepts_.begin(); place != accepts_.end();) {
-    if (place->first.first != channel->id()) {
-      ++place;
-      continue;
-    }
-    place->second.connection->fail(Status::peer_dead);
-    place = accepts_.erase(place);
-  }
-  if (was_ready) deaths_.push_back({now_ns() + kDeathGraceNs, channel->id()});
-  for (auto place = by_target_.begin(); place != by_target_.end();) {
-    place = place->second == channel->id() ? by_target_.erase(place) : std::next(place);
-  }
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, channel->descriptor(), nullptr);
-  by_descriptor_.erase(channel->descriptor());
-  channels_.erase(channel->id());
 }
 
 }  // namespace weft::engine

@@ -2,6 +2,7 @@
 // Private to the control plane; each guards itself with its own mutex.
 #pragma once
 
+#include <cstring>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,17 @@
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
+
+// Without their ports.
+inline bool same_host(const datapath::SocketAddress& a, const datapath::SocketAddress& b) noexcept {
+  if (a.is_v6() != b.is_v6()) return false;
+  return a.is_v6() ? std::memcmp(&a.v6.sin6_addr, &b.v6.sin6_addr, 16) == 0
+                   : a.v4.sin_addr.s_addr == b.v4.sin_addr.s_addr;
+}
+
+inline std::string target_of(const datapath::SocketAddress& address) {
+  return address.text() + " port " + std::to_string(address.port());
+}
 
 struct ListenerState {
   std::uint64_t id = 0;
@@ -28,6 +40,7 @@ struct ListenerState {
 struct DialState {
   std::uint64_t id = 0;
   std::uint32_t device = 0;
+  std::uint64_t node = 0;      // the process that is meant; 0: whichever has the address
   std::uint64_t listener = 0;  // 0: whoever listens on the port
   datapath::SocketAddress to;
   PolicySet policies;
@@ -37,6 +50,9 @@ struct DialState {
   std::string error;
   std::shared_ptr<ConnectionCore> connection;
   bool abandoned = false;
+  std::int64_t stall_logged_ns = -1;  // of the control thread, as the rest below
+  std::int64_t begun_ns = 0;
+  bool retried = false;  // its session died before it was through, and another was tried
 };
 
 }  // namespace weft::engine

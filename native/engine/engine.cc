@@ -113,6 +113,7 @@ void Engine::run() noexcept {
 bool Engine::round() noexcept {
   const std::int64_t before_ns = now_ns_;
   now_ns_ = now_ns();
+  turn_ns_.store(now_ns_, std::memory_order_relaxed);
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
   // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
@@ -344,10 +345,17 @@ bool Engine::take_events() noexcept {
         break;
       case core::Event::Kind::peer_closed:
         if (ConnectionCore* connection = owner(event.flow))
-          connection->on_peer_closed(event.value, event.status != Status::ok);
+          connection->on_peer_closed(event.value, event.receive_waits, event.status);
         break;
       case core::Event::Kind::flow_closed:
         on_flow_closed(event.flow);
+        break;
+      case core::Event::Kind::peer_released:
+        datapath_->close_link(event.peer);
+        stack_.release_peer(event.peer);
+        break;
+      case core::Event::Kind::peer_quiet:
+        if (peer_watch_ != nullptr) peer_watch_->on_peer_quiet(id_, event.peer);
         break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:

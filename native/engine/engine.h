@@ -42,6 +42,13 @@ struct Command {
   core::Stage* stage;    // instead of `data`; null: none
 };
 
+// Who is told that a peer is quiet (engines' threads). It only takes note: an engine does not wait.
+class PeerWatch {
+ public:
+  virtual ~PeerWatch() = default;
+  virtual void on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept = 0;
+};
+
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
@@ -57,6 +64,12 @@ class Engine final : private datapath::RxSink {
   bool start(std::string* error);
   void stop() noexcept;
   std::uint32_t id() const noexcept { return id_; }
+  void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); null: nobody
+  // When the thread last began a round, by now_ns(), and whether it sleeps until there is something to do.
+  // Makes a sleeping thread take a turn.
+  void nudge() noexcept { wake(); }
+  std::int64_t turn_ns() const noexcept { return turn_ns_.load(std::memory_order_relaxed); }
+  bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
   // Callers' threads.
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
@@ -121,6 +134,8 @@ class Engine final : private datapath::RxSink {
   std::atomic<bool> has_urgent_{false};
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<std::int64_t> turn_ns_{0};
+  PeerWatch* peer_watch_ = nullptr;
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;

@@ -40,12 +40,12 @@ Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* 
   return Status::out_of_descriptors;
 }
 
-Status FlowSetup::reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
+Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
                           const std::vector<FlowPlan>& plans, std::vector<LocalFlow>* out, std::string* error) {
   for (const FlowPlan& plan : plans) {
     LocalFlow flow;
     flow.engine = (*engines_)[plan.local_engine].get();
-    flow.key = PeerKey{plan.local_engine, channel, device, remote_device, plan.remote_engine, plan.apart};
+    flow.key = PeerKey{plan.local_engine, session, device, remote_device, plan.remote_engine, plan.apart};
     flow.end.engine = plan.local_engine;
     flow.end.remote_engine = plan.remote_engine;
     const auto [place, fresh] = peers_.try_emplace(flow.key);
@@ -195,25 +195,54 @@ void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
   }
 }
 
-void FlowSetup::forget(std::uint64_t channel) {
+void FlowSetup::forget(std::uint64_t session, Status reason) {
   for (auto place = peers_.begin(); place != peers_.end();) {
-    if (std::get<1>(place->first) != channel) {
+    if (std::get<1>(place->first) != session) {
       ++place;
       continue;
     }
     Engine* engine = (*engines_)[std::get<0>(place->first)].get();
     const std::uint32_t index = place->second.index;
     const bool opened = place->second.open;
+    // The engine closes an opened peer's link and gives its index back once its last flow has gone.
     engine->call([&] {
-      if (opened) {
-        engine->stack().fail_peer(engine->time_ns(), index, Status::peer_dead);
-        engine->datapath().close_link(index);
-      } else {
+      if (!opened) {
         release_peer(engine, index);
+      } else if (reason == Status::peer_dead) {
+        engine->stack().fail_peer(engine->time_ns(), index, reason);
+      } else {
+        engine->stack().give_up_peer(engine->time_ns(), index, reason);
       }
     });
     place = peers_.erase(place);
   }
+}
+
+Survey FlowSetup::survey(std::uint64_t session, bool probe) {
+  Survey found;
+  for (const auto& [key, place] : peers_) {
+    if (std::get<1>(key) != session) continue;
+    ++found.peers;
+    found.flows += place.reserved;
+    if (!place.open) continue;
+    Engine* engine = (*engines_)[std::get<0>(key)].get();
+    engine->call([&] {
+      const core::Peer* peer = engine->stack().peer(place.index);
+      if (peer == nullptr) return;
+      found.heard_ns = std::max(found.heard_ns, peer->heard_ns());
+      found.quiet = found.quiet || (peer->waited_for() && peer->quiet(engine->time_ns()));
+      found.flows += peer->flows;
+      if (probe) engine->stack().probe_peer(place.index);
+    });
+  }
+  return found;
+}
+
+std::uint64_t FlowSetup::session_of(std::uint32_t engine, std::uint32_t peer) const {
+  for (const auto& [key, place] : peers_) {
+    if (std::get<0>(key) == engine && place.index == peer) return std::get<1>(key);
+  }
+  return 0;
 }
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
 // Opens the flows of a connection on their engines, and the peers they share, from what both ends said in the
-// handshake. Called by the control thread alone; speaks no control frame.
+// handshake; ends them with their session. Called by the control thread alone.
 #pragma once
 
 #include <map>
@@ -16,8 +16,8 @@
 
 namespace weft::engine {
 
-// A peer belongs to the channel it was met on: what one process says of itself cannot touch another's.
-// Local engine, channel, local device, remote device, remote engine, and what tells peers of one engine apart: paths
+// A peer belongs to the session it was met in: what one process says of itself cannot touch another's.
+// Local engine, session, local device, remote device, remote engine, and what tells peers of one engine apart: paths
 // have one policy, so the dialling end opens a peer for each path policy, and the listening end one for each of those.
 using PeerKey = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t, std::uint32_t, std::uint16_t, std::uint64_t>;
 
@@ -34,13 +34,21 @@ struct FlowPlan {
   std::uint64_t apart = 0;
 };
 
+// What a session's data paths tell of the process at their other end.
+struct Survey {
+  std::int64_t heard_ns = -1;  // when anything was last heard of it; -1: never
+  bool quiet = false;          // a flow waits for one of its engines, which was not heard for a quarter of the silence
+  std::size_t flows = 0;       // open or reserved
+  std::size_t peers = 0;
+};
+
 class FlowSetup {
  public:
   FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const std::vector<DeviceState>* devices)
       : knobs_(knobs), engines_(engines), devices_(devices) {}
 
   // Reserves a flow for each plan.
-  Status reserve(std::uint32_t device, std::uint64_t channel, std::uint32_t remote_device,
+  Status reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
                  const std::vector<FlowPlan>& plans, std::vector<LocalFlow>* out, std::string* error);
   // Fills what an open frame says of our end.
   void describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
@@ -50,8 +58,12 @@ class FlowSetup {
               const Open& remote, std::uint32_t segment_bytes, const std::string& peer_address, Notifier* notifier,
               std::shared_ptr<ConnectionCore>* out, std::string* error);
   void give_back(const std::vector<LocalFlow>& flows);
-  // The process at the other end of the channel is gone: its peers will never be used again.
-  void forget(std::uint64_t channel);
+  // The session is over: its flows end with `reason`. Peers that may still listen (any reason but peer_dead) are told.
+  void forget(std::uint64_t session, Status reason);
+  // With `probe` each peer is asked for a sign of life, which the next survey will show.
+  Survey survey(std::uint64_t session, bool probe);
+  // The session that an engine's peer belongs to; 0: none (any more).
+  std::uint64_t session_of(std::uint32_t engine, std::uint32_t peer) const;
 
  private:
   struct PeerPlace {

@@ -18,7 +18,6 @@ class Writer {
   void put(T value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  void put(const Digest& digest) { bytes_.append(digest.begin(), digest.end()); }
   void put_text(const std::string& text) {
     put(static_cast<std::uint16_t>(text.size()));
     bytes_ += text;
@@ -127,41 +126,41 @@ void get_flow(Reader* reader, FlowEnd* flow) {
 std::string encode(FrameType type, const Hello& hello) {
   Writer writer;
   writer.put(hello.node);
-  writer.put(hello.nonce);
-  writer.put(static_cast<std::uint8_t>(hello.has_secret));
-  writer.put(hello.proof);
+  writer.put(hello.target_node);
+  writer.put(hello.session);
+  writer.put(hello.joined);
   writer.put(hello.device);
   writer.put(hello.engines);
+  for (const datapath::SocketAddress* address : {&hello.from, &hello.to, &hello.control}) {
+    put_address(&writer, *address);
+    writer.put(address->port());
+  }
   return writer.frame(type);
 }
 
 bool decode(const std::string& body, Hello* out) {
   Reader reader(body);
   reader.get(&out->node);
-  reader.get(&out->nonce);
-  reader.get(&out->has_secret);
-  reader.get(&out->proof);
+  reader.get(&out->target_node);
+  reader.get(&out->session);
+  reader.get(&out->joined);
   reader.get(&out->device);
   reader.get(&out->engines);
-  return reader.whole();
-}
-
-std::string encode_auth(const Digest& proof) {
-  Writer writer;
-  writer.put(proof);
-  return writer.frame(FrameType::auth);
-}
-
-bool decode_auth(const std::string& body, Digest* out) {
-  Reader reader(body);
-  reader.get(out);
-  return reader.whole();
+  bool known = true;
+  for (datapath::SocketAddress* address : {&out->from, &out->to, &out->control}) {
+    std::uint16_t port = 0;
+    known = get_address(&reader, address) && known;
+    reader.get(&port);
+    address->set_port(port);
+  }
+  return reader.whole() && known && out->node != 0 && out->session != 0 && out->engines <= kEnginesMax;
 }
 
 std::string encode(FrameType type, const Open& open) {
   Writer writer;
   writer.put(open.dial);
   writer.put(open.listener);
+  writer.put(open.port);
   writer.put(open.status);
   writer.put(open.device);
   writer.put(open.segment_bytes);
@@ -181,6 +180,7 @@ bool decode(const std::string& body, Open* out) {
   Reader reader(body);
   reader.get(&out->dial);
   reader.get(&out->listener);
+  reader.get(&out->port);
   reader.get(&out->status);
   reader.get(&out->device);
   reader.get(&out->segment_bytes);
@@ -214,7 +214,7 @@ std::string encode(const Refuse& refuse) {
   writer.put(refuse.dial);
   writer.put(refuse.status);
   writer.put(refuse.version);
-  writer.put_text(refuse.text.substr(0, 512));
+  writer.put_text(refuse.text.substr(0, kRefusalTextMax));
   return writer.frame(FrameType::refuse);
 }
 
@@ -223,7 +223,47 @@ bool decode(const std::string& body, Refuse* out) {
   reader.get(&out->dial);
   reader.get(&out->status);
   reader.get(&out->version);
-  reader.get_text(&out->text);
+  reader.get_text(&out->text, kRefusalTextMax);
+  return reader.whole();
+}
+
+std::string encode(const Ping& ping) {
+  Writer writer;
+  writer.put(ping.number);
+  return writer.frame(FrameType::ping);
+}
+
+bool decode(const std::string& body, Ping* out) {
+  Reader reader(body);
+  reader.get(&out->number);
+  return reader.whole();
+}
+
+std::string encode(const Pong& pong) {
+  Writer writer;
+  writer.put(pong.number);
+  writer.put(static_cast<std::uint16_t>(pong.engine_age_ms.size()));
+  for (const std::uint32_t age_ms : pong.engine_age_ms) writer.put(age_ms);
+  return writer.frame(FrameType::pong);
+}
+
+bool decode(const std::string& body, Pong* out) {
+  Reader reader(body);
+  reader.get(&out->number);
+  out->engine_age_ms.resize(reader.count(kEnginesMax));
+  for (std::uint32_t& age_ms : out->engine_age_ms) reader.get(&age_ms);
+  return reader.whole();
+}
+
+std::string encode(const Verdict& verdict) {
+  Writer writer;
+  writer.put(verdict.status);
+  return writer.frame(FrameType::verdict);
+}
+
+bool decode(const std::string& body, Verdict* out) {
+  Reader reader(body);
+  reader.get(&out->status);
   return reader.whole();
 }
 

@@ -1,4 +1,4 @@
-// What two processes say to each other over their control socket: the frames, to and from bytes.
+// The frames that two processes exchange over their control socket, to and from bytes.
 // Every length is checked before it is used; no frame is trusted to be whole.
 #pragma once
 
@@ -8,27 +8,30 @@
 
 #include "native/core/status.h"
 #include "native/datapath/udp/interfaces.h"
-#include "native/engine/sha256.h"
 
 namespace weft::engine {
 
 // Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
-inline constexpr std::uint16_t kControlVersion = 2;
+inline constexpr std::uint16_t kControlVersion = 3;
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;
 inline constexpr std::size_t kStripesMax = 16;
 inline constexpr std::size_t kAddressesMax = 64;
 inline constexpr std::size_t kWordsBytesMax = 3072;
+inline constexpr std::size_t kRefusalTextMax = 512;
+inline constexpr std::size_t kEnginesMax = 64;
 
 enum class FrameType : std::uint16_t {
   hello = 1,
   hello_reply = 2,
-  auth = 3,
   open = 4,
   open_reply = 5,
   confirm = 6,
-  refuse = 7
+  refuse = 7,
+  ping = 8,
+  pong = 9,
+  verdict = 10,
 };
 
 struct Frame {
@@ -36,14 +39,16 @@ struct Frame {
   std::string body;
 };
 
-// The dialler's first words, and the answer.
+// The first frame of each end. A session outlives its control sockets: whoever names it by both tokens joins it again.
 struct Hello {
-  std::uint64_t node = 0;  // random, one a process
-  Digest nonce{};
-  bool has_secret = false;
-  Digest proof{};            // reply: HMAC over both nonces
-  std::uint32_t device = 0;  // reply: its device
+  std::uint64_t node = 0;         // of the sender: random, one a process
+  std::uint64_t target_node = 0;  // whom it wants to reach; 0: whoever has the address
+  std::uint64_t session = 0;      // the sender's token of the session, never 0
+  std::uint64_t joined = 0;       // the receiver's token of it; 0: it is new
+  std::uint32_t device = 0;       // of the sender
   std::uint16_t engines = 0;
+  datapath::SocketAddress from, to;  // the two ends of the socket, as its sender sees them
+  datapath::SocketAddress control;   // where the sender takes control sockets as long as it runs
 };
 
 // One flow's end: enough for the other end to reach it.
@@ -60,6 +65,7 @@ struct FlowEnd {
 struct Open {
   std::uint64_t dial = 0;
   std::uint64_t listener = 0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0
+  std::uint16_t port = 0;      // open: that was dialled; reply: 0
   std::uint32_t status = 0;    // reply: a Status
   std::uint32_t device = 0;
   std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force
@@ -83,17 +89,35 @@ struct Refuse {
   std::string text;
 };
 
+// Asks the other end's control thread for a sign of life; answered by a pong with the same number.
+struct Ping {
+  std::uint64_t number = 0;
+};
+struct Pong {
+  std::uint64_t number = 0;
+  std::vector<std::uint32_t> engine_age_ms;  // how long ago each engine last took a turn
+};
+
+// The sender has ended the session. status: why; ok: nothing was left in it.
+struct Verdict {
+  std::uint32_t status = 0;
+};
+
 std::string encode(FrameType type, const Hello& hello);  // hello and hello_reply
-std::string encode_auth(const Digest& proof);
-std::string encode(FrameType type, const Open& open);  // open and open_reply
+std::string encode(FrameType type, const Open& open);    // open and open_reply
 std::string encode(const Confirm& confirm);
 std::string encode(const Refuse& refuse);
+std::string encode(const Ping& ping);
+std::string encode(const Pong& pong);
+std::string encode(const Verdict& verdict);
 
 bool decode(const std::string& body, Hello* out);
-bool decode_auth(const std::string& body, Digest* out);
 bool decode(const std::string& body, Open* out);
 bool decode(const std::string& body, Confirm* out);
 bool decode(const std::string& body, Refuse* out);
+bool decode(const std::string& body, Ping* out);
+bool decode(const std::string& body, Pong* out);
+bool decode(const std::string& body, Verdict* out);
 
 // Takes the next whole frame off the front of `buffer`.
 enum class Take : std::uint8_t { frame, more, stranger, version, damaged };

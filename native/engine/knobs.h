@@ -91,7 +91,12 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(rto_ns_max, "ns", 1000000000, 10000, 60000000000, false, "1000000,60000000000",                             \
     "Upper bound on the retransmission timeout")                                                                      \
   INTEGER(peer_silence_ns, "ns", 20000000000, 50000000, 3600000000000, false, "50000000,1000000000",                  \
-    "A peer that owes an answer and is silent for this long is taken for dead")                                       \
+    "A connection ends when its peer runs and no data path has carried anything for this long")                       \
+  INTEGER(peer_dead_ns, "ns", 20000000000, 3000000000, 3600000000000, false, "3000000000",                            \
+    "A peer is taken for dead when nothing is heard of its process or of its host's kernel for this long")            \
+  INTEGER(peer_stall_ns, "ns", 0, 1000000, 86400000000000, true, "1000000000",                                        \
+    "A connection ends when its peer process has not run for this long although its host answers; 0: never, it is "   \
+    "waited for")                                                                                                     \
   INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
   INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \

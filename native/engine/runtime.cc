@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -164,7 +165,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
  private:
   bool valid(int device, std::string* error) const;
-  std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
+  std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
+                             PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
 
   Knobs knobs_;  // once started they do not change
@@ -192,6 +194,7 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   stack.rto_ns_min = knobs_.rto_ns_min;
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
+  stack.owner_judges = true;  // the control plane knows more than the paths do
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();
@@ -206,7 +209,10 @@ Status RuntimeImpl::start(std::string* error) {
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
   const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
-  if (!choose_datapath(knobs_, count, &datapath_, &device_states_, error)) return Status::address_unavailable;
+  errno = 0;
+  if (!choose_datapath(knobs_, count, &datapath_, &device_states_, error)) {
+    return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+  }
   if (knobs_.paths == 0) knobs_.paths = kPaths;
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
@@ -258,10 +264,11 @@ Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& po
   });
 }
 
-std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t listener, const datapath::SocketAddress& to,
-                                        PolicySet policies) {
+std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uint64_t listener,
+                                        const datapath::SocketAddress& to, PolicySet policies) {
   auto state = std::make_shared<DialState>();
   state->device = static_cast<std::uint32_t>(device);
+  state->node = node;
   state->listener = listener;
   state->to = to;
   state->policies = std::move(policies);
@@ -279,7 +286,7 @@ Status RuntimeImpl::connect(int device, const Handle& handle, const std::string&
     }
     PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
-    if (status == Status::ok) *out = dial(device, fields.listener, fields.address, std::move(chosen));
+    if (status == Status::ok) *out = dial(device, fields.node, fields.listener, fields.address, std::move(chosen));
     return status;
   });
 }
@@ -293,7 +300,7 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
     if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
     PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
-    if (status == Status::ok) *out = dial(device, 0, to, std::move(chosen));
+    if (status == Status::ok) *out = dial(device, 0, 0, to, std::move(chosen));
     return status;
   });
 }
@@ -344,6 +351,8 @@ EngineCounters RuntimeImpl::counters() const {
   }
   total.mend_ns_max = mend_ns_max;  // the one counter that is no sum
   total.strangers_refused = control_->strangers_refused();
+  total.peers_stalled = control_->peers_stalled();
+  total.peers_rejoined = control_->peers_rejoined();
   return total;
 }
 

@@ -23,6 +23,7 @@ constexpr Result result_of(Status status) noexcept {
     case Status::connection_closed:
     case Status::peer_dead:
     case Status::peer_silent:
+    case Status::peer_stalled:
     case Status::refused:
     case Status::timed_out:
       return Result::remote_error;

@@ -1,9 +1,13 @@
 """The other process of the tests: `python -m tests.api.peer ROLE HANDLE...`."""
 
+import contextlib
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
-from transport import Endpoint
+from transport import Connection, Endpoint
 from transport.errors import WeftError
 
 
@@ -19,6 +23,46 @@ def echo() -> None:
                     connection.send(memoryview(memory)[:count])
             except WeftError as error:
                 print(error.status, flush=True)
+
+
+def echoes() -> None:
+    """The same for every peer that comes, one after the other or beside each other, for ever."""
+
+    def serve(connection: Connection) -> None:
+        memory = bytearray(4 << 20)
+        with contextlib.suppress(WeftError), connection:
+            while True:
+                count = connection.recv_into(memory)
+                connection.send(memoryview(memory)[:count])
+
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), flush=True)
+        for connection in listener:
+            threading.Thread(target=serve, args=[connection], daemon=True).start()
+
+
+def forking() -> None:
+    """Listens, accepts, forks a child that outlives it, and says its process id."""
+    with Endpoint() as endpoint, endpoint.listen(0) as listener:
+        print(listener.handle.hex(), flush=True)
+        with listener.accept(timeout_s=60):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            print(pid, flush=True)
+            time.sleep(60)
+
+
+def sends_and_dies() -> None:
+    """Listens, accepts, sends two messages, says so when they are done, and waits to be killed."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.handle.hex(), flush=True)
+        with listener.accept(timeout_s=60) as connection:
+            connection.send(b"first")
+            connection.send(b"second")
+            print("sent", flush=True)
+            time.sleep(60)
 
 
 def blocked() -> None:
@@ -115,7 +159,18 @@ def forgetful() -> None:
 
 def main() -> None:
     role, *arguments = sys.argv[1:]
-    roles = {one.__name__: one for one in (echo, blocked, accepting, silent, listening, forgetful)}
+    named = (
+        echo,
+        echoes,
+        forking,
+        sends_and_dies,
+        blocked,
+        accepting,
+        silent,
+        listening,
+        forgetful,
+    )
+    roles = {one.__name__: one for one in named}
     if role in ("few_descriptors", "little_memory"):
         {"few_descriptors": few_descriptors, "little_memory": little_memory}[role](
             int(arguments[0])

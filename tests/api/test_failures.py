@@ -26,8 +26,6 @@ from transport.errors import (
     VersionMismatchError,
 )
 
-SILENCE_S = 1.0
-
 
 @pytest.mark.parametrize("role", ["blocked", "accepting"])
 def test_interrupt__reaches_a_blocked_call_within_a_second(role: str) -> None:
@@ -62,23 +60,6 @@ def test_death__fails_every_outstanding_request() -> None:
         assert time.monotonic() - begin < 5.0
         with pytest.raises(ConnectionLostError):
             connection.check()
-
-
-def test_silence__of_a_stopped_peer_fails_within_the_knob() -> None:
-    silence_ns = int(SILENCE_S * 1e9)
-    with running(child("silent")) as peer:
-        handle = bytes.fromhex(line(peer))
-        with Endpoint(**LOCAL, peer_silence_ns=silence_ns) as endpoint:
-            connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
-            assert line(peer) == "accepted"
-            begin = time.monotonic()
-            try:
-                peer.send_signal(signal.SIGSTOP)
-                with pytest.raises(ConnectionLostError):
-                    connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
-                assert time.monotonic() - begin < SILENCE_S + 4.0
-            finally:
-                peer.send_signal(signal.SIGCONT)
 
 
 def udp_ports(pid: int) -> list[int]:
@@ -157,11 +138,13 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
 
 def test_connect__to_one_who_never_answers_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
         with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
-            endpoint.connect("127.0.0.1", mute.getsockname()[1], timeout_s=0.2)
-        knobs = {"handshake_timeout_ns": 200_000_000}
-        with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError):
-            endpoint.connect("127.0.0.1", mute.getsockname()[1], timeout_s=5)
+            endpoint.connect("127.0.0.1", port, timeout_s=0.2)
+        # Its kernel takes the connection, so it may be stalled: only the knob bounds the wait.
+        knobs = {"handshake_timeout_ns": 100_000_000, "peer_stall_ns": 300_000_000}
+        with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError, match="handshake"):
+            endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)
 
 
 def test_connect__to_nobody_and_to_somebody_else_is_refused() -> None:

@@ -1,0 +1,198 @@
+"""Peers that stop, die, fork, come back: what the survivor is told, and when. Real processes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from transport import Connection, Endpoint
+from transport.errors import (
+    ConnectionLostError,
+    PeerDeadError,
+    PeerStalledError,
+    RefusedError,
+    TimedOutError,
+)
+
+SHORT = {"peer_silence_ns": 1_000_000_000}
+
+
+@contextlib.contextmanager
+def stopped(peer: subprocess.Popen[str]) -> Iterator[None]:
+    """The process stands still meanwhile."""
+    peer.send_signal(signal.SIGSTOP)
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while " T " not in Path(f"/proc/{peer.pid}/stat").read_text():
+            assert time.monotonic() < until
+        yield
+    finally:
+        peer.send_signal(signal.SIGCONT)
+
+
+def echoed(connection: Connection, size_bytes: int, seed: int) -> bool:
+    """One message there and back through the `echo` child."""
+    data = content(size_bytes, seed)
+    connection.send(data, timeout_s=PATIENCE_S)
+    return connection.recv(size_bytes, timeout_s=PATIENCE_S) == data
+
+
+def test_stall__a_stopped_peer_is_waited_for() -> None:
+    with running(child("echo")) as peer, Endpoint(**LOCAL, **SHORT) as endpoint:
+        connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+        assert echoed(connection, 100_000, 1)
+        data = content(3_000_000, 2)
+        with stopped(peer):
+            send = connection.isend(data)
+            receive = connection.irecv_into(back := bytearray(len(data)))
+            # Four times the silence that ends a connection whose network is dead.
+            time.sleep(4.0)
+            assert not send.done
+            connection.check()
+            assert endpoint.counters().peers_stalled == 1
+        send.wait(PATIENCE_S)
+        receive.wait(PATIENCE_S)
+        assert bytes(back) == data
+        assert echoed(connection, 1000, 3)
+
+
+def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
+    with running(child("echo", WEFT_PEER_SILENCE_NS="1000000000")) as peer:
+        handle = bytes.fromhex(line(peer))
+        with Endpoint(**LOCAL, **SHORT) as endpoint:
+            connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
+            assert echoed(connection, 1000, 1)  # its next receive waits for us
+            for seed in range(2):
+                with stopped(peer):
+                    time.sleep(2.5)
+                assert echoed(connection, 2_000_000, seed)
+
+
+def test_stall__ends_within_the_knob_where_one_is_set() -> None:
+    knobs = SHORT | {"peer_stall_ns": 1_000_000_000}
+    with running(child("silent")) as peer, Endpoint(**LOCAL, **knobs) as endpoint:
+        connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+        assert line(peer) == "accepted"
+        with stopped(peer), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
+            connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
+
+
+def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
+    knobs = {"handshake_timeout_ns": 200_000_000}
+    with running(child("echo")) as peer, Endpoint(**LOCAL, **knobs) as endpoint:
+        handle = bytes.fromhex(line(peer))
+        made: list[Connection] = []
+        with stopped(peer):
+            dialling = threading.Thread(
+                target=lambda: made.append(endpoint.connect(handle, timeout_s=PATIENCE_S))
+            )
+            dialling.start()
+            dialling.join(1.5)
+            assert dialling.is_alive()
+        dialling.join(PATIENCE_S)
+        assert echoed(made[0], 1000, 1)
+
+
+def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
+    """The verdict forgets the peer everywhere, so nothing of it is in the way."""
+    knobs = SHORT | {"peer_stall_ns": 500_000_000}
+    with (
+        running(child("echoes")) as peer,
+        running(child("echoes")) as other,
+        Endpoint(**LOCAL, **knobs) as endpoint,
+    ):
+        handle, healthy = bytes.fromhex(line(peer)), bytes.fromhex(line(other))
+        beside = endpoint.connect(healthy, timeout_s=PATIENCE_S)
+        first = endpoint.connect(handle, timeout_s=PATIENCE_S)
+        assert echoed(first, 1000, 1)
+        with stopped(peer), pytest.raises(ConnectionLostError):
+            first.send(bytes(1 << 20), timeout_s=PATIENCE_S)
+        for seed in range(3):
+            again = endpoint.connect(handle, timeout_s=PATIENCE_S)
+            assert echoed(again, 100_000, seed)
+        assert echoed(beside, 100_000, 9)
+        peer.kill()
+        with pytest.raises(PeerDeadError):
+            again.recv(10, timeout_s=PATIENCE_S)
+        assert echoed(beside, 100_000, 10)
+        assert echoed(endpoint.connect(healthy, timeout_s=PATIENCE_S), 1000, 11)
+
+
+def test_death__is_told_although_a_forked_child_lives_on() -> None:
+    with running(child("forking")) as peer, Endpoint(**LOCAL) as endpoint:
+        connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+        grandchild = int(line(peer))
+        receive = connection.irecv_into(bytearray(10))
+        try:
+            begin = time.monotonic()
+            peer.kill()
+            with pytest.raises(PeerDeadError):
+                receive.wait(PATIENCE_S)
+            # Silence alone would take 20 s; a proven death needs no patience.
+            assert time.monotonic() - begin < 10.0
+            with pytest.raises(RefusedError):
+                endpoint.connect("127.0.0.1", connection_port(connection), timeout_s=5)
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+
+
+def connection_port(connection: Connection) -> int:
+    return int(connection.peer_address.rsplit(" ", 1)[1])
+
+
+def test_death__what_was_sent_to_the_end_is_received_first() -> None:
+    with running(child("sends_and_dies")) as peer, Endpoint(**LOCAL) as endpoint:
+        connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
+        assert line(peer) == "sent"
+        peer.kill()
+        peer.wait(PATIENCE_S)
+        time.sleep(1.0)  # the death is known by now
+        assert connection.recv(100, timeout_s=PATIENCE_S) == b"first"
+        assert connection.recv(100, timeout_s=PATIENCE_S) == b"second"
+        with pytest.raises(PeerDeadError):
+            connection.recv(100, timeout_s=PATIENCE_S)
+
+
+def test_dials__by_the_hundred_at_once_all_succeed() -> None:
+    many = 500
+    with Endpoint(**LOCAL) as left, Endpoint(**LOCAL) as right, right.listen() as listener:
+        dials = [left._dial(listener.handle, None, 0) for _ in range(many)]
+        made: list[Connection] = []
+        accepted: list[Connection] = []
+        until = time.monotonic() + PATIENCE_S
+        for name, dial in dials:
+            one: list[Connection] = []
+            while not left._reached(name, dial, one):
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            made += one
+        while len(accepted) < many:
+            accepted.append(listener.accept(timeout_s=PATIENCE_S))
+        for index, connection in enumerate(made):
+            connection.isend(index.to_bytes(4, "little"))
+        seen = {one.recv(4, timeout_s=PATIENCE_S) for one in accepted}
+        assert seen == {index.to_bytes(4, "little") for index in range(many)}
+
+
+def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> None:
+    with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
+        handle = bytes.fromhex(line(peer))
+        with stopped(peer), pytest.raises(TimedOutError):
+            endpoint.connect(handle, timeout_s=0.5)
+        assert echoed(endpoint.connect(handle, timeout_s=PATIENCE_S), 1000, 1)
+
+
+def test_close__is_told_at_once_and_is_no_death() -> None:
+    with pair() as (here, there):
+        receive = there.irecv_into(bytearray(10))
+        here.close()
+        with pytest.raises(ConnectionLostError) as caught:
+            receive.wait(PATIENCE_S)
+        assert not isinstance(caught.value, PeerDeadError)
