@@ -1,0 +1,159 @@
+"""A connection lives while one path lives: paths are cut for longer than any silence is borne, one, two and three of four.
+
+`make test` cuts for some seconds, under knobs of three; LAB_CUT_S=60 cuts every subset for a minute under the defaults.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.lab.support import ROOT, reason_to_skip, unique
+from transport.lab import Lab, LabModel
+
+pytestmark = pytest.mark.namespaces
+
+LONG_S = float(os.environ.get("LAB_CUT_S", "0"))
+CUT_S = LONG_S or 6.0
+KNOBS = {} if LONG_S else {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_PEER_DEAD_NS": "3000000000"}
+LINKS = [f"leaf0-spine{i}" for i in range(4)]
+SUBSETS = [subset for count in (1, 2, 3) for subset in itertools.combinations(LINKS, count)]
+# Each single link, as the control socket is on one of them; some of the rest.
+CHOSEN = SUBSETS if LONG_S else [*SUBSETS[:4], SUBSETS[5], SUBSETS[11]]
+
+SERVER = """
+import threading
+from transport import Endpoint
+def serve(connection):
+    memory = bytearray(1 << 20)
+    while True:
+        count = connection.recv_into(memory)
+        connection.send(memoryview(memory)[:count])
+with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+    print("ready", flush=True)
+    for connection in listener:
+        threading.Thread(target=serve, args=[connection], daemon=True).start()
+"""
+# One connection is never without a message, one only waits; "dial" opens another beside them.
+CLIENT = """
+import os, sys, threading, time
+from transport import Endpoint
+with Endpoint() as endpoint:
+    busy, idle = (endpoint.connect(sys.argv[1], 7000, timeout_s=30) for _ in range(2))
+    waiting = idle.irecv_into(awaited := bytearray(10))
+    rounds, ended = 0, threading.Event()
+    def exchange():
+        global rounds
+        data = os.urandom(200_000)
+        while not ended.is_set():
+            busy.send(data)
+            assert busy.recv(len(data)) == data
+            rounds += 1
+            time.sleep(0.01)
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    for word in sys.stdin:
+        if word.strip() == "dial":
+            begin = time.monotonic()
+            with endpoint.connect(sys.argv[1], 7000, timeout_s=60) as fresh:
+                fresh.send(b"x" * 100_000)
+                assert fresh.recv(100_000) == b"x" * 100_000
+            print(time.monotonic() - begin, flush=True)
+        elif word.strip() == "rounds":
+            assert thread.is_alive()
+            idle.check()
+            print(rounds, endpoint.counters().peers_rejoined, flush=True)
+        else:
+            ended.set()
+            thread.join(30)
+            idle.send(b"at the end")
+            waiting.wait(30)
+            assert bytes(awaited) == b"at the end"
+            print("whole", flush=True)
+            break
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Lab(LabModel(), name=unique("cuts")) as one:
+        yield one
+
+
+class Pair:
+    """The two processes, and questions to the client."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.processes = [self._start(lab, "host1", SERVER)]
+        assert self._line(self.processes[0]) == "ready"
+        self.processes.append(self._start(lab, "host0", CLIENT, lab.address("host1")))
+
+    def _start(self, lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        own = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"}
+        return lab.popen(
+            host,
+            [sys.executable, "-c", script, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=clean | own | KNOBS,
+        )
+
+    @staticmethod
+    def _line(process: "subprocess.Popen[str]") -> str:
+        assert process.stdout is not None
+        watchdog = threading.Timer(90, process.kill)
+        watchdog.start()
+        try:
+            return process.stdout.readline().strip()
+        finally:
+            watchdog.cancel()
+
+    def ask(self, word: str) -> str:
+        client = self.processes[1]
+        assert client.stdin is not None
+        client.stdin.write(word + "\n")
+        client.stdin.flush()
+        return self._line(client)
+
+    def rounds(self) -> int:
+        return int(self.ask("rounds").split()[0])
+
+    def end(self) -> None:
+        for one in self.processes:
+            one.kill()
+            one.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("links", CHOSEN, ids="+".join)
+def test_cuts__a_connection_outlives_the_paths_it_has_lost(lab: Lab, links: Sequence[str]) -> None:
+    pair = Pair(lab)
+    try:
+        before = pair.rounds()
+        for link in links:
+            lab.cut(link)
+        try:
+            threading.Event().wait(CUT_S / 2)
+            halfway = pair.rounds()
+            assert halfway > before
+            # Another dial takes the path that is left; nobody waits for the ones that are not.
+            assert float(pair.ask("dial")) < 20.0
+            threading.Event().wait(CUT_S / 2)
+            assert pair.rounds() > halfway
+        finally:
+            for link in links:
+                lab.heal(link)
+        healed = pair.rounds()
+        threading.Event().wait(0.5)
+        assert pair.rounds() > healed
+        assert pair.ask("end") == "whole"
+    finally:
+        pair.end()
