@@ -23,8 +23,8 @@ struct Event {
     path_up,        // peer, path
     peer_dead,      // peer, status
     policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
-    peer_quiet,     // peer: a flow waits for it and nothing was heard for a quarter of the silence; said again while it
-                    // lasts. What that means is the owner's to judge (StackConfig::owner_judges)
+    peer_quiet,     // peer: a flow waits for it, and after a quarter of the silence it answered no keepalive either; said
+                    // again while it lasts. What that means is the owner's to judge (StackConfig::owner_judges)
     peer_released,  // peer: the last flow of a dead one has gone; the owner gives its index back by release_peer()
   };
   Kind kind;

@@ -54,6 +54,11 @@ class Peer {
     replies_[reply_count_++] = {probe, path};
   }
   bool quiet(i64 now_ns) const noexcept { return now_ns - quiet_since_ns() >= shared_->config.peer_silence_ns / 4; }
+  // Two rounds of keepalives went unanswered.
+  bool unanswered(i64 now_ns) const noexcept {
+    const i64 silence_ns = shared_->config.peer_silence_ns;
+    return waiting_flows_ != 0 && now_ns - quiet_since_ns() >= silence_ns / 4 + silence_ns / 16;
+  }
   bool silent(i64 now_ns) const noexcept {
     return waiting_flows_ != 0 && now_ns - quiet_since_ns() >= shared_->config.peer_silence_ns;
   }

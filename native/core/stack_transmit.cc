@@ -265,7 +265,7 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
     return;
   }
   const bool told = target->notified_ns != kNever && now_ns - target->notified_ns < silence_ns / 4;
-  if (shared_.config.owner_judges && target->waited_for() && target->quiet(now_ns) && !told) {
+  if (shared_.config.owner_judges && target->unanswered(now_ns) && !told) {
     target->notified_ns = now_ns;
     Event event{};
     event.kind = Event::Kind::peer_quiet;

@@ -240,7 +240,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
     session->remote_token = theirs.session;
     session->remote_device = theirs.device;
     session->remote_engines = theirs.engines;
-    session->control = theirs.control;
+    session->control = theirs.control.port() != 0 ? theirs.control : session->target;
     if (theirs.control.is_v6() && IN6_IS_ADDR_LINKLOCAL(&theirs.control.v6.sin6_addr))
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }

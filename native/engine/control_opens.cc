@@ -15,7 +15,7 @@ constexpr std::uint16_t kStripesAuto = 8;
 constexpr std::uint32_t kOpeningMax = 16;
 constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
 // Of what one process may make another hold.
-constexpr std::size_t kPeersMax = 256, kFlowsMax = 65'536, kUnclaimedMax = 4096;
+constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 
 }  // namespace
 
@@ -147,10 +147,9 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
     *error = "too many connections are being opened at once";
     return Status::refused;
   }
-  const Survey survey = setup_.survey(session.id, false);
-  if (survey.peers + open.flows.size() > kPeersMax || survey.flows + open.flows.size() > kFlowsMax) {
-    *error = "too many connections: " + std::to_string(survey.flows) + " flows to " + std::to_string(survey.peers) +
-             " engines and policies are open";
+  const std::size_t peers = setup_.peers_of(session.id);
+  if (peers + open.flows.size() > kPeersMax) {
+    *error = "too many pairs of engines and policies: " + std::to_string(peers) + " are open";
     return Status::refused;
   }
   std::size_t unclaimed = 0;

@@ -184,7 +184,7 @@ void ControlPlane::take_dials() {
 
 void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
     if (notices_.size() == notices_.capacity()) return;  // never grows: this is an engine's thread
     notices_.push_back({engine, peer});
   }
@@ -195,7 +195,7 @@ void ControlPlane::take_notices() {
   std::vector<Notice> taken;
   taken.reserve(kNoticesMax);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
     if (notices_.empty()) return;
     taken.swap(notices_);
   }

@@ -159,12 +159,14 @@ class ControlPlane final : private PeerWatch {
   std::int64_t idle_check_ns_ = 0;
   LogLimit stranger_log_, refusal_log_;
 
-  std::mutex mutex_;  // the next five are shared with callers' threads
+  std::mutex notices_mutex_;  // held for moments alone: engines take it
+  std::vector<Notice> notices_;
+
+  std::mutex mutex_;  // the next four are shared with callers' threads
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
   std::map<int, std::uint32_t> listening_;  // socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
-  std::vector<Notice> notices_;  // from engines
 
   std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
   std::map<int, std::uint64_t> by_descriptor_;

@@ -17,7 +17,7 @@ constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
 constexpr std::int64_t kEndedTickNs = 50'000'000;  // a death is to be confirmed within a tenth of a second or two
 constexpr int kWellTicks = 4;                      // in a row end an examination
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
-constexpr std::int64_t kIdleCheckNs = 5'000'000'000;
+constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
 // A session without a connection ends after this long; the end that opened it does so first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
 // One in which nothing was ever opened to the end, and how many of these there may be.

@@ -218,24 +218,34 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
   }
 }
 
+// One visit to each engine, however many peers it has in the session.
 Survey FlowSetup::survey(std::uint64_t session, bool probe) {
   Survey found;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // by engine
   for (const auto& [key, place] : peers_) {
     if (std::get<1>(key) != session) continue;
-    ++found.peers;
     found.flows += place.reserved;
-    if (!place.open) continue;
-    Engine* engine = (*engines_)[std::get<0>(key)].get();
+    if (place.open) open[std::get<0>(key)].push_back(place.index);
+  }
+  for (const auto& [id, indices] : open) {
+    Engine* engine = (*engines_)[id].get();
     engine->call([&] {
-      const core::Peer* peer = engine->stack().peer(place.index);
-      if (peer == nullptr) return;
-      found.heard_ns = std::max(found.heard_ns, peer->heard_ns());
-      found.quiet = found.quiet || (peer->waited_for() && peer->quiet(engine->time_ns()));
-      found.flows += peer->flows;
-      if (probe) engine->stack().probe_peer(place.index);
+      for (const std::uint32_t index : indices) {
+        const core::Peer* peer = engine->stack().peer(index);
+        if (peer == nullptr) continue;
+        found.heard_ns = std::max(found.heard_ns, peer->heard_ns());
+        found.quiet = found.quiet || (peer->waited_for() && peer->quiet(engine->time_ns()));
+        found.flows += peer->flows;
+        if (probe) engine->stack().probe_peer(index);
+      }
     });
   }
   return found;
+}
+
+std::size_t FlowSetup::peers_of(std::uint64_t session) const {
+  return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(),
+                                                [&](const auto& each) { return std::get<1>(each.first) == session; }));
 }
 
 std::uint64_t FlowSetup::session_of(std::uint32_t engine, std::uint32_t peer) const {

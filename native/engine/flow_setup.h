@@ -39,7 +39,6 @@ struct Survey {
   std::int64_t heard_ns = -1;  // when anything was last heard of it; -1: never
   bool quiet = false;          // a flow waits for one of its engines, which was not heard for a quarter of the silence
   std::size_t flows = 0;       // open or reserved
-  std::size_t peers = 0;
 };
 
 class FlowSetup {
@@ -62,6 +61,7 @@ class FlowSetup {
   void forget(std::uint64_t session, Status reason);
   // With `probe` each peer is asked for a sign of life, which the next survey will show.
   Survey survey(std::uint64_t session, bool probe);
+  std::size_t peers_of(std::uint64_t session) const;
   // The session that an engine's peer belongs to; 0: none (any more).
   std::uint64_t session_of(std::uint32_t engine, std::uint32_t peer) const;
 

@@ -160,7 +160,6 @@ std::string encode(FrameType type, const Open& open) {
   Writer writer;
   writer.put(open.dial);
   writer.put(open.listener);
-  writer.put(open.port);
   writer.put(open.status);
   writer.put(open.device);
   writer.put(open.segment_bytes);
@@ -180,7 +179,6 @@ bool decode(const std::string& body, Open* out) {
   Reader reader(body);
   reader.get(&out->dial);
   reader.get(&out->listener);
-  reader.get(&out->port);
   reader.get(&out->status);
   reader.get(&out->device);
   reader.get(&out->segment_bytes);

@@ -65,7 +65,6 @@ struct FlowEnd {
 struct Open {
   std::uint64_t dial = 0;
   std::uint64_t listener = 0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0
-  std::uint16_t port = 0;      // open: that was dialled; reply: 0
   std::uint32_t status = 0;    // reply: a Status
   std::uint32_t device = 0;
   std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force

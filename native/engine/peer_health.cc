@@ -25,7 +25,7 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   nothing_ns_ = host ? 0 : nothing_ns_ + passed_ns;
   ended_ns_ = facts.ended && !host ? ended_ns_ + passed_ns : 0;
   stalled_ns_ = host && !data && !runs ? stalled_ns_ + passed_ns : 0;
-  // The examination of a quiet peer begins when a quarter of the silence is over. Only time in which it ran counts.
+  // Only time in which it ran counts. Five sixteenths of the silence are over when the examination begins.
   if (!facts.data_quiet) silent_ns_ = 0;
   if (facts.data_quiet && runs) silent_ns_ += passed_ns;
 
@@ -36,7 +36,7 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   const std::int64_t confirm_ns = facts.refused ? kConfirmNs : std::min(limits_.dead_ns, kEndedNsMax);
   if (facts.ended && ended_ns_ >= confirm_ns) return Status::peer_dead;
   if (nothing_ns_ >= limits_.dead_ns) return Status::peer_dead;
-  if (silent_ns_ >= limits_.silence_ns - limits_.silence_ns / 4) return Status::peer_silent;
+  if (silent_ns_ >= limits_.silence_ns / 16 * 11) return Status::peer_silent;
   if (limits_.stall_ns != 0 && stalled_ns_ >= limits_.stall_ns) return Status::peer_stalled;
   return Status::ok;
 }
