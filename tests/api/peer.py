@@ -137,8 +137,15 @@ def little_memory(spare_mib: int) -> None:
         print(ended, memory == payload, len(kept) > 1, flush=True)
 
 
-def listening() -> None:
-    """Listens and says its handle, port and, after each line of stdin, what it refused."""
+def listening(limit: int = 0) -> None:
+    """Listens and says its handle, port and, after each line of stdin, what it refused.
+
+    With a limit on its descriptors where one is given.
+    """
+    import resource
+
+    if limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), listener.port, flush=True)
         for _ in sys.stdin:
@@ -175,6 +182,8 @@ def main() -> None:
         {"few_descriptors": few_descriptors, "little_memory": little_memory}[role](
             int(arguments[0])
         )
+    elif role == "listening":
+        listening(*map(int, arguments))
     else:
         roles[role]()
 

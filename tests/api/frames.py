@@ -1,0 +1,85 @@
+"""Control frames as a stranger would write them, for tests of bad greetings and bad opens.
+
+Written from docs/PROTOCOL.md and not from the encoder, so that the two check each other.
+"""
+
+import socket
+import struct
+from functools import cache
+
+VERSION = 3
+HELLO, HELLO_REPLY, OPEN, OPEN_REPLY, CONFIRM, REFUSE, PING, PONG, VERDICT = (1, 2, *range(4, 11))
+HEADER = struct.Struct("<4sHHII")
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    rows = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        rows.append(byte)
+    return tuple(rows)
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C, bit by bit as RFC 3720 has it."""
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def frame(kind: int, body: bytes, version: int = VERSION) -> bytes:
+    """A whole frame of any type and body."""
+    return HEADER.pack(b"WFTC", version, kind, len(body), crc32c(body)) + body
+
+
+def _address(host: str, port: int | None = None) -> bytes:
+    packed = bytes([4]) + socket.inet_aton(host).ljust(16, b"\0")
+    return packed if port is None else packed + struct.pack("<H", port)
+
+
+def hello(
+    *, node: int = 77, target: int = 0, session: int = 5, joined: int = 0, control: int = 0
+) -> bytes:
+    """A greeting from 127.0.0.1."""
+    body = struct.pack("<QQQQIH", node, target, session, joined, 0, 1)
+    ends = [_address("127.0.0.1", port) for port in (0, 0, control)]
+    return frame(HELLO, body + b"".join(ends))
+
+
+def open_frame(dial: int, *, listener: int = 0, address: str = "127.0.0.1", peer: int = 0) -> bytes:
+    """An offer of one flow over eight paths."""
+    body = struct.pack("<QQIIIIQ?QQ", dial, listener, 0, 0, 1472, 65000, 1 << 20, True, 8192, 16)
+    words = b"u" + struct.pack("<8H", *range(40_000, 40_008))
+    flow = struct.pack("<HHIQIQ", 0, 0, peer, 11 + peer, 0, 13) + struct.pack("<H", len(words))
+    return frame(
+        OPEN, body + struct.pack("<H", 1) + _address(address) + struct.pack("<H", 1) + flow + words
+    )
+
+
+def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:
+    """A refusal with any text."""
+    return frame(REFUSE, struct.pack("<QIHH", dial, status, VERSION, len(text)) + text)
+
+
+def read_frames(peer: socket.socket, count: int) -> list[tuple[int, bytes]]:
+    """The next frames, as many as come before the end or the socket's timeout."""
+    found: list[tuple[int, bytes]] = []
+    buffer = b""
+    while len(found) < count:
+        try:
+            piece = peer.recv(65536)
+        except (TimeoutError, ConnectionResetError):
+            break
+        if not piece:
+            break
+        buffer += piece
+        while len(buffer) >= HEADER.size:
+            _, _, kind, size, _ = HEADER.unpack_from(buffer)
+            if len(buffer) < HEADER.size + size:
+                break
+            found.append((kind, buffer[HEADER.size : HEADER.size + size]))
+            buffer = buffer[HEADER.size + size :]
+    return found

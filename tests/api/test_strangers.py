@@ -1,0 +1,220 @@
+"""What strangers are kept from: those without the secret, those that only knock, those that lie."""
+
+import contextlib
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import frames
+from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from transport import Endpoint
+from transport.connection import deadline
+from transport.endpoint import _poll_until
+from transport.errors import AuthenticationError, RefusedError, TimedOutError, WeftError
+
+LOCALHOST = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def relay(port: int) -> Iterator[int]:
+    """Carries bytes between whoever dials it and `port`, changing none; its own port."""
+    ended = threading.Event()
+    sockets: list[socket.socket] = []
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not ended.is_set():
+                near, _ = server.accept()
+                far = socket.create_connection((LOCALHOST, port))
+                sockets.extend((near, far))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=ends, daemon=True).start()
+
+    with socket.create_server((LOCALHOST, 0)) as server:
+        threading.Thread(target=serve, args=[server], daemon=True).start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            ended.set()
+            for one in sockets:
+                one.close()
+
+
+def secret(tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "secret"
+    file.write_bytes(content(32, 1))
+    return {"secret_file": str(file)}
+
+
+@pytest.mark.parametrize("to", ["itself", "another"])
+def test_relay__of_a_handshake_gets_nobody_in(tmp_path: Path, to: str) -> None:
+    """Whoever is dialled passes the dialler on, to its own listener or to another's."""
+    knobs = LOCAL | secret(tmp_path)
+    with Endpoint(**knobs) as victim, Endpoint(**knobs) as other:
+        target = victim if to == "itself" else other
+        with target.listen() as listener, relay(listener.port) as port:
+            with pytest.raises(AuthenticationError, match="relay"):
+                victim.connect(LOCALHOST, port, timeout_s=PATIENCE_S)
+            with pytest.raises(TimedOutError):
+                listener.accept(timeout_s=0.2)
+            # Without it they meet.
+            connection = victim.connect(LOCALHOST, listener.port, timeout_s=PATIENCE_S)
+            connection.isend(b"hello")
+            assert listener.accept(timeout_s=PATIENCE_S).recv(5, timeout_s=PATIENCE_S) == b"hello"
+
+
+def test_secret__keeps_frames_from_whoever_reads_along(tmp_path: Path) -> None:
+    """A relay that is on the path sees neither tokens nor names."""
+    knobs = LOCAL | secret(tmp_path)
+    with Endpoint(**knobs) as endpoint, socket.create_server((LOCALHOST, 0)) as server:
+        _, dial = endpoint._dial(LOCALHOST, server.getsockname()[1], 0)
+        accepted, _ = server.accept()
+        with accepted:
+            assert accepted.recv(1) == b"\x16"  # a TLS handshake, and no frame of ours
+            accepted.sendall(frames.hello())
+            with pytest.raises(AuthenticationError):
+                _poll_until(lambda: endpoint._reached("it", dial, []), deadline(PATIENCE_S))
+
+
+def test_refusal__of_a_stranger_is_cleaned(capfd: pytest.CaptureFixture[str]) -> None:
+    text = b"\x1b[31mforged\nweft error: line\xff\xfe" + b"x" * 400
+    with Endpoint(**LOCAL) as endpoint, socket.create_server((LOCALHOST, 0)) as server:
+        _, dial = endpoint._dial(LOCALHOST, server.getsockname()[1], 0)
+        accepted, _ = server.accept()
+        with accepted:
+            frames.read_frames(accepted, 1)
+            accepted.sendall(frames.refuse(text))
+            with pytest.raises(RefusedError, match=r"\?\[31mforged\?weft error: line\?\?xxx"):
+                _poll_until(lambda: endpoint._reached("it", dial, []), deadline(PATIENCE_S))
+    logged = capfd.readouterr().err
+    assert "\x1b" not in logged
+    assert all(one.startswith("weft ") for one in logged.splitlines())
+
+
+def test_refusal__that_is_too_long_or_comes_again_and_again_is_one_line() -> None:
+    with running(child("listening")) as peer:
+        port = int(line(peer).split()[1])
+        for _ in range(200):
+            with socket.create_connection((LOCALHOST, port), timeout=5) as stranger:
+                stranger.sendall(frames.refuse(b"no" * 100) + frames.refuse(b"x" * 60_000))
+                stranger.settimeout(5)
+                with contextlib.suppress(ConnectionResetError):
+                    stranger.recv(4096)
+        peer.kill()
+        _, err = peer.communicate(timeout=PATIENCE_S)
+        assert len(err.splitlines()) <= 6, err
+
+
+@pytest.mark.parametrize(("limit", "many"), [(256, 1500), (0, 3000)])
+def test_knocking__by_the_thousand_keeps_nobody_out(limit: int, many: int) -> None:
+    """Silent sockets give way to those that greet, whatever the limit on descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < many + 200:
+        pytest.skip(f"the hard limit on descriptors is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 200), hard))
+    arguments = [str(limit)] if limit else []
+    try:
+        with running(child("listening", *arguments)) as peer, contextlib.ExitStack() as held:
+            handle, port = line(peer).split()
+            for _ in range(many):
+                stranger = held.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex((LOCALHOST, int(port)))
+            with Endpoint(**LOCAL) as endpoint:
+                endpoint.connect(bytes.fromhex(handle), timeout_s=PATIENCE_S).close()
+            assert peer.stdin is not None
+            peer.stdin.write("\n")
+            peer.stdin.flush()
+            assert int(line(peer).split()[0]) > 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def greeted(port: int, **words: Any) -> Iterator[socket.socket]:
+    """A control socket of ours that has joined a session of its own."""
+    with socket.create_connection((LOCALHOST, port), timeout=PATIENCE_S) as one:
+        one.settimeout(PATIENCE_S)
+        one.sendall(frames.hello(**words))
+        assert frames.read_frames(one, 1)[0][0] == frames.HELLO_REPLY
+        yield one
+
+
+def test_open__that_names_somebody_else_is_refused() -> None:
+    with (
+        Endpoint(**LOCAL) as endpoint,
+        endpoint.listen() as listener,
+        greeted(listener.port) as one,
+    ):
+        one.sendall(frames.open_frame(1, address="127.0.0.9"))
+        kind, body = frames.read_frames(one, 1)[0]
+        assert kind == frames.REFUSE
+        assert b"127.0.0.9" in body
+        # The same from where it really is.
+        one.sendall(frames.open_frame(2))
+        assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
+
+
+def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
+    with pair() as (here, there):
+        endpoint = there._endpoint
+        with endpoint.listen() as listener, greeted(listener.port) as one:
+            for dial in range(1, 200):
+                one.sendall(frames.open_frame(dial, peer=dial))
+            kinds = [kind for kind, _ in frames.read_frames(one, 199)]
+            assert kinds.count(frames.OPEN_REPLY) == 32
+            assert kinds.count(frames.REFUSE) == 167
+            # The same open is answered as before, and opens nothing.
+            one.sendall(frames.open_frame(1, peer=1))
+            assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
+            here.isend(data := content(1_000_000, 1))
+            assert there.recv(len(data), timeout_s=PATIENCE_S) == data
+
+
+def test_session__of_somebody_else_cannot_be_joined() -> None:
+    with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
+        with greeted(listener.port, node=1, session=5):
+            for joined in (1, 2**63):
+                with socket.create_connection((LOCALHOST, listener.port), timeout=5) as other:
+                    other.sendall(frames.hello(node=1, session=5, joined=joined))
+                    assert frames.read_frames(other, 1)[0][0] == frames.REFUSE
+        with socket.create_connection((LOCALHOST, listener.port), timeout=5) as other:
+            other.sendall(frames.hello(target=12345))
+            kind, body = frames.read_frames(other, 1)[0]
+            assert (kind, b"gone" in body) == (frames.REFUSE, True)
+
+
+def test_frames__of_any_kind_leave_the_listener_well() -> None:
+    """Well-formed frames with random bodies, greeted and not: the real peer is served throughout."""
+    with pair() as (here, there), there._endpoint.listen() as listener:
+        for seed in range(60):
+            body = content(seed * 7 % 300, seed)
+            for kind in range(12):
+                with (
+                    contextlib.suppress(ConnectionResetError, BrokenPipeError),
+                    socket.create_connection((LOCALHOST, listener.port), timeout=5) as one,
+                ):
+                    one.settimeout(0.001)
+                    if seed % 2:
+                        one.sendall(frames.hello(node=seed + 1, session=kind + 1))
+                    one.sendall(frames.frame(kind, body))
+                    frames.read_frames(one, 2)
+        here.isend(b"still here")
+        assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
+        begin = time.monotonic()
+        with pytest.raises(WeftError):
+            here._endpoint.connect(LOCALHOST, 1, timeout_s=5)
+        assert time.monotonic() - begin < PATIENCE_S
