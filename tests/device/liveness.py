@@ -1,0 +1,153 @@
+"""Two GPUs across four paths: a rank stops, paths are cut, a rank dies and comes back.
+
+python3 -m tests.device.liveness FOLDER [SECONDS]      needs root, pyroute2, PyTorch, two GPUs
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transport import native
+from transport.lab import Lab, load
+
+LINKS = [f"leaf0-spine{i}" for i in range(4)]
+NCCL = {
+    "NCCL_NET": "weft",
+    "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,NET",
+    "NCCL_RAS_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_COLLNET_ENABLE": "0",
+    "WEFT_INTERFACES": "eth0",
+}
+
+
+class Rank:
+    """A rank's process and what it has said."""
+
+    def __init__(self, lab: Lab, folder: Path, rank: int, generation: int) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
+        log = folder / f"nccl-{rank}-{generation}.log"
+        words = [str(folder), str(rank), "2", str(generation)]
+        self.process: subprocess.Popen[str] = lab.popen(
+            f"host{rank}",
+            [sys.executable, "-m", "tests.device.liveness_rank", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean | NCCL | {"NCCL_DEBUG_FILE": str(log)},
+        )
+        self.said: list[dict[str, Any]] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            if text.startswith("{"):
+                self.said.append(json.loads(text))
+
+    def last(self, event: str) -> dict[str, Any]:
+        found = [one for one in self.said if one["event"] == event]
+        return found[-1] if found else {}
+
+    def rounds(self, generation: int = 0) -> int:
+        found = self.last("rounds")
+        return int(found["rounds"]) if found.get("generation") == generation else 0
+
+
+def wait(what: Callable[[], bool], limit_s: float) -> bool:
+    until = time.monotonic() + limit_s
+    while not what():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+class Trial:
+    """The two ranks, and each phase's outcome."""
+
+    def __init__(self, lab: Lab, folder: Path, long_s: float) -> None:
+        self.lab, self.folder, self.long_s = lab, folder, long_s
+        self.ranks = [Rank(lab, folder, rank, 0) for rank in range(2)]
+        self.rows: list[dict[str, Any]] = []
+
+    def row(self, phase: str, passed: bool, **facts: Any) -> None:
+        failed = [one for rank in self.ranks for one in rank.said if one["event"] == "wrong"]
+        self.rows.append({"phase": phase, "passed": passed and not failed} | facts)
+        print(self.rows[-1], flush=True)
+
+    def goes_on(self, limit_s: float = 30, generation: int = 0) -> bool:
+        before = self.ranks[0].rounds(generation)
+        return wait(lambda: self.ranks[0].rounds(generation) > before + 1, limit_s)
+
+    def healthy(self) -> bool:
+        return not any(rank.last("error") for rank in self.ranks)
+
+    def stop(self) -> None:
+        pid = self.ranks[1].process.pid
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.long_s)
+        survived = self.healthy()
+        os.kill(pid, signal.SIGCONT)
+        self.row(f"rank 1 stopped for {self.long_s:.0f} s", survived and self.goes_on())
+
+    def cut(self, links: list[str], seconds: float) -> None:
+        for link in links:
+            self.lab.cut(link)
+        before = self.ranks[0].rounds()
+        time.sleep(seconds)
+        during = self.ranks[0].rounds() - before
+        for link in links:
+            self.lab.heal(link)
+        passed = during > 1 and self.healthy() and self.goes_on()
+        self.row(f"{'+'.join(links)} cut for {seconds:.0f} s", passed, rounds_meanwhile=during)
+
+    def kill(self) -> None:
+        begin = time.time()
+        self.ranks[1].process.kill()
+        told = wait(lambda: bool(self.ranks[0].last("error")), 60)
+        error = self.ranks[0].last("error")
+        took_s = error["at"] - begin if told else None
+        remote = "remote" in error.get("error", "")
+        self.row("rank 1 killed", told and remote, error=error.get("error"), seconds=took_s)
+        self.ranks[1] = Rank(self.lab, self.folder, 1, 1)
+        again = wait(lambda: self.ranks[0].rounds(1) > 2, 120)
+        self.row("a restarted rank and the survivor, the same process", again)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1]).resolve()
+    long_s = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
+    work = folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    with Lab(load(Path("examples/labs/gpus.toml")), name="liveness") as lab:
+        trial = Trial(lab, work, long_s)
+        began = wait(lambda: trial.ranks[0].rounds() > 3, 120)
+        trial.row("all-reduce of 32 MB across four paths", began)
+        if began:
+            trial.stop()
+            for link in LINKS:
+                trial.cut([link], long_s / 2)
+            trial.cut(LINKS[1:], long_s)
+            trial.kill()
+    (folder / "liveness.json").write_text(json.dumps(trial.rows, indent=1))
+    for log in work.glob("nccl-*.log"):
+        lines = [one for one in log.read_text(errors="replace").splitlines() if "weft" in one]
+        (folder / log.name).write_text("\n".join(lines[:200]))
+    return 0 if all(row["passed"] for row in trial.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
