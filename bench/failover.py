@@ -27,7 +27,7 @@ USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
 IN_FLIGHT = 16  # few and small: what arrives is counted message by message
 BACK = 0.9  # of the rate that counts as recovered
-SILENCE_NS = 2_000_000_000
+SILENCE_NS = 3_000_000_000  # of everything: no path is left for the control socket either
 LOOK_S = 0.2  # before a cut: which link carries most
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
@@ -136,13 +136,13 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     hand = Hand(lab, length_s / 3, heal_s, cut != ONE)
     kind = peer.kind
     if cut == FOR_GOOD:
-        kind += f"/peer_silence_ns={SILENCE_NS}"
+        kind += f"/peer_dead_ns={SILENCE_NS}"
     row: Config = {"cut": cut, "size_bytes": load.size_bytes}
     try:
         flow = Flow(0, 1, kind, peer.streams)
         found = traffic.run([flow], labs.across(lab), load, hand.act)
     except click.ClickException as error:
-        if cut != FOR_GOOD or not hand.moments_ns or "PeerSilentError" not in error.message:
+        if cut != FOR_GOOD or not hand.moments_ns or "PeerDeadError" not in error.message:
             raise
         error_ns = time.perf_counter_ns() - hand.moments_ns[0]
         return row | {"error": error.message, "error_ns": error_ns, "wrong": None}
@@ -172,8 +172,8 @@ def command(
 
     In a lab (root). `moved`: until the dip was over, at 0.9 of the rate before or of what is left
     of the paths, whichever is less; `back`: from healing until 0.9 of the rate before. The last
-    cut is weft's alone, whose connection has to end with an error within WEFT_PEER_SILENCE_NS,
-    2 s here.
+    cut is weft's alone, whose connection has to end with an error after WEFT_PEER_DEAD_NS, 3 s
+    here.
     """
     if duration_s < SHORTEST_S and ALL in (cuts or CUTS):
         raise click.UsageError(f"-D {duration_s:g}: {ALL!r} needs {SHORTEST_S:g} s at least")
@@ -186,5 +186,5 @@ def command(
             if cut != FOR_GOOD or name.startswith("weft"):
                 yield run(name, cut, given, load)
 
-    settings = {"duration_s": duration_s, "warmup_s": warmup_s, "peer_silence_ns": SILENCE_NS}
+    settings = {"duration_s": duration_s, "warmup_s": warmup_s, "peer_dead_ns": SILENCE_NS}
     conduct(STUDY, given, names, measure, settings)

@@ -70,8 +70,7 @@ Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
 }
 
 // From our `place`-th address of the session's device, or from any where that one leads nowhere.
-Channel* ControlPlane::dial_channel(Session* session, std::size_t place) {
-  const datapath::SocketAddress& to = session->greeted ? session->control : session->target;
+Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place) {
   const datapath::Place& own = (*devices_)[session->device].places[place];
   datapath::SocketAddress from = own.address;
   from.set_port(0);
@@ -108,7 +107,8 @@ void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   const std::uint64_t session_id = session->id;
   // The oldest is the least likely to get through: its tries are the farthest apart.
   if (connecting.size() >= kAttemptsMax) drop_channel(connecting.front(), "no answer", Status::would_block);
-  if (find_session(session_id) != nullptr) static_cast<void>(dial_channel(session, 0));
+  if (find_session(session_id) == nullptr) return;
+  static_cast<void>(dial_channel(session, session->greeted ? session->control : session->target, 0));
 }
 
 void ControlPlane::on_connected(Channel* channel) {

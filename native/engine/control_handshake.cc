@@ -12,6 +12,8 @@ namespace weft::engine {
 namespace {
 
 constexpr int kFramesATurn = 256;
+constexpr std::int64_t kProofNs =
+    1'000'000'000;                         // a NIC that is down proves nothing, and the others do not wait for it
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine that took no turn for longer is starved
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
 constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
@@ -150,6 +152,7 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
   hello.from = channel.local();
   hello.to = channel.remote();
   hello.control = control_address(session.device);
+  for (const datapath::Place& place : (*devices_)[session.device].places) hello.addresses.push_back(place.address);
   return hello;
 }
 
@@ -245,21 +248,33 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
   const bool proves = channel->proves;
+  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before anything is opened
   join(session, channel, now_ns());
   if (proves) {
     drop_channel(channel, "the address is proved", Status::would_block);
     return true;
   }
-  // Without a secret the other end sends data only to addresses that we have connected from.
+  send_opens(session);
+  return true;
+}
+
+// Without a secret the other end sends data only to addresses that we have connected from. Each NIC dials the one that
+// its paths lead to: on a fabric of rails it reaches no other.
+void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
   const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
-  for (std::size_t i = 1; first && tls_ == nullptr && i < places.size(); ++i) {
-    Channel* proof = dial_channel(session, i);
+  session->proofs_until_ns = now_ns() + kProofNs;
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    datapath::SocketAddress to = session->control;
+    if (!theirs.addresses.empty()) {
+      to = theirs.addresses[i % theirs.addresses.size()];
+      to.set_port(session->control.port());
+      if (to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr)) to.v6.sin6_scope_id = places[i].interface_index;
+    }
+    Channel* proof = dial_channel(session, to, i);
     if (proof == nullptr) continue;
     proof->proves = true;
     ++session->proofs;
   }
-  send_opens(session);
-  return true;
 }
 
 bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {

@@ -74,7 +74,8 @@ void ControlPlane::move_dials(std::uint64_t session, Status outcome, const std::
 }
 
 void ControlPlane::send_opens(Session* session) {
-  if (!session->greeted || session->current == 0 || session->proofs != 0) return;
+  if (!session->greeted || session->current == 0) return;
+  if (session->proofs != 0 && now_ns() < session->proofs_until_ns) return;
   while (!session->waiting.empty() && session->opening < kOpeningMax) {
     const std::uint64_t dial = session->waiting.front();
     session->waiting.pop_front();
@@ -125,18 +126,21 @@ void ControlPlane::say_again(Session* session) {
   send_opens(session);
 }
 
-// Data goes only where the other end has proved to be: an address that its control sockets came from. With a secret its
-// word is proof enough; queue pairs are reached by what their words say.
-bool ControlPlane::is_proved(const Session& session, const Open& open, std::string* error) const {
-  if (tls_ != nullptr || !(*devices_)[session.device].places.front().rdma_device.empty()) return true;
-  for (const datapath::SocketAddress& address : open.addresses) {
+// Data goes only where the other end has proved to be: an address that its control sockets came from. In place of any
+// other stands one of these, so that the paths over it are silent and harm nobody. With a secret its word is proof
+// enough; queue pairs are reached by what their words say.
+void ControlPlane::keep_proved(const Session& session, Open* open) {
+  if (tls_ != nullptr || session.proved.empty()) return;
+  if (!(*devices_)[session.device].places.front().rdma_device.empty()) return;
+  for (datapath::SocketAddress& address : open->addresses) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
                                     [&](const auto& known) { return same_host(known, address); });
     if (proved) continue;
-    *error = "the peer names the address " + address.text() + " and has not connected from it";
-    return false;
+    refusal_log_.log(now_ns(), LogLevel::warn,
+                     session.name + " names the address " + address.text() +
+                         " and has not connected from it: paths to it stay unused (WEFT_SECRET_FILE would allow it)");
+    address = session.proved.front();
   }
-  return true;
 }
 
 Status ControlPlane::check_limits(const Session& session, const ListenerState& listener, const Open& open,
@@ -176,14 +180,14 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
                std::to_string(engines_->size()) + ")";
       return Status::refused;
     }
-    plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer});
+    // By its token, for an open that was abandoned leaves its index to another.
+    plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
   }
   if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > kSegmentBytesMax ||
       open.train_bytes > wire::kMaxBurstSegments * kSegmentBytesMax) {
     *error = "an offer without flows or addresses, or with a segment out of range";
     return Status::refused;
   }
-  if (!is_proved(*session, open, error)) return Status::refused;
   Status status = check_limits(*session, listener, open, error);
   if (status != Status::ok) return status;
   std::vector<LocalFlow> flows;
@@ -210,6 +214,7 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
     send(channel, known->second.reply);  // the first answer was lost with its control socket
     return true;
   }
+  keep_proved(*session, &open);
   PendingAccept accept;
   std::string error;
   const Status status = accept_open(session, open, &accept, &error);

@@ -92,7 +92,7 @@ class ControlPlane final : private PeerWatch {
 
   // control_channels.cc
   Channel* add_channel(int descriptor, bool dialled);
-  Channel* dial_channel(Session* session, std::size_t place);
+  Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
   void need_channel(Session* session, std::int64_t now_ns);
   void on_connected(Channel* channel);
   void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
@@ -108,6 +108,7 @@ class ControlPlane final : private PeerWatch {
   bool on_frame(Channel* channel, const Frame& frame);
   bool on_hello(Channel* channel, const Frame& frame);
   bool on_hello_reply(Channel* channel, const Frame& frame);
+  void prove_addresses(Session* session, const Hello& theirs);
   bool on_refuse(Channel* channel, const Frame& frame);
   bool on_ping(Channel* channel, const Frame& frame);
   bool on_pong(Channel* channel, const Frame& frame);
@@ -129,7 +130,7 @@ class ControlPlane final : private PeerWatch {
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
   Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);
-  bool is_proved(const Session& session, const Open& open, std::string* error) const;
+  void keep_proved(const Session& session, Open* open);
   Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);
 
   // control_sessions.cc

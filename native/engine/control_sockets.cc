@@ -31,6 +31,12 @@ std::size_t strangers_max() noexcept {
   return std::clamp<std::size_t>(static_cast<std::size_t>(limit.rlim_cur / 8), kStrangersMin, kStrangersMax);
 }
 
+datapath::SocketAddress any_address(bool v6) noexcept {
+  datapath::SocketAddress address;
+  address.any.sa_family = v6 ? AF_INET6 : AF_INET;
+  return address;
+}
+
 void close_listening(int descriptor) noexcept {
   datapath::keep_in_child(descriptor);
   ::close(descriptor);
@@ -65,7 +71,7 @@ Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcep
   return Status::system_error;
 }
 
-// Under the mutex: the socket that handles of a device lead to.
+// Under the mutex: the socket that handles of a device lead to, at each of its addresses.
 Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
   const auto place = device_sockets_.find(device);
   if (place != device_sockets_.end()) {
@@ -73,6 +79,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
     return Status::ok;
   }
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  if ((*devices_)[device].places.size() > 1) address = any_address(address.is_v6());
   address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
   *descriptor = open_listening(address, error);
   if (*descriptor < 0) {
@@ -130,8 +137,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const Poli
 
 // Under the mutex. On every address: whoever knows the port may dial any of them.
 Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
-  datapath::SocketAddress address;
-  address.any.sa_family = (*devices_)[listener->device].places[0].address.is_v6() ? AF_INET6 : AF_INET;
+  datapath::SocketAddress address = any_address((*devices_)[listener->device].places[0].address.is_v6());
   address.set_port(port);
   const int descriptor = open_listening(address, error);
   if (descriptor < 0) {

@@ -135,6 +135,8 @@ std::string encode(FrameType type, const Hello& hello) {
     put_address(&writer, *address);
     writer.put(address->port());
   }
+  writer.put(static_cast<std::uint16_t>(hello.addresses.size()));
+  for (const datapath::SocketAddress& address : hello.addresses) put_address(&writer, address);
   return writer.frame(type);
 }
 
@@ -153,6 +155,8 @@ bool decode(const std::string& body, Hello* out) {
     reader.get(&port);
     address->set_port(port);
   }
+  out->addresses.resize(reader.count(kAddressesMax));
+  for (datapath::SocketAddress& address : out->addresses) known = get_address(&reader, &address) && known;
   return reader.whole() && known && out->node != 0 && out->session != 0 && out->engines <= kEnginesMax;
 }
 

@@ -47,8 +47,9 @@ struct Hello {
   std::uint64_t joined = 0;       // the receiver's token of it; 0: it is new
   std::uint32_t device = 0;       // of the sender
   std::uint16_t engines = 0;
-  datapath::SocketAddress from, to;  // the two ends of the socket, as its sender sees them
-  datapath::SocketAddress control;   // where the sender takes control sockets as long as it runs
+  datapath::SocketAddress from, to;                // the two ends of the socket, as its sender sees them
+  datapath::SocketAddress control;                 // where the sender takes control sockets as long as it runs
+  std::vector<datapath::SocketAddress> addresses;  // of its device: it takes them at the same port of each
 };
 
 // One flow's end: enough for the other end to reach it.

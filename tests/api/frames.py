@@ -46,7 +46,7 @@ def hello(
     """A greeting from 127.0.0.1."""
     body = struct.pack("<QQQQIH", node, target, session, joined, 0, 1)
     ends = [_address("127.0.0.1", port) for port in (0, 0, control)]
-    return frame(HELLO, body + b"".join(ends))
+    return frame(HELLO, body + b"".join(ends) + struct.pack("<H", 0))
 
 
 def open_frame(dial: int, *, listener: int = 0, address: str = "127.0.0.1", peer: int = 0) -> bytes:

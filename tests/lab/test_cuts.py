@@ -1,6 +1,7 @@
-"""A connection lives while one path lives: paths are cut for longer than any silence is borne, one, two and three of four.
+"""A connection lives while one path lives: paths are cut for longer than a silence.
 
-`make test` cuts for some seconds, under knobs of three; LAB_CUT_S=60 cuts every subset for a minute under the defaults.
+`make test` cuts some of them for seconds, under knobs of three; LAB_CUT_S=60 cuts every one, two
+and three of four for a minute under the defaults.
 """
 
 import itertools
