@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm docs tidy wheel clean
+        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -116,6 +116,9 @@ conformance: build ## Every registered policy against the whole suite, a million
 swarm: build ## Planted mistakes, then 10,000 drawn scenarios of the simulated fabric: nightly, some minutes
 	@SWARM=full $(PY) -m pytest --build-tree $(BUILD)/release tests/swarm/test_defects.py
 	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
+
+schedules: build ## A thousand random schedules of real processes: stops, deaths, forks, cuts (root, half an hour)
+	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
 docs: build ## Regenerate the documentation that comes from tables
 	@mkdir -p docs

@@ -1,0 +1,294 @@
+"""Random schedules of real processes on a lab: stops, deaths, forks, dials, cuts; then a reckoning.
+
+python -m tests.processes.schedule FIRST LAST    plays the seeds and names those that fail
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lab.support import ROOT, unique
+from transport.lab import Lab, LabModel
+
+HOSTS, PATHS = 4, 4
+ACTIONS = ("stop", "go", "kill", "fork", "cut", "heal", "dial", "dial", "close", "swap", "swap")
+PATIENCE_S = 60.0
+# What a connection may end with when the process at its other end was killed.
+DEATHS = {"peer_dead", "connection_closed", "refused", "timed_out"}
+# Sockets of the paths, of the log and of the sessions to the other processes.
+DESCRIPTORS_MORE = 40
+
+
+class ViolationError(AssertionError):
+    """Something that must never happen, with the schedule that led there."""
+
+
+class Process:
+    """A node and what it has said."""
+
+    def __init__(self, lab: Lab, host: int) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        own = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "16", "WEFT_ENGINES": "1"}
+        self.host = host
+        self.child: subprocess.Popen[str] = lab.popen(
+            f"host{host}",
+            [sys.executable, "-m", "tests.processes.node"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=clean | own | {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_LOG_LEVEL": "error"},
+        )
+        self.said: list[dict[str, Any]] = []
+        self.killed = self.stopped = False
+        threading.Thread(target=self._listen, daemon=True).start()
+        wait(lambda: bool(self.of("ready")), "a process that is ready")
+        self.handle = str(self.of("ready")[0]["handle"])
+
+    def _listen(self) -> None:
+        assert self.child.stdout is not None
+        for text in self.child.stdout:
+            self.said.append(json.loads(text))
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in list(self.said) if one["event"] == event]
+
+    def order(self, **words: Any) -> None:
+        assert self.child.stdin is not None
+        try:
+            self.child.stdin.write(json.dumps(words) + "\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            if not self.killed:
+                raise ViolationError(f"a process died by itself: {self.child.poll()}") from None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.child.poll() is None:
+            self.child.send_signal(number)
+
+
+def wait(what: Callable[[], bool], name: str, limit_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + limit_s
+    while not what():
+        if time.monotonic() > until:
+            raise ViolationError(f"waited {limit_s:.0f} s for {name}")
+        time.sleep(0.01)
+
+
+@dataclass
+class Dialled:
+    """A connection: between which processes, and whether it may have ended."""
+
+    number: int
+    source: Process
+    target: Process
+    closed: bool = False
+
+    @property
+    def mortal(self) -> bool:
+        return self.source.killed or self.target.killed
+
+    def failure(self) -> dict[str, Any] | None:
+        found = [one for one in self.source.of("failed") if one["number"] == self.number]
+        return found[0] if found else None
+
+    def rounds(self) -> int:
+        reports = self.source.of("report")
+        return int(reports[-1]["rounds"].get(str(self.number), 0)) if reports else 0
+
+
+@dataclass
+class Schedule:
+    """One seed's life: processes on hosts of the lab, actions, then peace and the reckoning."""
+
+    lab: Lab
+    seed: int
+    processes: list[Process] = field(default_factory=list)
+    dialled: list[Dialled] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
+
+    def play(self) -> None:
+        self.chance = random.Random(self.seed)
+        try:
+            for host in range(self.chance.randint(2, HOSTS)):
+                self.processes.append(Process(self.lab, host))
+            for process in list(self.processes):
+                self.dial(process)
+            for _ in range(self.chance.randint(5, 12)):
+                self.act(self.chance.choice(ACTIONS))
+                time.sleep(self.chance.random() * 0.5)
+            self.make_peace()
+            self.reckon()
+        except ViolationError as violation:
+            raise ViolationError(f"seed {self.seed}: {violation}; {self.told}") from None
+        finally:
+            self.clear()
+
+    def living(self) -> list[Process]:
+        return [one for one in self.processes if not one.killed]
+
+    def dial(self, source: Process) -> None:
+        others = [one for one in self.living() if one is not source]
+        if not others or source.killed:
+            return
+        target = self.chance.choice(others)
+        number = len(self.dialled)
+        self.dialled.append(Dialled(number, source, target))
+        source.order(do="dial", number=number, handle=target.handle)
+
+    def act(self, action: str) -> None:
+        process = self.chance.choice(self.living())
+        one = self.chance.choice(self.dialled) if self.dialled else None
+        self.told.append(f"{action} {process.host}")
+        match action:
+            case "stop":
+                process.signal(signal.SIGSTOP)
+            case "go":
+                process.signal(signal.SIGCONT)
+            case "kill":
+                self.kill(process)
+            case "fork":
+                process.order(do="fork")
+            case "cut" | "heal":
+                self.change(action)
+            case "dial":
+                self.dial(process)
+            case "close":
+                if one is not None and not one.source.killed:
+                    one.closed = True
+                    one.source.order(do="close", number=one.number)
+            case "swap":
+                if one is not None and not one.source.killed:
+                    one.source.order(do="swap", number=one.number, seed=self.chance.random())
+
+    def kill(self, process: Process) -> None:
+        """And, where it is the last but one, another takes its place."""
+        process.killed = True
+        process.signal(signal.SIGKILL)
+        if len(self.living()) < 2 or self.chance.random() < 0.5:
+            self.processes.append(Process(self.lab, process.host))
+            self.dial(self.processes[-1])
+
+    def change(self, action: str) -> None:
+        """Never every path of a host at once."""
+        if action == "heal":
+            if self.cut:
+                link = self.chance.choice(sorted(self.cut))
+                self.cut.remove(link)
+                self.lab.heal(link)
+            return
+        host, spine = self.chance.randrange(HOSTS), self.chance.randrange(PATHS)
+        # One spine stays whole, so that any two hosts have a path.
+        link = f"leaf{host}-spine{spine}"
+        if spine != self.seed % PATHS and link not in self.cut:
+            self.cut.add(link)
+            self.lab.cut(link)
+
+    def make_peace(self) -> None:
+        for link in sorted(self.cut):
+            self.lab.heal(link)
+        self.cut.clear()
+        for process in self.living():
+            process.signal(signal.SIGCONT)
+
+    def reckon(self) -> None:
+        """The healthy go on, the others have ended with a cause, and nothing was wrong or left."""
+        healthy = [one for one in self.dialled if not one.mortal and not one.closed]
+        for process in self.living():
+            process.order(do="report")
+        time.sleep(0.1)
+        before = {one.number: one.rounds() for one in healthy}
+
+        for one in healthy:
+            self.await_progress(one, before[one.number])
+        for one in self.dialled:
+            if not one.mortal or one.source.killed:
+                continue
+            failure = self.await_failure(one)
+            if failure["status"] not in DEATHS and not one.closed:
+                raise ViolationError(f"a death is told as {failure}")
+        for process in self.living():
+            process.order(do="end")
+        for process in self.living():
+            self.bid_farewell(process)
+
+    def await_progress(self, one: Dialled, before: int) -> None:
+        def goes_on() -> bool:
+            if (failure := one.failure()) is not None:
+                raise ViolationError(f"a healthy connection ended: {failure}")
+            one.source.order(do="report")
+            return one.rounds() > before
+
+        wait(goes_on, f"connection {one.number} to go on")
+
+    def await_failure(self, one: Dialled) -> dict[str, Any]:
+        wait(lambda: one.failure() is not None, f"the end of connection {one.number}")
+        failure = one.failure()
+        assert failure is not None
+        return failure
+
+    def bid_farewell(self, process: Process) -> None:
+        try:
+            process.child.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise ViolationError("a process does not end") from None
+        assert process.child.stderr is not None
+        if process.child.returncode != 0:
+            raise ViolationError(
+                f"exit status {process.child.returncode}: {process.child.stderr.read()[-2000:]}"
+            )
+        if wrong := process.of("wrong"):
+            raise ViolationError(f"wrong bytes: {wrong}")
+        wait(lambda: bool(process.of("ended")), "a process's last word", 10)
+        grown = process.of("ended")[0]["descriptors"] - process.of("ready")[0]["descriptors"]
+        if grown > DESCRIPTORS_MORE:
+            raise ViolationError(f"{grown} descriptors more than at the start")
+
+    def clear(self) -> None:
+        self.make_peace()
+        for process in self.processes:
+            process.signal(signal.SIGKILL)
+            process.child.wait(PATIENCE_S)
+            for pipe in (process.child.stdin, process.child.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+
+
+def play(lab_name: str, seeds: range) -> list[str]:
+    """The violations that these seeds show, one after the other on a lab of their own."""
+    found = []
+    with Lab(LabModel(hosts=HOSTS, spines=PATHS), name=unique(lab_name)) as lab:
+        for seed in seeds:
+            try:
+                Schedule(lab, seed).play()
+            except ViolationError as violation:
+                found.append(str(violation))
+    return found
+
+
+def main() -> int:
+    first, last = map(int, sys.argv[1:3])
+    begin = time.monotonic()
+    failures = 0
+    for seed in range(first, last + 1):
+        for violation in play("seed", range(seed, seed + 1)):
+            failures += 1
+            print(violation, flush=True)
+    print(f"{last - first + 1} schedules, {failures} failed, {time.monotonic() - begin:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
