@@ -22,7 +22,7 @@ constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
 // One in which nothing was ever opened to the end, and how many of these there may be.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
-constexpr std::size_t kUnconfirmedMax = 256;
+constexpr std::size_t kUnusedSessionsMax = 256;
 
 std::string seconds(std::int64_t ns) { return std::to_string(ns / 1'000'000'000) + " s"; }
 
@@ -56,7 +56,7 @@ Session* ControlPlane::add_session(bool dialled) {
     ++unconfirmed;
     if (oldest == nullptr) oldest = session.get();
   }
-  if (!dialled && unconfirmed >= kUnconfirmedMax)
+  if (!dialled && unconfirmed >= kUnusedSessionsMax)
     end_session(oldest, Status::refused, "too many sessions without a connection", true);
   Session* session = made.get();
   sessions_[session->id] = std::move(made);
