@@ -24,7 +24,8 @@ def test_fake__every_step_may_say_not_now(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    "scenario", ["oversized", "close_outstanding", "uneven_close", "hammer", "restart"]
+    "scenario",
+    ["oversized", "close_outstanding", "uneven_close", "hammer", "restart", "peer_closes"],
 )
 def test_fake__endings(play: Play, fake_plugin: Path, version: int, scenario: str) -> None:
     play(fake_plugin, version, 1, scenario)
@@ -42,7 +43,7 @@ def test_plugin__moves_data(
 @pytest.mark.parametrize("version", ENDS)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(
-    "scenario", ["large", "hammer", "uneven_close", "oversized", "bad_arguments"]
+    "scenario", ["large", "hammer", "uneven_close", "oversized", "bad_arguments", "peer_closes"]
 )
 def test_plugin__edges(
     play: Play, plugin: Path, version: int, processes: int, scenario: str
