@@ -167,6 +167,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Dial> dial(int device, std::uint64_t listener, const datapath::SocketAddress& to, PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
 
+  LogUse logs_;  // goes last: every thread here may log
   Knobs knobs_;  // once started they do not change
   mutable Notifier notifier_;
   DatapathChoice datapath_;

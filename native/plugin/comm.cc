@@ -103,8 +103,8 @@ bool Comm::remove_registration(void* mhandle) {
 
 Status Comm::note(Status status) {
   if (!failure_logged_.exchange(true)) {
-    Session::instance().log(kLogWarn, "connection with " + connection_->peer_address() +
-                                          " failed: " + status_text(status) + " (" + status_name(status) + ")");
+    Session::instance().log(engine::LogLevel::warn, "connection with " + connection_->peer_address() + " failed: " +
+                                                        status_text(status) + " (" + status_name(status) + ")");
   }
   return status;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "native/engine/log.h"
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
@@ -277,6 +278,7 @@ class FakeRuntime final : public Runtime {
     }
   }
 
+  LogUse logs_;
   std::vector<Device> devices_;
   std::shared_ptr<Fabric> fabric_ = std::make_shared<Fabric>();
   std::atomic<bool> stopping_{false};

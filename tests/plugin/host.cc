@@ -436,6 +436,7 @@ void properties(Side& side) {
 
 void refused(Side& side) {
   void* context = nullptr;
+  ++communicators;
   REQUIRE(side.net.init(&context) != Result::success);
   int count = 77;
   REQUIRE(side.net.devices(&count) == Result::success && count == 0);

@@ -65,6 +65,16 @@ def test_plugin__strangers_and_deaths(
     play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="3000000000")
 
 
+@pytest.mark.parametrize("version", ENDS)
+def test_plugin__every_line_goes_to_the_logger_of_nccl(
+    play: Play, plugin: Path, version: int
+) -> None:
+    """What the engine's threads say, too; and the host fails at a line after the last finalize."""
+    done = play(plugin, version, 2, "strays", WEFT_LOG_LEVEL="debug")
+    assert "log 2 NET/weft: a stranger at the control port" in done.stderr
+    assert all(line.startswith("log ") for line in done.stderr.splitlines())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_plugin__five_hundred_connections(play: Play, plugin: Path, processes: int) -> None:
