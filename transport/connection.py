@@ -5,10 +5,12 @@ Moves no byte and matches no message: the engine does, and this waits for it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from transport import native
@@ -52,6 +54,7 @@ Single: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray"
 Buffer: TypeAlias = "Single | Sequence[Single]"
 
 FULL_RINGS_PAUSE_S = 0.0005
+PATIENCE_S_MAX = 4e9  # 126 years, which in nanoseconds still fit into 63 bits
 
 # Connections with requests that wait for room in an engine's rings. Whoever waits for anything
 # pumps them all: what one end of a process waits for may be what another has not posted yet.
@@ -64,13 +67,28 @@ def pump() -> bool:
     return any(waits)
 
 
-def deadline(timeout_s: float | None) -> float | None:
-    """The monotonic time when the patience ends; ValueError for a negative one."""
+def patience(timeout_s: float | None) -> float | None:
+    """`timeout_s` in seconds that clocks can add; None: no limit, which infinity means, too.
+
+    TypeError for what is no number, ValueError for a negative one or NaN.
+    """
     if timeout_s is None:
         return None
+    given: object = timeout_s  # of a caller that no type checker reads
+    if not isinstance(given, Real):
+        kind = type(given).__name__
+        raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
     if not timeout_s >= 0:
         raise ValueError(f"timeout_s: must be 0 or more, not {timeout_s}")
-    return time.monotonic() + timeout_s
+    if timeout_s == math.inf:
+        return None
+    return float(min(timeout_s, PATIENCE_S_MAX))
+
+
+def deadline(timeout_s: float | None) -> float | None:
+    """The monotonic time when the patience ends; raises as patience() does."""
+    seconds = patience(timeout_s)
+    return None if seconds is None else time.monotonic() + seconds
 
 
 class Handle:

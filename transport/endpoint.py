@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from transport import native
 from transport.closing import AsyncCloses
-from transport.connection import Buffer, Connection, DeviceArray, deadline, pump
+from transport.connection import Buffer, Connection, DeviceArray, deadline, patience, pump
 from transport.device import reduce_arrays
 from transport.errors import (
     OK,
@@ -219,11 +219,11 @@ class Endpoint(AsyncCloses):
         policies: Policies | None = None,
     ) -> Connection:
         """connect(), awaited: `async with await endpoint.aconnect(handle) as connection`."""
-        deadline(timeout_s)
+        seconds = patience(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(seconds):
                 await self._reactor.until(lambda: self._reached(name, dial, made))
         except TimeoutError as error:
             if isinstance(error, WeftError):

@@ -13,4 +13,10 @@ inline std::int64_t now_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// `from_ns` plus a patience of any length: too long a one ends never, not in the past.
+inline std::int64_t later_ns(std::int64_t from_ns, std::int64_t patience_ns) noexcept {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(from_ns, patience_ns, &sum) ? INT64_MAX : sum;
+}
+
 }  // namespace weft::engine

@@ -40,7 +40,7 @@ bool RequestSlot::overlaps(const void* data, std::size_t bytes) const noexcept {
 }
 
 void RequestSlot::wait(std::int64_t timeout_ns) noexcept {
-  const std::int64_t until_ns = now_ns() + timeout_ns;
+  const std::int64_t until_ns = later_ns(now_ns(), timeout_ns);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
     futex_wait(&state_, kPending, left_ns);

@@ -91,7 +91,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   const std::uint16_t most = std::min<std::uint16_t>(std::max(ours, theirs), kStripesAuto);
   const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
   const std::shared_ptr<DialState> dial = pending->state;
-  const auto apart = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(dial->policies.path.get()));
+  const std::uint64_t apart = dial->policies.path == nullptr ? 0 : dial->policies.path->number;
   std::vector<FlowPlan> plans;
   for (std::uint16_t i = 0; i < stripes; ++i) {
     plans.push_back({static_cast<std::uint16_t>((next_engine_ + i) % ours),

@@ -29,7 +29,7 @@ constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return 
 }  // namespace
 
 Status DeviceRequest::wait(std::int64_t timeout_ns) noexcept {
-  const std::int64_t until_ns = now_ns() + timeout_ns;
+  const std::int64_t until_ns = later_ns(now_ns(), timeout_ns);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
     futex_wait(&state_, 0, left_ns);

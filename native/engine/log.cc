@@ -1,29 +1,223 @@
-// One write() a line, so that lines of several threads and processes do not mix.
-// Keeps no file open and no buffer.
+// The lock is held to move a line in or out, never while one is written, so whoever logs waits for nobody's terminal.
+// The state is never destroyed: threads may log while the process ends.
 #include "native/engine/log.h"
 
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "native/engine/clock.h"
 
 namespace weft::engine {
 namespace {
 
+constexpr std::int64_t kFarewellNs = 250'000'000;
+
+struct LogLine {
+  LogLevel level = LogLevel::warn;
+  std::string text;
+  std::int64_t dropped_before = 0;
+};
+
 std::atomic<LogLevel> level_in_force{LogLevel::warn};
+
+// What a forked child drops its lines into, where its parent had a sink: the sink's locks are the parent's.
+void drop_line(LogLevel, const char*) noexcept {}
+
+void write_line(LogLevel level, const std::string& text) noexcept {
+  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
+  const std::string line = std::string("weft ") + kNames[static_cast<int>(level)] + ": " + text + "\n";
+  for (std::size_t at = 0; at < line.size();) {
+    const ssize_t wrote = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (wrote > 0) {
+      at += static_cast<std::size_t>(wrote);
+    } else if (errno == EAGAIN) {  // the application made it non-blocking
+      pollfd room{STDERR_FILENO, POLLOUT, 0};
+      static_cast<void>(::poll(&room, 1, -1));
+      if ((room.revents & (POLLERR | POLLNVAL)) != 0) return;
+    } else if (errno != EINTR) {
+      return;  // nobody can read it
+    }
+  }
+}
+
+class LogWriter {
+ public:
+  static LogWriter& instance() noexcept {
+    alignas(LogWriter) static std::byte place[sizeof(LogWriter)];
+    static LogWriter* const writer = new (place) LogWriter;
+    return *writer;
+  }
+
+  void append(LogLevel level, const std::string& text) noexcept {
+    try {
+      LogLine line{level, text.substr(0, kLogLineBytesMax), 0};
+      const auto controls = [](char byte) { return (byte >= 0 && byte < 0x20) || byte == 0x7f; };
+      std::replace_if(line.text.begin(), line.text.end(), controls, '?');
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (count_ == kLogLinesMax) {
+        ++dropped_;
+        return;
+      }
+      line.dropped_before = std::exchange(dropped_, 0);
+      lines_[(first_ + count_++) % kLogLinesMax] = std::move(line);
+      if (!running_) start();
+      wake_.notify_one();
+    } catch (...) {
+      // Out of memory for a log line: the line is lost, the transport goes on.
+    }
+  }
+  void sink(LogSink to) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sink_ = to;
+  }
+  bool flush(std::int64_t patience_ns) noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return wait(&lock, patience_ns, [this] { return !running_ || (count_ == 0 && dropped_ == 0 && !writing_); });
+  }
+  void use() noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++uses_;
+    leaving_ = false;
+  }
+  void leave() noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (uses_ == 0 || --uses_ != 0 || !running_) return;  // no uses: a forked child drops what its parent had
+    leaving_ = true;
+    wake_.notify_one();
+    // One that is stuck in a write ends when that ends: nobody waits for it.
+    static_cast<void>(wait(&lock, kFarewellNs, [this] { return !running_ || !leaving_; }));
+  }
+
+ private:
+  LogWriter() noexcept { ::pthread_atfork(&before_fork, &after_fork, &in_child); }
+
+  // So that no other thread holds the lock, or is in the middle of a line, in the child's copy.
+  static void before_fork() noexcept { instance().mutex_.lock(); }
+  static void after_fork() noexcept { instance().mutex_.unlock(); }
+  static void in_child() noexcept {
+    LogWriter& writer = instance();
+    new (&writer.wake_) std::condition_variable;  // it counts waiting threads, of which the child has none
+    writer.first_ = writer.count_ = 0;
+    writer.dropped_ = writer.uses_ = 0;
+    writer.running_ = writer.writing_ = writer.leaving_ = false;
+    if (writer.sink_ != nullptr) writer.sink_ = &drop_line;
+    writer.mutex_.unlock();
+  }
+
+  // Looks every millisecond: a condition with a time limit would need a newer C library than the plugin may.
+  template <typename Done>
+  static bool wait(std::unique_lock<std::mutex>* lock, std::int64_t patience_ns, const Done& done) noexcept {
+    const std::int64_t until_ns = later_ns(now_ns(), patience_ns);
+    while (!done()) {
+      if (now_ns() >= until_ns) return false;
+      lock->unlock();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      lock->lock();
+    }
+    return true;
+  }
+
+  // Requires the lock. The application's signals are the application's: none is taken here.
+  void start() noexcept {
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    running_ = ::pthread_create(&thread, nullptr, &run, this) == 0;
+    if (running_) {
+      ::pthread_setname_np(thread, "weft-log");
+      ::pthread_detach(thread);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  static void* run(void* writer) noexcept {
+    static_cast<LogWriter*>(writer)->write_all();
+    return nullptr;
+  }
+  void write_all() noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return count_ != 0 || dropped_ != 0 || leaving_; });
+      if (count_ == 0 && dropped_ == 0) break;
+      LogLine line;
+      if (count_ != 0) {
+        line = std::move(lines_[first_]);
+        first_ = (first_ + 1) % kLogLinesMax;
+        --count_;
+      } else {
+        line.dropped_before = std::exchange(dropped_, 0);  // and nothing came after them
+      }
+      writing_ = true;
+      const LogSink sink = sink_;
+      lock.unlock();
+      write(sink, line);
+      lock.lock();
+      writing_ = false;
+    }
+    running_ = leaving_ = false;
+  }
+  static void write(LogSink sink, const LogLine& line) noexcept {
+    try {
+      if (line.dropped_before != 0) {
+        write(sink, LogLevel::warn,
+              std::to_string(line.dropped_before) + " lines were dropped here: what reads the log is too slow");
+      }
+      if (!line.text.empty()) write(sink, line.level, line.text);
+    } catch (...) {  // out of memory
+    }
+  }
+  static void write(LogSink sink, LogLevel level, const std::string& text) {
+    if (sink != nullptr) return sink(level, text.c_str());
+    write_line(level, text);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::array<LogLine, kLogLinesMax> lines_;  // a ring: `count_` from `first_` on
+  std::size_t first_ = 0, count_ = 0;
+  std::int64_t dropped_ = 0;  // since the newest line that waits
+  std::int64_t uses_ = 0;
+  bool running_ = false;  // the thread is there
+  bool writing_ = false;  // a line is out of the queue and not written yet
+  bool leaving_ = false;  // the thread is to end when nothing waits
+  LogSink sink_ = nullptr;
+};
+
+// Lines of a process's last moment: exit() ends the writing thread where it stands.
+struct AtExit {
+  ~AtExit() { static_cast<void>(flush_log(kFarewellNs)); }
+};
+const AtExit at_exit;
 
 }  // namespace
 
 void set_log_level(LogLevel level) noexcept { level_in_force.store(level, std::memory_order_relaxed); }
 
 void log(LogLevel level, const std::string& text) noexcept {
-  if (level > level_in_force.load(std::memory_order_relaxed)) return;
-  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
-  try {
-    const std::string line = std::string("weft ") + kNames[static_cast<int>(level)] + ": " + text + "\n";
-    static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
-  } catch (...) {
-    // Out of memory for a log line: the line is lost, the transport goes on.
-  }
+  if (level <= level_in_force.load(std::memory_order_relaxed)) log_always(level, text);
 }
+
+void log_always(LogLevel level, const std::string& text) noexcept { LogWriter::instance().append(level, text); }
+
+void set_log_sink(LogSink sink) noexcept { LogWriter::instance().sink(sink); }
+
+bool flush_log(std::int64_t patience_ns) noexcept { return LogWriter::instance().flush(patience_ns); }
+
+LogUse::LogUse() noexcept { LogWriter::instance().use(); }
+
+LogUse::~LogUse() { LogWriter::instance().leave(); }
 
 }  // namespace weft::engine

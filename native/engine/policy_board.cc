@@ -1,5 +1,5 @@
-// A change runs on each engine's thread between two rounds; once all have passed it, nobody refers to what it replaced
-// unless a flow says so. A policy handed out for a dial counts as used while the dial holds it.
+// A change runs on each engine's thread between two rounds. A dial or a listener owns the policies it was given, and
+// whoever opens its flows holds them until the engine has them; sweep() says why that is enough.
 #include "native/engine/policy_board.h"
 
 #include <algorithm>
@@ -138,18 +138,27 @@ std::vector<PolicyInfo> PolicyBoard::describe(const std::vector<FlowRef>* flows,
   return all;
 }
 
-// The quiet point: every engine has been asked between two rounds, and what none of them names may go.
+// The order is the proof. A candidate is a policy that only the board holds; the lock is held, so nobody is handed it
+// and nobody gives it to an engine from here on. Whoever gave it to an engine before held a reference until that call
+// was over, so each engine is asked after every such call, and names it if any of its flows, peers or defaults uses it.
 void PolicyBoard::sweep() {
+  std::vector<const ChosenPolicy*> candidates;
+  for (const PolicyRef& each : kept_) {
+    if (each.use_count() == 1) candidates.push_back(each.get());
+  }
+  if (candidates.empty()) return;
   std::vector<core::PolicyChoice> used;
   for (const auto& engine : *engines_) {
     engine->call([&] { engine->stack().policies_in_use(&used); });
   }
-  std::erase_if(kept_, [&](const PolicyRef& each) {
-    if (each.use_count() > 1) return false;
-    const core::PolicyChoice mine = each->choice();
+  const auto unused = [&](const ChosenPolicy* policy) {
+    const core::PolicyChoice mine = policy->choice();
     return std::none_of(used.begin(), used.end(), [&](const core::PolicyChoice& other) {
       return other.descriptor == mine.descriptor && (other.params == nullptr || other.params == mine.params);
     });
+  };
+  std::erase_if(kept_, [&](const PolicyRef& each) {
+    return std::find(candidates.begin(), candidates.end(), each.get()) != candidates.end() && unused(each.get());
   });
 }
 

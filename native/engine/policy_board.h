@@ -1,5 +1,8 @@
 // Which policies decide in this process: the defaults, those of each traffic class, and every change while flows live.
 // Owns the libraries; unloads one only when no engine refers to it any more. Any thread but an engine's.
+//
+// What it hands out is an owning reference: whoever gives the raw choice in it to an engine, by Engine::call(), holds
+// the reference until that call is over (decision 0008).
 #pragma once
 
 #include <map>

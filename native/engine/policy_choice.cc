@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -154,6 +155,11 @@ bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std
   return true;
 }
 
+std::uint64_t next_number() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 }  // namespace
 
 std::vector<std::string> policy_directories(const Knobs& knobs) {
@@ -190,6 +196,7 @@ bool choose_policy(policy::Family family, const std::string& text, const std::ve
     return true;
   }
   auto chosen = std::make_shared<ChosenPolicy>();
+  chosen->number = next_number();
   chosen->library = policy::find(family, name, directories, error);
   if (chosen->library == nullptr) return false;
   const policy::Descriptor& descriptor = chosen->library->descriptor();
@@ -204,6 +211,7 @@ bool choose_policy(policy::Family family, const std::string& text, const std::ve
 
 bool change_params(const PolicyRef& policy, std::string_view text, PolicyRef* out, std::string* error) {
   auto changed = std::make_shared<ChosenPolicy>(*policy);
+  changed->number = next_number();
   if (!set_fields(changed->library->descriptor(), text, &changed->params, error)) return false;
   *out = std::move(changed);
   return true;

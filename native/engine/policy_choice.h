@@ -17,6 +17,7 @@ namespace weft::engine {
 
 // A policy as it was chosen. Kept for as long as a flow may refer to it (PolicyBoard says when that is over).
 struct ChosenPolicy {
+  std::uint64_t number = 0;  // tells it from every other choice of this process, also from those that are gone
   std::shared_ptr<const policy::Library> library;
   std::vector<std::int64_t> params;  // the record, in words
   core::PolicyChoice choice() const noexcept {

@@ -1,18 +1,14 @@
-// Text that a peer sent, made fit for a log line or an error: one line of plain ASCII, of bounded length.
-// Everything else becomes '?': no newline forges a line, no escape reaches a terminal.
+// Text that a peer sent, made safe for a log line, an error or a terminal.
+// Knows no alphabet: a name in another than ASCII becomes question marks.
 #pragma once
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace weft::engine {
 
-inline std::string printable(const std::string& text, std::size_t most) {
-  std::string plain = text.substr(0, most);
-  for (char& each : plain) {
-    if (each < 0x20 || each > 0x7e) each = '?';
-  }
-  return plain;
-}
+// The first `most` bytes of `text`, each that is not printable ASCII (0x20 to 0x7e) replaced by '?'.
+std::string printable(std::string_view text, std::size_t most);
 
 }  // namespace weft::engine

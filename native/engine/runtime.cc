@@ -169,6 +169,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
                              PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
 
+  LogUse logs_;  // goes last: every thread here may log
   Knobs knobs_;  // once started they do not change
   mutable Notifier notifier_;
   DatapathChoice datapath_;

@@ -32,6 +32,7 @@ inline constexpr std::uintptr_t kOptionalCompletion = 0x1;
 
 inline constexpr int kLogWarn = 2;
 inline constexpr int kLogInfo = 3;
+inline constexpr int kLogTrace = 5;
 inline constexpr unsigned long kLogInit = 0x1;
 inline constexpr unsigned long kLogNet = 0x10;
 

@@ -15,18 +15,22 @@ namespace {
 // Twice what NCCL keeps out in one direction; beyond it a caller is told "not now".
 constexpr std::size_t kSlotsMax = std::size_t{2} * kMaxRequests;
 
-// Posts through `post` and hands out a slot; leaves *request null when the engine has no room.
+// Posts through `post` and hands out a slot; leaves *request null when the engine has no room. On a connection that is
+// over it hands out a request that test() fails, as NCCL's own transports do: NCCL takes an error of isend or irecv for
+// a misuse of the plugin, and one of test() for a failed peer.
 template <typename Post>
 Status post_request(void* comm, void** request, Post&& post) {
   auto* self = static_cast<Comm*>(comm);
   Slot* const slot = self->take_slot();
-  if (slot == nullptr) return Status::ok;
-  const Status status = post(self->connection(), &slot->request);
-  if (status != Status::ok) {
-    self->give_slot(slot);
-    return status == Status::would_block ? Status::ok : self->note(status);
+  const Status status = slot == nullptr ? self->connection().health() : post(self->connection(), &slot->request);
+  if (slot != nullptr && status == Status::ok) {
+    *request = slot;
+    return Status::ok;
   }
-  *request = slot;
+  if (slot != nullptr) self->give_slot(slot);
+  if (status == Status::ok || status == Status::would_block) return Status::ok;  // not now
+  if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
+  *request = self->failed_slot(status);
   return Status::ok;
 }
 
@@ -64,6 +68,15 @@ void Comm::give_slot(Slot* slot) {
   free_slots_ = slot;
 }
 
+Slot* Comm::failed_slot(Status status) {
+  const std::lock_guard lock(slots_mutex_);
+  if (failed_.failure == Status::ok) {
+    failed_.comm = this;
+    failed_.failure = status;
+  }
+  return &failed_;
+}
+
 void* Comm::add_registration(void* data, std::size_t bytes) {
   auto registration = std::make_unique<Registration>(Registration{data, bytes});
   // A NIC that refuses costs a copy, not the registration.
@@ -90,8 +103,8 @@ bool Comm::remove_registration(void* mhandle) {
 
 Status Comm::note(Status status) {
   if (!failure_logged_.exchange(true)) {
-    Session::instance().log(kLogWarn, "connection with " + connection_->peer_address() +
-                                          " failed: " + status_text(status) + " (" + status_name(status) + ")");
+    Session::instance().log(engine::LogLevel::warn, "connection with " + connection_->peer_address() + " failed: " +
+                                                        status_text(status) + " (" + status_name(status) + ")");
   }
   return status;
 }
@@ -149,7 +162,8 @@ Status test(void* request, int* done, int* sizes) {
   *done = 0;
   if (request == nullptr) return Status::invalid_argument;
   auto* slot = static_cast<Slot*>(request);
-  if (slot->request == nullptr) return Status::invalid_argument;
+  if (slot->request == nullptr && slot->failure == Status::ok) return Status::invalid_argument;
+  if (slot->request == nullptr) return slot->comm->note(slot->failure);
   if (!slot->request->done()) return Status::ok;
   // A failed request keeps its slot, so that asking again gives the same answer.
   if (const Status status = slot->request->status(); status != Status::ok) return slot->comm->note(status);

@@ -22,6 +22,7 @@ struct Slot {
   Comm* comm = nullptr;
   engine::Request* request = nullptr;
   Slot* next_free = nullptr;
+  Status failure = Status::ok;  // of a request that could not be posted any more; it has no `request`
 };
 
 struct Registration {
@@ -43,6 +44,9 @@ class Comm {
   Slot* take_slot();
   void give_slot(Slot* slot);
 
+  // What every request is that comes after the connection's end: test() fails it as often as it is asked.
+  Slot* failed_slot(Status status);
+
   void* add_registration(void* data, std::size_t bytes);
   // Of a handle that NCCL passes back with a buffer; null: none.
   static std::uint32_t memory_of(const void* mhandle) noexcept {
@@ -60,6 +64,7 @@ class Comm {
   std::mutex slots_mutex_;
   std::deque<Slot> slots_;  // grows with use, never moves
   Slot* free_slots_ = nullptr;
+  Slot failed_;  // written once, before it is handed out
   std::mutex registrations_mutex_;
   std::unordered_set<Registration*> registrations_;
   std::atomic<bool> failure_logged_{false};

@@ -21,28 +21,33 @@ Status Session::start() {
   const Status status = engine::Runtime::open(knobs_, &runtime_, &error);
   if (status != Status::ok) {
     runtime_.reset();
-    if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: cannot start: %s", error.c_str());
+    log(engine::LogLevel::warn, "cannot start: " + error);
     return status;
   }
   return Status::ok;
 }
 
 // Requires the lock. Leaves everything as it was when it fails, but for the logger.
-Status Session::open(Logger log) {
-  if (log != nullptr) log_ = log;
+Status Session::open(Logger logger) {
+  const engine::LogUse uses_log;  // where the runtime does not come up, the lines that say why are written all the same
+  if (logger != nullptr) {
+    const std::lock_guard lock(log_mutex_);
+    log_ = logger;
+  }
+  engine::set_log_sink(&Session::to_nccl);
   const bool first = runtime_ == nullptr;
   if (first) {
     engine::Knobs knobs;
     std::string error;
     if (const Status status = engine::load_knobs(&knobs, &error); status != Status::ok) {
-      if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: %s", error.c_str());
+      log(engine::LogLevel::warn, error);
       return status;
     }
     knobs_ = std::move(knobs);
   }
   if (const Status status = start(); status != Status::ok) return status;
   if (runtime_->devices().empty()) {
-    if (log_ != nullptr) log_(kLogWarn, kLogInit | kLogNet, "weft", 0, "weft: no usable network interface");
+    log(engine::LogLevel::warn, "no usable network interface");
     runtime_.reset();
     return Status::address_unavailable;
   }
@@ -55,20 +60,18 @@ Status Session::open(Logger log) {
       !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
     device_lists_.push_back(found);
   }
-  if (first && log_ != nullptr) {
-    log_(kLogInfo, kLogInit | kLogNet, "weft", 0, "NET/weft: %s", runtime_->summary().c_str());
-  }
+  if (first) log(engine::LogLevel::info, runtime_->summary());
   return Status::ok;
 }
 
-Status Session::init(Logger log) {
+Status Session::init(Logger logger) {
   const std::lock_guard lock(mutex_);
-  return open(log);
+  return open(logger);
 }
 
-Status Session::init(Logger log, std::uint64_t comm_id, int traffic_class, Context** context) {
+Status Session::init(Logger logger, std::uint64_t comm_id, int traffic_class, Context** context) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = open(log); status != Status::ok) return status;
+  if (const Status status = open(logger); status != Status::ok) return status;
   auto made = std::make_unique<Context>();
   made->comm_id = comm_id;
   made->traffic_class = traffic_class;
@@ -81,10 +84,11 @@ void Session::finalize(Context* context) {
   std::shared_ptr<engine::Runtime> stopping;
   std::vector<std::unique_ptr<ListenComm>> listeners;
   std::vector<std::shared_ptr<Attempt>> attempts;
+  bool last = false;
   {
     const std::lock_guard lock(mutex_);
     if (contexts_.erase(context) == 0) return;
-    const bool last = contexts_.empty();
+    last = contexts_.empty();
     // NCCL forgets listeners and connects that it gave up; with the last context the contextless ones go as well.
     for (auto entry = listeners_.begin(); entry != listeners_.end();) {
       const bool leaves = last || entry->second->context == context;
@@ -96,14 +100,24 @@ void Session::finalize(Context* context) {
       if (leaves) attempts.push_back(std::move(entry->second));
       entry = leaves ? attempts_.erase(entry) : std::next(entry);
     }
-    if (last) {
-      stopping = std::move(runtime_);
-      log_ = nullptr;
-    }
+    if (last) stopping = std::move(runtime_);
   }
   // Destroyed here, outside the lock: attempts and listeners first, the runtime's threads last.
   attempts.clear();
   listeners.clear();
+  stopping.reset();
+  if (last) forget_logger();
+}
+
+// NCCL may unload its function once the last finalize has returned. What it still has to say is said before, where it
+// does not take too long.
+void Session::forget_logger() {
+  constexpr std::int64_t kPatienceNs = 250'000'000;
+  static_cast<void>(engine::flush_log(kPatienceNs));
+  const std::lock_guard lock(mutex_);
+  if (!contexts_.empty()) return;
+  const std::lock_guard log_lock(log_mutex_);
+  log_ = nullptr;
 }
 
 const std::vector<engine::Device>& Session::devices() {
@@ -188,13 +202,16 @@ void Session::remove_attempt(std::uint64_t id) {
   attempts_.erase(id);
 }
 
-void Session::log(int level, const std::string& text) {
-  Logger logger = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    logger = log_;
-  }
-  if (logger != nullptr) logger(level, kLogInit | kLogNet, "weft", 0, "NET/weft: %s", text.c_str());
+void Session::log(engine::LogLevel level, const std::string& text) { engine::log_always(level, text); }
+
+void Session::to_nccl(engine::LogLevel level, const char* text) noexcept {
+  Session& session = instance();
+  const std::lock_guard lock(session.log_mutex_);
+  if (session.log_ == nullptr) return;
+  const int nccl_level = level == engine::LogLevel::debug  ? kLogTrace
+                         : level == engine::LogLevel::info ? kLogInfo
+                                                           : kLogWarn;
+  session.log_(nccl_level, kLogInit | kLogNet, "weft", 0, "NET/weft: %s", text);
 }
 
 }  // namespace weft::nccl

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "native/core/status.h"
+#include "native/engine/log.h"
 #include "native/engine/runtime.h"
 #include "native/plugin/abi_common.h"
 
@@ -44,9 +45,9 @@ class Session {
   static Session& instance() noexcept;
 
   // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed.
-  Status init(Logger log);
+  Status init(Logger logger);
   // Interfaces from v11: once per communicator; the runtime stops with the last of them.
-  Status init(Logger log, std::uint64_t comm_id, int traffic_class, Context** context);
+  Status init(Logger logger, std::uint64_t comm_id, int traffic_class, Context** context);
   void finalize(Context* context);
 
   // The devices as the last start found them. A list is never changed or freed, so that names may be kept.
@@ -74,14 +75,19 @@ class Session {
   std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const engine::Handle& handle);
   void remove_attempt(std::uint64_t id);
 
-  // One line in NCCL's log; silent before init and after the last finalize.
-  void log(int level, const std::string& text);
+  // One line in NCCL's log, soon: no thread of NCCL's waits for it to be written. Silent before init and after the
+  // last finalize.
+  void log(engine::LogLevel level, const std::string& text);
 
  private:
-  Status open(Logger log);
+  Status open(Logger logger);
   Status start();
+  // Where the engine's lines and ours go, on the log's own thread.
+  static void to_nccl(engine::LogLevel level, const char* text) noexcept;
+  void forget_logger();
 
   std::mutex mutex_;
+  std::mutex log_mutex_;  // taken last; held while NCCL's function runs, so that none runs once it is forgotten
   Logger log_ = nullptr;
   engine::Knobs knobs_;
   std::deque<std::vector<engine::Device>> device_lists_;  // the last is in force

@@ -40,8 +40,9 @@ Status begin_attempt(void* context, int device, int traffic_class, const engine:
   const Status status =
       attempt->runtime->connect(device, handle, policies_of(context, traffic_class), &attempt->dial, &error);
   if (status != Status::ok) {
-    Session::instance().log(kLogWarn, "cannot connect: " + error +
-                                          ". Every rank needs the same NCCL_NET and the same P2P and SHM settings");
+    Session::instance().log(
+        engine::LogLevel::warn,
+        "cannot connect: " + error + ". Every rank needs the same NCCL_NET and the same P2P and SHM settings");
     return status;
   }
   *out = std::move(attempt);
@@ -97,7 +98,7 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   const Status status =
       made->runtime->listen(device, 0, policies_of(context, kNoTrafficClass), &made->listener, &error);
   if (status != Status::ok) {
-    Session::instance().log(kLogWarn, "cannot listen: " + error);
+    Session::instance().log(engine::LogLevel::warn, "cannot listen: " + error);
     return status;
   }
   const engine::Handle own = made->listener->handle();
@@ -130,7 +131,7 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   if (status == Status::ok) {
     *send_comm = make_comm(attempt->runtime, std::move(connection));
   } else {
-    session.log(kLogWarn, "cannot connect: " + attempt->dial->error());
+    session.log(engine::LogLevel::warn, "cannot connect: " + attempt->dial->error());
   }
   session.remove_attempt(tail.attempt);
   std::memset(tail_of(handle), 0, sizeof tail);

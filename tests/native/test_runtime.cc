@@ -1,5 +1,7 @@
 // Decides whether two runtimes over loopback connect, move data, fail and close as runtime.h promises.
 // Never leaves the loopback interface; every wait has an end.
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -435,4 +437,22 @@ TEST(runtime__counters_outlive_the_flows) {
     CHECK_EQUAL(counters.paths.size(), 32u);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+TEST(runtime__a_wait_may_be_as_long_as_there_are_numbers) {
+  Pair pair{Knobs{}};
+  const std::vector<std::uint8_t> sent = pattern(100, 1);
+  std::vector<std::uint8_t> received(sent.size());
+  Request *send = nullptr, *receive = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), 0, &receive), Status::ok);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), 0, &send), Status::ok);
+  });
+  const Status status = pair.there->wait(receive, INT64_MAX);
+  later.join();
+  CHECK_EQUAL(status, Status::ok);
+  CHECK(sent == received);
+  CHECK_EQUAL(finish(*pair.here, send), Status::ok);
+  pair.there->release(receive);
 }

@@ -1,4 +1,5 @@
 // Every packet type there and back, every verdict, and no truncation or flipped bit that passes.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -155,7 +156,7 @@ TEST(crc32c__vectors_of_rfc_3720) {
   const Bytes read_command = {0x01, 0xC0, 0, 0, 0, 0, 0,    0, 0,    0, 0, 0,    0, 0, 0, 0,
                               0x14, 0,    0, 0, 0, 0, 0x04, 0, 0,    0, 0, 0x14, 0, 0, 0, 0x18,
                               0x28, 0,    0, 0, 0, 0, 0,    0, 0x02, 0, 0, 0,    0, 0, 0, 0};
-  for (const auto function : {crc32c, crc32c_portable}) {
+  for (const auto function : {crc32c, crc32c_narrow, crc32c_portable}) {
     CHECK_EQUAL(function(0, zeros.data(), 32), 0x8A9136AAu);
     CHECK_EQUAL(function(0, ones.data(), 32), 0x62A8AB43u);
     CHECK_EQUAL(function(0, up.data(), 32), 0x46DD794Eu);
@@ -177,6 +178,44 @@ TEST(crc32c__is_the_portable_one_at_every_length_and_alignment) {
   }
   for (std::size_t cut = 0; cut <= 500; cut += 7) {
     CHECK_EQUAL(crc32c(crc32c(0, bytes.data(), cut), &bytes[cut], 500 - cut), crc32c(0, bytes.data(), 500));
+  }
+}
+
+// Lengths around every block of every kernel; a copy writes its range and no byte beside it.
+TEST(crc32c__copies_and_long_ranges_are_the_portable_one) {
+  Random random(2);
+  Bytes bytes(70'000);
+  for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+  std::vector<std::size_t> lengths = {0, 1, 7, 8936, 65'408, 65'537, 69'900};
+  for (const std::size_t block : {64u, 128u, 256u, 384u, 512u, 768u, 1024u, 3072u, 3456u, 6144u, 9216u}) {
+    for (const std::size_t more : {0u, 1u, 8u, 9u, 63u}) {
+      lengths.push_back(block + more);
+      lengths.push_back(block - more - 1);
+    }
+  }
+  for (const std::size_t length : lengths) {
+    for (const std::size_t from : {0u, 1u, 8u, 37u}) {
+      const auto seed = static_cast<std::uint32_t>(random.next());
+      const std::uint32_t wanted = crc32c_portable(seed, &bytes[from], length);
+      CHECK_EQUAL(crc32c(seed, &bytes[from], length), wanted);
+      CHECK_EQUAL(crc32c_narrow(seed, &bytes[from], length), wanted);
+      for (const auto copy : {crc32c_copy, crc32c_narrow_copy}) {
+        Bytes to(length + 16, 0xA5);
+        CHECK_EQUAL(copy(seed, &to[5], &bytes[from], length), wanted);
+        CHECK(std::equal(to.begin() + 5, to.begin() + 5 + static_cast<std::ptrdiff_t>(length), &bytes[from]));
+        for (std::size_t i = 0; i < 16; ++i) CHECK_EQUAL(to[i < 5 ? i : i + length], 0xA5);
+      }
+    }
+  }
+}
+
+TEST(crc32c__sees_every_damaged_bit) {
+  Bytes bytes(9000, 0x11);
+  const std::uint32_t before = crc32c(0, bytes.data(), bytes.size());
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); bit += 5) {
+    bytes[bit / 8] = static_cast<std::uint8_t>(bytes[bit / 8] ^ 1u << bit % 8);
+    CHECK(crc32c(0, bytes.data(), bytes.size()) != before);
+    bytes[bit / 8] = 0x11;
   }
 }
 

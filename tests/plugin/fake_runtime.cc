@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "native/engine/log.h"
 #include "native/engine/runtime.h"
 
 namespace weft::engine {
@@ -65,11 +66,12 @@ struct Wire {
     }
   }
   // Requires the lock.
-  static void cancel(std::deque<FakeRequest*>* queue, const std::uint8_t* begin, const std::uint8_t* end) {
+  static void cancel(std::deque<FakeRequest*>* queue, const std::uint8_t* begin, const std::uint8_t* end,
+                     Status why = Status::cancelled) {
     for (auto entry = queue->begin(); entry != queue->end();) {
       const std::uint8_t* const data = (*entry)->from != nullptr ? (*entry)->from : (*entry)->to;
       const bool inside = begin == nullptr || (data >= begin && data < end);
-      if (inside) (*entry)->finish(Status::cancelled, 0);
+      if (inside) (*entry)->finish(why, 0);
       entry = inside ? queue->erase(entry) : std::next(entry);
     }
   }
@@ -100,6 +102,8 @@ class FakeConnection final : public Connection {
     wire_->closed = true;
     Wire::cancel(&wire_->lanes[end_].sends, nullptr, nullptr);
     Wire::cancel(&wire_->lanes[1 - end_].receives, nullptr, nullptr);
+    Wire::cancel(&wire_->lanes[1 - end_].sends, nullptr, nullptr, Status::connection_closed);
+    Wire::cancel(&wire_->lanes[end_].receives, nullptr, nullptr, Status::connection_closed);
   }
   void quiesce(const void* data, std::size_t bytes) noexcept override {
     const auto* const begin = static_cast<const std::uint8_t*>(data);
@@ -107,7 +111,10 @@ class FakeConnection final : public Connection {
     Wire::cancel(&wire_->lanes[end_].sends, begin, begin + bytes);
     Wire::cancel(&wire_->lanes[1 - end_].receives, begin, begin + bytes);
   }
-  Status health() const noexcept override { return Status::ok; }
+  Status health() const noexcept override {
+    const std::lock_guard lock(wire_->mutex);
+    return wire_->closed ? Status::connection_closed : Status::ok;
+  }
   std::string peer_address() const override { return "fake"; }
   Status change_policy(const std::string&, const std::string&, PolicyChange, std::string*) noexcept override {
     return Status::internal_error;
@@ -126,6 +133,7 @@ class FakeConnection final : public Connection {
     request->to = place.second;
     request->length = bytes;
     const std::lock_guard lock(wire_->mutex);
+    if (wire_->closed) return Status::connection_closed;
     requests_.emplace(request, std::move(made));
     queue->push_back(request);
     *out = request;
@@ -270,6 +278,7 @@ class FakeRuntime final : public Runtime {
     }
   }
 
+  LogUse logs_;
   std::vector<Device> devices_;
   std::shared_ptr<Fabric> fabric_ = std::make_shared<Fabric>();
   std::atomic<bool> stopping_{false};

@@ -315,6 +315,43 @@ void forked(Side& side) {
   side.stop();
 }
 
+// On a connection whose peer is gone every isend and irecv hands out a request, as often as it is called, and test()
+// says what is wrong, as often as it is asked. What the caller does wrong is said at once all the same.
+void fails_in_test(Side& side, const Link& link, Result expected) {
+  constexpr std::size_t bytes = 1 << 20;
+  Buffer memory(bytes);
+  const Deadline deadline;
+  const auto until_it_fails = [&](auto&& post) {
+    Result result = Result::success;
+    while (result == Result::success) {
+      result = side.outcome(post(), nullptr);
+      REQUIRE(!deadline.over());
+    }
+    REQUIRE(result == expected);
+    for (int i = 0; i < 200; ++i) {  // more than there are slots
+      void* const request = post();
+      REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
+    }
+  };
+  until_it_fails([&] { return side.receive(link.receive, memory.data(), bytes, nullptr); });
+  until_it_fails([&] { return side.send(link.send, memory.data(), bytes, nullptr); });
+  auto* request = reinterpret_cast<void*>(0xDEAD0);
+  REQUIRE(side.net.isend(link.send, nullptr, 8, nullptr, &request) == Result::invalid_argument && request == nullptr);
+  REQUIRE(side.net.irecv_count(link.receive, 2, &request) == Result::invalid_argument && request == nullptr);
+}
+
+// The peer closes while we go on: what comes after is a failed peer and no misuse.
+void peer_closes(Side& side) {
+  side.start();
+  const Link link = side.link();
+  exchange(side, link, {1000});
+  side.barrier();
+  if (side.rank == 0) fails_in_test(side, link, Result::remote_error);
+  side.unlink(link);
+  side.barrier();
+  side.stop();
+}
+
 // The peer process goes without a word: what is outstanding fails, and close still succeeds.
 void death(Side& side) {
   side.start();
@@ -322,18 +359,7 @@ void death(Side& side) {
   exchange(side, link, {1000});
   side.barrier();
   if (side.rank == 1) std::_Exit(0);
-  Buffer memory(1 << 20);
-  auto* request = reinterpret_cast<void*>(0xDEAD0);
-  Result result = side.net.irecv(link.receive, memory.data(), 1 << 20, nullptr, &request);
-  if (result == Result::success && request != nullptr) result = side.outcome(request, nullptr);
-  REQUIRE(result == Result::remote_error);
-  const Deadline deadline;
-  do {
-    result = side.net.isend(link.send, memory.data(), 1 << 20, nullptr, &request);
-    if (result == Result::success && request != nullptr) result = side.outcome(request, nullptr);
-    REQUIRE(!deadline.over());
-  } while (result == Result::success);
-  REQUIRE(result == Result::remote_error);
+  fails_in_test(side, link, Result::remote_error);
   side.unlink(link);
   side.stop();
 }
@@ -410,6 +436,7 @@ void properties(Side& side) {
 
 void refused(Side& side) {
   void* context = nullptr;
+  ++communicators;
   REQUIRE(side.net.init(&context) != Result::success);
   int count = 77;
   REQUIRE(side.net.devices(&count) == Result::success && count == 0);
@@ -426,6 +453,7 @@ const std::map<std::string, void (*)(Side&)> kScenarios = {
     {"strays", strays},
     {"forked", forked},
     {"death", death},
+    {"peer_closes", peer_closes},
     {"restart", restart},
     {"contexts", contexts},
     {"hammer", hammer},

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +24,13 @@ namespace host {
 using weft::nccl::DeviceHandle;
 using weft::nccl::Result;
 
+// Communicators that are between init and finalize: nobody may log when there is none. Up to v10 there is no finalize.
+inline std::atomic<int> communicators{0};
+
+[[noreturn]] inline void fail(int line, const char* what);
+
 inline void log(int level, unsigned long, const char*, int, const char* format, ...) {
+  if (communicators <= 0) fail(__LINE__, "a line after the last finalize");
   va_list arguments;
   va_start(arguments, format);
   char text[4096];

@@ -78,8 +78,14 @@ struct Side {
     write_all(&byte, 1);
     read_all(&byte, 1);
   }
-  void start() { REQUIRE(net.init(&context) == Result::success); }
-  void stop() { REQUIRE(net.finalize(context) == Result::success); }
+  void start() {
+    ++communicators;
+    REQUIRE(net.init(&context) == Result::success);
+  }
+  void stop() {
+    REQUIRE(net.finalize(context) == Result::success);
+    if (net.has_finalize()) --communicators;
+  }
 
   void* listen(std::uint8_t* handle) {
     std::memset(handle, 0x5A, weft::nccl::kHandleBytesMax);

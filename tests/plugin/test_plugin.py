@@ -24,7 +24,8 @@ def test_fake__every_step_may_say_not_now(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    "scenario", ["oversized", "close_outstanding", "uneven_close", "hammer", "restart"]
+    "scenario",
+    ["oversized", "close_outstanding", "uneven_close", "hammer", "restart", "peer_closes"],
 )
 def test_fake__endings(play: Play, fake_plugin: Path, version: int, scenario: str) -> None:
     play(fake_plugin, version, 1, scenario)
@@ -42,7 +43,7 @@ def test_plugin__moves_data(
 @pytest.mark.parametrize("version", ENDS)
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(
-    "scenario", ["large", "hammer", "uneven_close", "oversized", "bad_arguments"]
+    "scenario", ["large", "hammer", "uneven_close", "oversized", "bad_arguments", "peer_closes"]
 )
 def test_plugin__edges(
     play: Play, plugin: Path, version: int, processes: int, scenario: str
@@ -62,6 +63,16 @@ def test_plugin__strangers_and_deaths(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
     play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="3000000000")
+
+
+@pytest.mark.parametrize("version", ENDS)
+def test_plugin__every_line_goes_to_the_logger_of_nccl(
+    play: Play, plugin: Path, version: int
+) -> None:
+    """What the engine's threads say, too; and the host fails at a line after the last finalize."""
+    done = play(plugin, version, 2, "strays", WEFT_LOG_LEVEL="debug")
+    assert "log 2 NET/weft: a stranger at the control port" in done.stderr
+    assert all(line.startswith("log ") for line in done.stderr.splitlines())
 
 
 @pytest.mark.slow

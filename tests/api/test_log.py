@@ -1,0 +1,78 @@
+"""Standard error that nobody reads: messages move, peers connect, and the process ends."""
+
+import socket
+import subprocess
+import sys
+
+from tests.api.support import LOCAL, PATIENCE_S, ROOT
+
+# Its standard error is a pipe that is full from the start. What is said there comes from the thread
+# of the engine (a stranger's datagram) and from the control thread (a stranger's connection).
+SCRIPT = f"""
+import os, re, socket
+from transport import Endpoint
+
+os.set_blocking(2, False)
+for size in (4096, 1):
+    try:
+        while True:
+            os.write(2, b"x" * size)
+    except BlockingIOError:
+        pass
+os.set_blocking(2, True)
+
+def data_ports():
+    own = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            own.add(os.readlink("/proc/self/fd/" + name))
+        except OSError:
+            pass
+    for line in open("/proc/self/net/udp").read().splitlines()[1:]:
+        fields = line.split()
+        if f"socket:[{{fields[9]}}]" in own:
+            yield int(fields[1].split(":")[1], 16)
+
+settings = {LOCAL!r} | {{"log_level": "debug"}}
+with Endpoint(**settings) as left, Endpoint(**settings) as right, right.listen() as listener:
+    for turn in range(3):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for port in data_ports():
+                stranger.sendto(b"nothing of yours" * 4, ("127.0.0.1", port))
+        with socket.create_connection(("127.0.0.1", listener.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1" * 10)
+            stranger.settimeout({PATIENCE_S})
+            try:
+                stranger.recv(1)
+            except ConnectionError:
+                pass
+        with left.connect(listener.handle, timeout_s={PATIENCE_S}) as here:
+            with listener.accept({PATIENCE_S}) as there:
+                for size in (1, 100_000, 1 << 20):
+                    handle = there.irecv_into(bytearray(size))
+                    here.send(bytes(size), {PATIENCE_S})
+                    assert handle.wait({PATIENCE_S}) == size
+    assert right.counters().strangers_refused >= 3
+print("moved", flush=True)
+"""
+
+
+def test_log__full_standard_error_stalls_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=theirs.fileno(),
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            assert process.wait(2 * PATIENCE_S) == 0
+            assert process.stdout.read() == "moved\n"
+        finally:
+            process.kill()
