@@ -159,12 +159,14 @@ void PathSet::measure(i64 now_ns) noexcept {
   }
 }
 
-void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
-  if (paths_ == nullptr) return;  // nothing was sent over it that this could answer
+bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
+  if (paths_ == nullptr) return false;  // nothing was sent over it that this could answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   state.timeouts = 0;
-  if (!state.usable) set_usable(now_ns, path, true);
+  if (state.usable) return false;
+  set_usable(now_ns, path, true);
+  return true;
 }
 
 bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {

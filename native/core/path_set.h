@@ -74,8 +74,8 @@ class PathSet {
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Another policy from now on. False when out of memory: the old one stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // Any packet from the peer on this path.
-  void on_heard(i64 now_ns, u8 path) noexcept;
+  // Any packet from the peer on this path. True when the path came back by it: who waits for room may look again.
+  bool on_heard(i64 now_ns, u8 path) noexcept;
 
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }

@@ -95,8 +95,13 @@ void Stack::release_flow(u32 index) noexcept {
   if (index >= flows_.size() || reserved_flows_[index] == 0) return;
   if (Flow* gone = flow(index)) {
     if (gone->waits) gone->peer->on_flow_rests();
-    gone->tx.abandon();
     Peer* owner = gone->peer;
+    if (gone->in_path_wait) owner->path_waiters().remove(index);
+    gone->in_path_wait = false;
+    abandon(*gone);
+    if (gone->in_control) control_.remove(index);
+    if (gone->in_ready) ready_.remove(index);
+    if (gone->in_resend) resend_.remove(index);
     const u32 owner_index = gone->config.peer;
     flows_[index].reset();
     timers_.set(kNever, index);
@@ -152,7 +157,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   if (target == nullptr) return;
   target->peer_closed = false;  // whoever closes wants nothing more, not even what is held
   if (target->closer.state() != Closer::State::open) return;
-  target->tx.abandon();
+  abandon(*target);
   if (target->peer->dead()) {
     target->closer.on_peer_close();
   } else {
@@ -162,11 +167,17 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   refresh(now_ns, index);
 }
 
+// What it had in flight leaves room on its paths: no acknowledgment will come that wakes the flows waiting for it.
+void Stack::abandon(Flow& flow) noexcept {
+  flow.tx.abandon();
+  wake_path_waiters(*flow.peer);
+}
+
 void Stack::fail_flow(u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || target->failed) return;
   target->failed = true;
-  target->tx.abandon();
+  abandon(*target);
   Event event{};
   event.kind = Event::Kind::flow_failed;
   event.flow = index;

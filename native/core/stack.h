@@ -91,6 +91,7 @@ class Stack {
   static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
 
   // stack.cc
+  void abandon(Flow& flow) noexcept;
   void fail_flow(u32 index, Status reason) noexcept;
   void refresh(i64 now_ns, u32 index) noexcept;
   bool refuse(i64* counter) noexcept {

@@ -102,7 +102,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::taken:
       break;
   }
-  flow.peer->paths().on_heard(now_ns, packet.common.path);
+  if (flow.peer->paths().on_heard(now_ns, packet.common.path)) wake_path_waiters(*flow.peer);
   return true;
 }
 
@@ -138,7 +138,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   // An orderly end: what the peer sent well may still be received. Whether anything is left is the owner's to say, who
   // knows the other flows.
   flow.peer_closed = true;
-  flow.tx.abandon();
+  abandon(flow);
   Event event{};
   event.kind = Event::Kind::peer_closed;
   event.flow = index;
@@ -154,7 +154,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters.malformed);
   target->on_heard(now_ns);
   if (packet.common.type == wire::Type::probe) {
-    target->paths().on_heard(now_ns, packet.common.path);
+    if (target->paths().on_heard(now_ns, packet.common.path)) wake_path_waiters(*target);
     target->on_probe(packet.common.path, packet.probe);
     target->paths().measure(now_ns);  // its paths are open now: an earlier question of ours may have come too soon
     queue_peer_control(index);
