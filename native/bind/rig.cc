@@ -64,6 +64,7 @@ void bind_counters(py::module_& module) {
       .def_readonly("segments_lost", &core::FlowCounters::segments_lost)
       .def_readonly("segments_duplicate", &core::FlowCounters::segments_duplicate)
       .def_readonly("segments_refused", &core::FlowCounters::segments_refused)
+      .def_readonly("segments_held", &core::FlowCounters::segments_held)
       .def_readonly("acks_sent", &core::FlowCounters::acks_sent)
       .def_readonly("acks_received", &core::FlowCounters::acks_received)
       .def_readonly("spurious_resends", &core::FlowCounters::spurious_resends);

@@ -4,6 +4,7 @@
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "native/wire/crc32c.h"
 
@@ -71,24 +72,59 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
 // What does not fit into one report is left to the sender's own verdict.
 FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
   if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
-  if (trims_ == nullptr) trims_.reset(new (std::nothrow) Trims);
-  if (trims_ == nullptr || trims_->count == wire::kNackEntriesMax) return Outcome::missing;
-  trims_->entries[trims_->count] = {data.seq, data.sent_ns};
-  trims_->last_hop |= u64{last_hop} << trims_->count;
-  trims_->path = last_path_ = path;
-  ++trims_->count;
+  if (trims_ == nullptr) trims_.reset(new (std::nothrow) Refusals);
+  const bool full = trims_ == nullptr || trims_->count == wire::kNackEntriesMax;
+  if (full || !trims_->add(path, data, last_hop)) return Outcome::missing;
+  last_path_ = path;
   return Outcome::trimmed;
 }
 
-void FlowReceiver::write_nack(TxBurst* out) noexcept {
-  out->path = trims_->path;
+// A segment that the sender is not told of counts as lost there, and is refused anew when its copy comes.
+FlowReceiver::Outcome FlowReceiver::on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept {
+  ++counters_.segments_refused;
+  last_path_ = path;
+  if (unroomed_ == nullptr) unroomed_.reset(new (std::nothrow) Refusals);
+  if (unroomed_ != nullptr) static_cast<void>(unroomed_->add(path, data, why == Outcome::no_block));
+  return why;
+}
+
+void FlowReceiver::write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept {
+  Refusals& refusals = **from;
+  out->path = refusals.path;
   wire::Nack nack;
+  nack.kind = kind;
   nack.granted_bytes = granted_bytes();
-  nack.last_hop = trims_->last_hop;
-  nack.count = trims_->count;
-  out->header_bytes = static_cast<u16>(wire::encode_nack(out->headers, common(trims_->path), nack, trims_->entries));
+  nack.count = std::min<u16>(static_cast<u16>(refusals.count - refusals.told), wire::kNackEntriesMax);
+  for (std::size_t i = 0; i < nack.count; ++i) nack.detail |= u64{refusals.bits[refusals.told + i]} << i;
+  out->header_bytes =
+      static_cast<u16>(wire::encode_nack(out->headers, common(refusals.path), nack, refusals.entries + refusals.told));
   out->datagram_bytes = out->header_bytes;
-  trims_.reset();
+  refusals.told = static_cast<u16>(refusals.told + nack.count);
+  if (refusals.told == refusals.count) from->reset();
+}
+
+void FlowReceiver::write_room(wire::Nack nack, TxBurst* out) noexcept {
+  nack.granted_bytes = granted_bytes();
+  out->path = last_path_;
+  out->header_bytes = static_cast<u16>(wire::encode_nack(out->headers, common(last_path_), nack, nullptr));
+  out->datagram_bytes = out->header_bytes;
+}
+
+// Refusals before the words of room that may have become true since.
+bool FlowReceiver::poll_refusals(TxBurst* out) noexcept {
+  if (trims_ != nullptr) return write_nack(wire::Nack::Kind::trimmed, &trims_, out), true;
+  if (unroomed_ != nullptr) return write_nack(wire::Nack::Kind::no_room, &unroomed_, out), true;
+  wire::Nack nack;
+  if (room_messages_ != 0) {
+    nack.kind = wire::Nack::Kind::room;
+    nack.detail = std::exchange(room_messages_, 0);
+    return write_room(nack, out), true;
+  }
+  u64 message = 0;
+  if (!queue_.room_due() || !queue_.take_room(&message, &nack.detail)) return false;
+  nack.kind = wire::Nack::Kind::stage_room;
+  nack.message = static_cast<u32>(message);
+  return write_room(nack, out), true;
 }
 
 FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet,
@@ -122,8 +158,11 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
     case ReceiveQueue::Placement::too_long:
       return Outcome::too_long;
+    case ReceiveQueue::Placement::no_block:
+      return on_no_room(path, data, Outcome::no_block);
+    case ReceiveQueue::Placement::no_room:
+      return on_no_room(path, data, Outcome::no_room);
     case ReceiveQueue::Placement::refused:
-    case ReceiveQueue::Placement::no_memory:
       ++counters_.segments_refused;
       return Outcome::refused;
     case ReceiveQueue::Placement::placed:
@@ -151,6 +190,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
+    if (queue_.unblocked_by_post()) ++room_messages_;
   }
   return status;
 }
@@ -180,10 +220,7 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
   out->peer = peer_;
   out->count = 1;
   out->payload[0] = {};
-  if (trims_ != nullptr) {
-    write_nack(out);
-    return true;
-  }
+  if (poll_refusals(out)) return true;
   if (more_pieces_) {
     write_ack(now_ns, piece_path_, out);
     return true;

@@ -88,7 +88,13 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
     case AdvertLedger::Permission::go:
       break;
   }
-  unstaged_ = !message.is_there(message.next_bytes(segment_payload_bytes_));
+  const u64 next_bytes = message.next_bytes(segment_payload_bytes_);
+  roomless_ = !next_has_room(message, message.next_offset + next_bytes);
+  if (roomless_) {
+    wait_for_room(now_ns);
+    return Blocked::room;
+  }
+  unstaged_ = !message.is_there(next_bytes);
   if (unstaged_) return Blocked::stage;
   if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
   const Blocked gate = gate_window(now_ns);
@@ -215,6 +221,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     SendMessage& message = queue_.next();
     const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes_));
     if (out->count != 0 && !message.is_there(payload_bytes)) return;
+    if (out->count != 0 && !next_has_room(message, message.next_offset + payload_bytes)) return;
     if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes))
       return;
     const u64 offset = message.next_offset;
@@ -272,9 +279,9 @@ void FlowSender::abandon() noexcept {
   }
   ledger_.advance();
   active_paths_.fill(0);
-  next_check_ns_ = demand_ns_ = kNever;
+  next_check_ns_ = demand_ns_ = room_ns_ = kNever;
   credit_in_force_ = false;
-  paced_ = false;
+  paced_ = blockless_ = roomless_ = false;
   queue_ = SendQueue();
 }
 

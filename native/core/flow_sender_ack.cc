@@ -34,7 +34,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   if (segment.state == SentSegment::in_flight) {
     --path.inflight_segments;
     paths_->on_gone(segment.path, segment.payload_bytes);
-  } else {
+  } else if (segment.state == SentSegment::lost) {
     ++acked->spurious;  // judged lost, and here it is: the verdict came too early
   }
   ledger_.on_acked(&path.order, seq);
@@ -48,6 +48,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   acked->bytes += segment.payload_bytes;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
+  if (message.number == tried_message_) on_tried(message, segment.offset_bytes + segment.payload_bytes);
   if (message.staged) message.stage->settle(segment.offset_bytes, segment.payload_bytes);
   if (queue_.on_acked(message, segment.payload_bytes)) {
     Event event{};
@@ -90,7 +91,7 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   facts.path = path;
   facts.inflight_bytes = ledger_.inflight_bytes();
   facts.delivered_bytes = counters_.bytes_sent;
-  facts.app_limited = !queue_.has_unsent() || unstaged_;
+  facts.app_limited = !queue_.has_unsent() || unstaged_ || roomless_;
   return facts;
 }
 
@@ -167,33 +168,39 @@ void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   window_.on_loss(facts);
 }
 
-// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
-// says nothing of the path it came by.
 bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   for (std::size_t i = 0; i < nack.count; ++i) {
     if (nack.entry(i).seq >= ledger_.next_seq()) return false;
   }
+  if (nack.kind > wire::Nack::Kind::stage_room) return false;
   on_granted(nack.granted_bytes);
   if (per_path_ == nullptr) return true;
+  if (nack.kind == wire::Nack::Kind::room) open_messages(nack.detail);
+  if (nack.kind == wire::Nack::Kind::stage_room) open_stage(nack.message, nack.detail);
   for (std::size_t i = 0; i < nack.count; ++i) {
     const wire::NackEntry entry = nack.entry(i);
-    if (!ledger_.holds(entry.seq)) continue;
-    const SentSegment& segment = ledger_.at(entry.seq);
-    if (segment.state != SentSegment::in_flight || segment.sent_ns != entry.sent_ns) continue;
-    const u8 path = segment.path;
-    Lost lost;
-    lose(path, entry.seq, &lost);
-    ++counters_.segments_trimmed;
-    on_lost(now_ns, path, lost);
-    const bool last_hop = (nack.last_hop >> i & 1u) != 0;
-    if (last_hop) {
-      paths_->on_heard(now_ns, path);
-    } else {
-      paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
-    }
-    note_check(path);
+    const bool bit = (nack.detail >> i & 1u) != 0;
+    if (!in_flight_as(entry)) continue;
+    if (nack.kind == wire::Nack::Kind::trimmed) on_trimmed(now_ns, entry, bit);
+    if (nack.kind == wire::Nack::Kind::no_room) on_no_room(now_ns, entry, bit);
   }
   return true;
+}
+
+// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
+// says nothing of the path it came by.
+void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept {
+  const u8 path = ledger_.at(entry.seq).path;
+  Lost lost;
+  lose(path, entry.seq, &lost);
+  ++counters_.segments_trimmed;
+  on_lost(now_ns, path, lost);
+  if (last_hop) {
+    paths_->on_heard(now_ns, path);
+  } else {
+    paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+  }
+  note_check(path);
 }
 
 // Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.
@@ -275,6 +282,7 @@ void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
 }
 
 void FlowSender::on_timer(i64 now_ns) noexcept {
+  if (now_ns >= room_ns_) try_for_room(now_ns);
   if (now_ns < next_check_ns_ || per_path_ == nullptr) return;
   next_check_ns_ = kNever;
   for (std::size_t word = 0; word < active_paths_.size(); ++word) {

@@ -63,7 +63,7 @@ Status Stack::reserve_flow(u32* index) noexcept {
     const Status status = reserve(&reserved_flows_, &free_flows_, kIndexMax, index);
     if (status != Status::ok) return status;
     flows_.resize(reserved_flows_.size());
-    for (FlowQueue* queue : {&control_, &resend_, &ready_}) queue->reserve(flows_.size());
+    for (FlowQueue* queue : {&control_, &resend_, &ready_, &block_waiters_}) queue->reserve(flows_.size());
     timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
@@ -102,9 +102,12 @@ void Stack::release_flow(u32 index) noexcept {
     if (gone->in_control) control_.remove(index);
     if (gone->in_ready) ready_.remove(index);
     if (gone->in_resend) resend_.remove(index);
+    if (gone->in_room_wait) block_waiters_.remove(index);
+    const u64 held = gone->rx.eager_held();
     const u32 owner_index = gone->config.peer;
     flows_[index].reset();
     timers_.set(kNever, index);
+    for (u64 i = 0; i < held; ++i) wake_block_waiters();
     if (--owner->flows == 0 && owner->dead()) release_peer(owner_index);
   }
   reserved_flows_[index] = 0;
@@ -133,7 +136,9 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   Flow* target = flow(index);
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
+  const u64 held = target->rx.eager_held();
   const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
+  if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
@@ -148,8 +153,11 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
 }
 
 void Stack::on_staged(u32 index) noexcept {
-  const Flow* target = flow(index);
-  if (target != nullptr && target->is_open()) queue_ready(index);
+  Flow* target = flow(index);
+  if (target == nullptr || !target->is_open()) return;
+  target->rx.on_emptied();
+  if (target->rx.room_due()) queue_control(index);
+  queue_ready(index);
 }
 
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {

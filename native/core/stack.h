@@ -35,7 +35,7 @@ class Stack {
   // `stage`: through which the flow's stripe goes, where there is no `data`; then there is no window either.
   Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
                       Stage* stage = nullptr) noexcept;
-  // More of what the flow is to send has been copied into its stage.
+  // More of what the flow is to send has been copied into its stage, or of what it received has been copied out.
   void on_staged(u32 flow) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
@@ -112,6 +112,8 @@ class Stack {
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;
   void wake_path_waiters(Peer& peer) noexcept;
   void on_probed(i64 now_ns, Peer* peer, u8 path) noexcept;
+  void wait_for_block(u32 index) noexcept;
+  void wake_block_waiters() noexcept;
   // stack_transmit.cc
   bool transmit_control(i64 now_ns, TxBurst* out) noexcept;
   bool transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept;
@@ -131,6 +133,7 @@ class Stack {
   std::vector<u8> reserved_peers_, reserved_flows_;
   std::vector<u32> free_peers_, free_flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
+  FlowQueue block_waiters_;  // flows that were refused an eager block, as long as they want one
   TimerHeap timers_;
 };
 

@@ -41,9 +41,10 @@ struct PolicyChoice {
 };
 
 struct StackConfig {
-  u64 seed = 1;            // of every draw the stack makes
-  u64 eager_bytes = 8192;  // a message up to this long goes before its receive is advertised
-  u64 eager_slots = 16;    // how many such messages a receiver holds without a posted receive
+  u64 seed = 1;             // of every draw the stack makes
+  u64 eager_bytes = 8192;   // a message up to this long goes before its receive is advertised
+  u64 eager_slots = 16;     // how many such messages a receiver holds without a posted receive
+  u64 eager_blocks = 2048;  // of all flows together: 16 MB of such messages
   i64 window_bytes_max = 16 << 20;
   i64 rto_ns_min = 1'000'000;
   i64 rto_ns_max = 1'000'000'000;
@@ -107,6 +108,7 @@ struct FlowCounters {
   i64 segments_duplicate = 0;
   i64 segments_refused = 0;  // well-formed, but not for a message that may arrive
   i64 segments_trimmed = 0;  // that the receiver says came without their payload
+  i64 segments_held = 0;     // that the receiver says it had no room for
   i64 acks_sent = 0;
   i64 acks_received = 0;
   i64 spurious_resends = 0;

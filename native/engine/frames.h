@@ -13,7 +13,7 @@
 namespace weft::engine {
 
 // Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
-inline constexpr std::uint16_t kControlVersion = 2;
+inline constexpr std::uint16_t kControlVersion = 3;
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;

@@ -175,6 +175,7 @@ void Rig::stage_due(int end) {
     for (u32 i = 0; transfer.incoming != nullptr && !transfer.receive_finished && i < schedule_.stripes; ++i) {
       if (!transfer.incoming->may_empty(i) || random_.uniform() < 0.5) continue;
       static_cast<void>(transfer.incoming->empty(i, transfer.receive_buffer.data()));
+      side.stack.on_staged(side.flows[i]);
     }
   }
 }

@@ -82,7 +82,8 @@ void Rig::check_step() {
     for (const u32 index : side.flows) {
       core::Flow* flow = side.stack.flow(index);
       const core::FlowCounters& sent = flow->tx.counters();
-      if (sent.segments_resent > sent.segments_lost) violate("P-4", "more copies than loss verdicts");
+      if (sent.segments_resent > sent.segments_lost + sent.segments_held)
+        violate("P-4", "more copies than loss verdicts");
     }
     const core::PathSet& paths = side.stack.peer(side.peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
@@ -166,6 +167,7 @@ RunReport Rig::report() {
       total.bytes_received += rx.bytes_received;
       total.segments_received += rx.segments_received;
       total.segments_duplicate += rx.segments_duplicate;
+      total.segments_held += tx.segments_held;
       total.segments_refused += rx.segments_refused;
       total.acks_sent += rx.acks_sent;
     }

@@ -210,10 +210,10 @@ std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nac
   const std::size_t bytes = kNackFixedBytes + kNackEntryBytes * nack.count;
   put_common(out, common, Type::nack, bytes - kCommonBytes);
   put(out, 24, nack.granted_bytes);
-  put(out, 32, nack.last_hop);
+  put(out, 32, nack.detail);
   put(out, 40, nack.count);
-  put<std::uint16_t>(out, 42, 0);
-  put<std::uint32_t>(out, 44, 0);
+  put(out, 42, static_cast<std::uint16_t>(nack.kind));
+  put(out, 44, nack.message);
   for (std::size_t i = 0; i < nack.count; ++i) {
     put(out + kNackFixedBytes + i * kNackEntryBytes, 0, entries[i].seq);
     put(out + kNackFixedBytes + i * kNackEntryBytes, 8, entries[i].sent_ns);
@@ -279,8 +279,10 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
       break;
     case Type::nack:
       out->nack.granted_bytes = get<std::uint64_t>(header, 24);
-      out->nack.last_hop = get<std::uint64_t>(header, 32);
+      out->nack.detail = get<std::uint64_t>(header, 32);
       out->nack.count = get<std::uint16_t>(header, 40);
+      out->nack.kind = static_cast<Nack::Kind>(get<std::uint16_t>(header, 42));
+      out->nack.message = get<std::uint32_t>(header, 44);
       out->nack.entries = header + kNackFixedBytes;
       return out->nack.count <= kNackEntriesMax && header_bytes == kNackFixedBytes + kNackEntryBytes * out->nack.count
                  ? Verdict::ok

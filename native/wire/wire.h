@@ -8,7 +8,7 @@
 namespace weft::wire {
 
 inline constexpr std::uint16_t kMagic = 0x4657;  // "WF" in memory order
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 
 // Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
@@ -137,16 +137,27 @@ struct Demand {
   std::uint64_t lost_bytes = 0;    // cumulative bytes that it takes for lost
 };
 
-// A segment whose payload the network cut off, so that its header could go on.
+// A segment that the receiver could not take: the network had cut its payload off, or there was no room for it.
 struct NackEntry {
   std::uint64_t seq = 0;
   std::int64_t sent_ns = 0;  // as it was in the header: which copy it was
 };
 
 struct Nack {
+  enum class Kind : std::uint16_t {
+    trimmed = 0,     // the segments came without their payload
+    no_room = 1,     // they came whole, and there is no memory to put them in: they are to wait for word of room
+    room = 2,        // word of it, for messages that go before their receives: so many of those that wait may go
+    stage_room = 3,  // word of it, for one message: so many of its bytes may go
+  };
   std::uint64_t granted_bytes = 0;  // as in an acknowledgment
-  std::uint64_t last_hop = 0;       // bit i: entry i was cut on its last link, whatever path it took
-  std::uint16_t count = 0;
+  // trimmed: bit i: entry i was cut on its last link, whatever path it took. no_room: bit i: entry i found no block to
+  // wait in for its receive; else no room in the ring that its message passes through. room: messages. stage_room: the
+  // end of the room, in bytes from the message's begin.
+  std::uint64_t detail = 0;
+  std::uint16_t count = 0;  // 0 in a word of room
+  Kind kind = Kind::trimmed;
+  std::uint32_t message = 0;              // stage_room: which one; its low half
   const std::uint8_t* entries = nullptr;  // decode: into the packet
   NackEntry entry(std::size_t index) const noexcept;
 };

@@ -85,7 +85,9 @@ Bytes nack_packet(std::size_t count) {
   return packet_of([&](std::uint8_t* out) {
     Nack nack;
     nack.granted_bytes = 0x5566778899AABBCCu;
-    nack.last_hop = 0xF00000000000000Du;
+    nack.detail = 0xF00000000000000Du;
+    nack.kind = Nack::Kind::no_room;
+    nack.message = 0x89ABCDEFu;
     nack.count = static_cast<std::uint16_t>(count);
     return encode_nack(out, common_of(Type::nack), nack, entries.data());
   });
@@ -271,7 +273,9 @@ TEST(wire__small_packets_round_trip) {
   check_common(packet, Type::nack);
   CHECK_EQUAL(packet.nack.count, 3u);
   CHECK_EQUAL(packet.nack.granted_bytes, 0x5566778899AABBCCu);
-  CHECK_EQUAL(packet.nack.last_hop, 0xF00000000000000Du);
+  CHECK_EQUAL(packet.nack.detail, 0xF00000000000000Du);
+  CHECK_EQUAL(packet.nack.kind, Nack::Kind::no_room);
+  CHECK_EQUAL(packet.nack.message, 0x89ABCDEFu);
   CHECK_EQUAL(packet.nack.entry(2).seq, 0x1122334455667788u + 2);
   CHECK_EQUAL(packet.nack.entry(2).sent_ns, 0x0102030405060708 + 2);
 }

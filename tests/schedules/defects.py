@@ -142,8 +142,8 @@ DEFECTS = (
     Defect(
         "acknowledged_segment_left_to_be_resent",
         "native/core/send_ledger.cc",
-        "    unlink(&lost_, seq);\n  } else {",
-        "  } else {",
+        "    unlink(&lost_, seq);\n  } else if",
+        "  } else if",
     ),
     Defect(
         "lost_advertisement_never_repeated",
