@@ -22,6 +22,7 @@ struct Event {
     path_down,      // peer, path
     path_up,        // peer, path
     peer_dead,      // peer, status
+    segment_size,   // peer; value: how long datagrams to it may be from now on
     policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
   };
   Kind kind;

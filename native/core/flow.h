@@ -14,7 +14,7 @@ struct Flow {
       : config(flow_config),
         peer(owner),
         tx(shared, index, flow_config, owner->config(), &owner->paths()),
-        rx(shared, credit, port, index, flow_config, owner->config()) {}
+        rx(shared, credit, port, index, flow_config, owner->config(), &owner->paths()) {}
 
   FlowConfig config;
   Peer* peer;

@@ -9,15 +9,10 @@
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
-namespace {
-
-constexpr u64 kAdvertBytesMin = 440;  // 17 receives: one more than are said again; UD has 512
-
-}  // namespace
-
 FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
-                           const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept
+                           const FlowConfig& flow_config, const PeerConfig& peer_config, const PathSet* paths) noexcept
     : shared_(shared),
+      paths_(paths),
       window_(&shared->bitmaps),
       queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
       acks_(peer_config.path_count, shared->config.ack_bytes, shared->config.ack_delay_ns),
@@ -26,8 +21,7 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
       flow_(flow),
       peer_(flow_config.peer),
       segment_bytes_(peer_config.segment_bytes),
-      path_count_(peer_config.path_count),
-      ack_words_max_(static_cast<u8>(wire::ack_words_max(peer_config.segment_bytes))) {
+      path_count_(peer_config.path_count) {
   if (port != nullptr) static_cast<void>(set_credit(choice, port));
 }
 
@@ -94,7 +88,8 @@ void FlowReceiver::write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* 
   wire::Nack nack;
   nack.kind = kind;
   nack.granted_bytes = granted_bytes();
-  nack.count = std::min<u16>(static_cast<u16>(refusals.count - refusals.told), wire::kNackEntriesMax);
+  const u64 fits = (control_bytes_max() - wire::kNackFixedBytes) / wire::kNackEntryBytes;
+  nack.count = static_cast<u16>(std::min({u64{refusals.count} - refusals.told, u64{wire::kNackEntriesMax}, fits}));
   for (std::size_t i = 0; i < nack.count; ++i) nack.detail |= u64{refusals.bits[refusals.told + i]} << i;
   out->header_bytes =
       static_cast<u16>(wire::encode_nack(out->headers, common(refusals.path), nack, refusals.entries + refusals.told));
@@ -155,7 +150,18 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       break;
   }
   if (!acks_.activate()) return Outcome::refused;
-  switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
+  if ((data.segment_bytes | data.fragment_offset) != 0) return on_fragment(now_ns, packet, datagram, message);
+  const Outcome outcome = check(data, path, message, data.offset_bytes, datagram.payload_bytes);
+  if (outcome != Outcome::taken) return outcome;
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
+  if (partial_ != nullptr) partial_->forget(data.seq);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
+}
+
+FlowReceiver::Outcome FlowReceiver::check(const wire::Data& data, u8 path, u64 message, u64 offset_bytes,
+                                          u64 bytes) noexcept {
+  switch (queue_.check(message, offset_bytes, bytes, data.message_bytes)) {
     case ReceiveQueue::Placement::too_long:
       return Outcome::too_long;
     case ReceiveQueue::Placement::no_block:
@@ -168,20 +174,66 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     case ReceiveQueue::Placement::placed:
       break;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  return Outcome::taken;
+}
+
+FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes,
+                                              bool marked, bool whole) noexcept {
+  const u8 path = packet.common.path;
   // Nobody sends such a message without having its advertisement.
-  if (data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
+  if (packet.data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
-  counters_.bytes_received += datagram.payload_bytes;
+  counters_.bytes_received += static_cast<i64>(bytes);
   last_path_ = path;
-  acks_.on_segment(now_ns, path, data.sent_ns, datagram.payload_bytes, datagram.congestion_experienced);
+  acks_.on_segment(now_ns, path, packet.data.sent_ns, bytes, marked);
   if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
-    if (datagram.congestion_experienced) credit_->on_mark();
+    if (marked) credit_->on_mark();
     static_cast<void>(credit_->on_demand(now_ns, 0, credited_bytes()));
   }
   return Outcome::taken;
+}
+
+// The whole segment is checked before a byte of it is written; it counts as received once all of it is there.
+FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram,
+                                                u64 message) noexcept {
+  const wire::Data& data = packet.data;
+  const u32 end = data.fragment_offset + datagram.payload_bytes;
+  const bool aligned = data.fragment_offset % 8 == 0 && (end % 8 == 0 || end == data.segment_bytes);
+  const bool inside = datagram.payload_bytes != 0 && end <= data.segment_bytes &&
+                      data.segment_bytes <= wire::segment_payload_bytes(segment_bytes_) &&
+                      data.fragment_offset <= data.offset_bytes;
+  if (!aligned || !inside || datagram.body != RxDatagram::Body::here) {
+    ++counters_.segments_refused;
+    return Outcome::refused;
+  }
+  const u64 begin = data.offset_bytes - data.fragment_offset;
+  const Outcome outcome = check(data, packet.common.path, message, begin, data.segment_bytes);
+  if (outcome != Outcome::taken) return outcome;
+  if (partial_ == nullptr)
+    partial_.reset(new (std::nothrow) PartialSegments(wire::segment_payload_bytes(segment_bytes_)));
+  if (partial_ == nullptr) return Outcome::missing;
+  bool marked = datagram.congestion_experienced;
+  switch (partial_->on_fragment({data.seq, message, data.message_bytes, begin, data.segment_bytes},
+                                data.fragment_offset, static_cast<u16>(datagram.payload_bytes), &marked)) {
+    case PartialSegments::Outcome::memory:
+      return Outcome::missing;
+    case PartialSegments::Outcome::foreign:
+      ++counters_.segments_refused;
+      return Outcome::refused;
+    case PartialSegments::Outcome::repeated:
+      return Outcome::duplicate;
+    case PartialSegments::Outcome::fresh:
+      queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+      last_path_ = packet.common.path;
+      return Outcome::taken;
+    case PartialSegments::Outcome::complete:
+      break;
+  }
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;
+  queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  const bool whole = queue_.count(flow_, message, begin, data.segment_bytes);
+  return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);
 }
 
 Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
@@ -244,19 +296,23 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   const bool first = !more_pieces_;
   ack.cumulative_seq = window_.cumulative_seq();
   ack.base_seq = first || next_piece_seq_ < ack.cumulative_seq ? ack.cumulative_seq : next_piece_seq_;
-  ack.bitmap_words = window_.copy_words(ack.base_seq, ack_words_max_, words);
+  const std::size_t words_max = wire::ack_words_max(control_bytes_max());
+  ack.bitmap_words = window_.copy_words(ack.base_seq, words_max, words);
+  const bool cut_short = ack.bitmap_words == words_max;
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = granted_bytes();
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, reports);
   out->path = path;
-  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common(path), ack, reports, words));
+  wire::Common common = this->common(path);
+  if (cut_short) common.flags |= wire::kFlagCutShort;
+  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common, ack, reports, words));
   out->datagram_bytes = out->header_bytes;
   ++counters_.acks_sent;
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
-  more_pieces_ = ack.bitmap_words == ack_words_max_ && next_piece_seq_ < window_.highest_end();
+  more_pieces_ = cut_short && next_piece_seq_ < window_.highest_end();
 }
 
 void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept {
@@ -265,8 +321,7 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   const u64 left = queue_.posted() - first;
   // No longer than a segment, which over UD is all that can be sent; and longer than what is said again, or a sender
   // that confirms nothing would be told the same for ever.
-  const u64 longest = std::max<u64>(segment_bytes_, kAdvertBytesMin);
-  const u64 fits = (longest - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
+  const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
   const u64 count = std::min({left, fits, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);
   out->path = path;

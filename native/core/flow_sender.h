@@ -80,6 +80,10 @@ class FlowSender {
   struct Acked {
     i64 bytes = 0, spurious = 0;
     u64 highest_seq = 0;
+    // By report: the send time that it echoes, and the payload of the segment that was sent then.
+    std::size_t echoes = 0;
+    i64 echo_sent_ns[wire::kAckReportsMax];
+    u16 echo_bytes[wire::kAckReportsMax];
   };
   bool starved() const noexcept {
     return credit_in_force_ && (queue_.has_unsent() || ledger_.has_lost()) && spent_bytes_ >= granted_bytes_;
@@ -89,11 +93,25 @@ class FlowSender {
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
   Blocked gate_new(i64 now_ns) noexcept;
   Blocked gate_resend(i64 now_ns) noexcept;
-  Blocked gate_window(i64 now_ns) noexcept;
+  Blocked gate_window(i64 now_ns, i64 next_bytes) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
-                   u32 remote_key, TxBurst* out) noexcept;
+  // What of a message goes into one datagram. Of a fragment: where it lies in its segment, and how long that is.
+  struct Piece {
+    u64 offset_bytes = 0;
+    u16 bytes = 0;
+    u16 fragment_offset = 0, segment_bytes = 0;
+  };
+  bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, const Piece& piece, u32 remote_key,
+                   TxBurst* out) noexcept;
+  void add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+                     TxBurst* out) noexcept;
+  u16 segment_payload_bytes() const noexcept { return paths_->segment_payload_bytes(); }
+  // Of what goes next.
+  i64 next_payload_bytes(bool resend) noexcept {
+    const u16 usual = segment_payload_bytes();
+    return resend ? std::max(usual, ledger_.at(ledger_.first_lost()).payload_bytes) : usual;
+  }
   void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
   bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
   void acknowledge(u64 seq, Acked* acked) noexcept;
@@ -101,7 +119,8 @@ class FlowSender {
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
   void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
   struct Lost {
-    i64 segments = 0, bytes = 0, oldest_sent_ns = 0;
+    i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0;
+    u16 longest_bytes = 0;
   };
   void on_granted(u64 granted_bytes) noexcept {
     if (granted_bytes == kNoCredit) return;
@@ -167,10 +186,8 @@ class FlowSender {
   u32 flow_;
   u32 peer_;
   u32 train_bytes_max_;
-  u16 segment_payload_bytes_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
-  u8 ack_words_max_;
   u8 demands_ = 0;  // without a grant since
   bool payload_crc_;
   bool credit_in_force_;

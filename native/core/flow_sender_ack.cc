@@ -37,6 +37,9 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   } else if (segment.state == SentSegment::lost) {
     ++acked->spurious;  // judged lost, and here it is: the verdict came too early
   }
+  for (std::size_t i = 0; i < acked->echoes; ++i) {
+    if (acked->echo_sent_ns[i] == segment.sent_ns) acked->echo_bytes[i] = segment.payload_bytes;
+  }
   ledger_.on_acked(&path.order, seq);
   if (path.order.empty()) {
     path.next_check_ns = kNever;
@@ -152,6 +155,10 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
   if (lost->segments == 0) lost->oldest_sent_ns = segment.sent_ns;
   lost->bytes += segment.payload_bytes;
   ++lost->segments;
+  const u16 sent_bytes =
+      std::min(segment.payload_bytes, segment_payload_bytes());  // of each fragment, where it was cut
+  lost->longest_bytes = std::max(lost->longest_bytes, sent_bytes);
+  lost->long_segments += paths_->tells_size(sent_bytes) ? 1 : 0;
   lost_bytes_ += segment.payload_bytes;
   paths_->on_gone(path, segment.payload_bytes);
   --state.inflight_segments;
@@ -161,7 +168,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
 void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
   counters_.segments_lost += lost.segments;
-  paths_->on_lost(path, lost.segments);
+  paths_->on_lost(now_ns, path, lost.segments, lost.oldest_sent_ns, lost.longest_bytes, lost.long_segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
   facts.lost_segments = lost.segments;
@@ -252,6 +259,12 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   on_granted(ack.granted_bytes);
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
+  if (paths_->searches()) {
+    for (; acked.echoes < ack.report_count; ++acked.echoes) {
+      acked.echo_sent_ns[acked.echoes] = ack.report(acked.echoes).echo_sent_ns;
+      acked.echo_bytes[acked.echoes] = 0;
+    }
+  }
   for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, &acked);
   acknowledge_bitmap(ack, &acked);
   count_needless(ack, &acked);
@@ -259,9 +272,13 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
   queue_.advance();
-  const bool cut_short = ack.bitmap_words >= ack_words_max_;
+  const bool cut_short = (common.flags & wire::kFlagCutShort) != 0;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
+    // Send times are unique: the one that is echoed names the segment that came over this path.
+    if (i < acked.echoes && acked.echo_bytes[i] != 0) {
+      paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
+    }
     // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
@@ -292,7 +309,8 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
       if (state.next_check_ns <= now_ns) {
         const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
         const Lost lost = apply_horizon(now_ns, path, horizon, ~u64{0});
-        if (lost.segments != 0 && paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_)) {
+        if (lost.segments != 0 &&
+            paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_, lost.longest_bytes)) {
           window_.on_timeout(window_facts(now_ns, path));
         }
       }

@@ -91,7 +91,7 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
     end_bytes = segment.offset_bytes + segment.payload_bytes;
   } else if (roomless_ && queue_.has_unsent()) {
     message = &queue_.next();
-    end_bytes = message->next_offset + message->next_bytes(segment_payload_bytes_);
+    end_bytes = message->next_offset + message->next_bytes(segment_payload_bytes());
   }
   if (message == nullptr) {
     room_interval_ns_ = 0;

@@ -220,15 +220,19 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
   return reaches(*slot, offset_bytes + payload_bytes) ? Placement::placed : Placement::no_room;
 }
 
-bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+void ReceiveQueue::write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
   if (slot.staged) {
     if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
-    if (!slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   } else if (u8* const to = slot.data + offset_bytes;
              shared_->config.place_payload && payload_bytes != 0 && payload != to) {
     std::memcpy(to, payload, payload_bytes);
   }
+}
+
+bool ReceiveQueue::count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
+  Slot& slot = ring_[message & mask_];
+  if (slot.staged && !slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (!is_whole(slot)) return false;

@@ -74,7 +74,13 @@ class ReceiveQueue {
   // What the sender is to be told of a receive; nothing of one that cannot come over this flow, or has come.
   wire::AdvertEntry advert_of(u64 message) const noexcept;
   // True when this flow's part of the message is whole now. `payload` may lie where it belongs already.
-  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+    write(message, offset_bytes, payload, payload_bytes);
+    return count(flow, message, offset_bytes, payload_bytes);
+  }
+  // The two halves of it, for a segment that comes in fragments: each is written, and all are counted once.
+  void write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  bool count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept;
 
  private:
   struct Slot {

@@ -69,7 +69,10 @@ struct PeerConfig {
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
   i64 rtt_ns = 0;                   // known of every path from before; 0: probes find out
   bool payload_crc = false;         // one of the two ends wants it
-  PolicyChoice path;                // empty: the stack's
+  // Paths may turn out to carry less than `segment_bytes`, without a word: what they carry is found out
+  // (size_search.h). The fragments of a segment may then make a burst longer than train_bytes_max, by their headers.
+  bool search_size = false;
+  PolicyChoice path;  // empty: the stack's
 };
 
 // What may go before its receive is known; the two ends must agree on it.

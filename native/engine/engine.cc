@@ -349,6 +349,7 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_closed:
         on_flow_closed(event.flow);
         break;
+      case core::Event::Kind::segment_size:
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:
       case core::Event::Kind::peer_dead:

@@ -45,6 +45,7 @@ void Rig::check_burst(int end) {
       return violate("P-3", "bytes left a buffer that its send had given back");
     }
     check_window(end, packet.common.flow);
+    if (packet.data.fragment_offset != 0) continue;  // of the copy that the first fragment began
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;
@@ -110,6 +111,9 @@ bool Rig::settled() const noexcept {
     for (const PathOutage& outage : schedule_.outages) {
       if (outage.from_ns <= now_ns_ && outage.until_ns > healed_ns) healed_ns = outage.until_ns;
     }
+    for (const SizeLimit& limit : schedule_.limits) {
+      if (limit.from_ns <= now_ns_ && limit.until_ns > healed_ns) healed_ns = limit.until_ns;
+    }
     const core::PathSet& paths = const_cast<Side&>(side).stack.peer(side.peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
       if (!paths.path(path).usable && now_ns_ < healed_ns + 20 * schedule_.rto_ns_max) return false;
@@ -172,6 +176,7 @@ RunReport Rig::report() {
       total.acks_sent += rx.acks_sent;
     }
     report_.counters[end] = total;
+    report_.segment_bytes_last[end] = side.stack.peer(side.peer)->paths().segment_bytes();
   }
   const core::PathSet& paths = sides_[0]->stack.peer(sides_[0]->peer)->paths();
   for (std::size_t path = 0; path < paths.count(); ++path) report_.path_bytes.push_back(paths.path(path).bytes_sent);

@@ -61,7 +61,8 @@ struct Pair {
   static constexpr u64 kToken[2] = {0x1111'2222'3333'4444u, 0x5555'6666'7777'8888u};
   static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
 
-  explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472, i64 port_buffer_bytes = 1 << 20)
+  explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472, i64 port_buffer_bytes = 1 << 20,
+                bool search_size = false)
       : stack{Stack(config), Stack(config)}, burst(std::make_unique<TxBurst>()) {
     for (int end = 0; end < 2; ++end) {
       static_cast<void>(stack[end].reserve_peer(&peer[end]));
@@ -76,6 +77,7 @@ struct Pair {
       peer_config.segment_bytes = segment_bytes;
       peer_config.train_bytes_max = 65'000;
       peer_config.port_buffer_bytes = port_buffer_bytes;
+      peer_config.search_size = search_size;
       opened = opened && stack[end].open_peer(peer[end], peer_config) == Status::ok;
       FlowConfig flow_config;
       flow_config.peer = peer[end];
