@@ -200,7 +200,8 @@ def test_properties__a_narrow_network_is_used_at_its_own_size() -> None:
         native.SizeLimit(path=path, bytes_max=1472, until_ns=8_000 * MS) for path in range(4)
     ]
     report = native.run_schedule(schedule)
-    assert report.violation == "" and report.failed == 0
+    assert report.violation == ""
+    assert report.failed == 0
     assert report.segment_bytes_last == [1472, 1472]
     assert report.counters[0].segments_resent < 200
 
