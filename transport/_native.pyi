@@ -412,6 +412,8 @@ class FlowCounters:
     @property
     def segments_refused(self) -> int: ...
     @property
+    def segments_held(self) -> int: ...
+    @property
     def acks_sent(self) -> int: ...
     @property
     def acks_received(self) -> int: ...
@@ -459,6 +461,17 @@ class PathOutage:
     until_ns: int
 
 @final
+class SizeLimit:
+    def __init__(
+        self, *, path: int, sender: int = -1, bytes_max: int, from_ns: int = 0, until_ns: int
+    ) -> None: ...
+    path: int
+    sender: int
+    bytes_max: int
+    from_ns: int
+    until_ns: int
+
+@final
 class PolicyMenu:
     def __init__(self) -> None: ...
     def add(self, family: str, name: str, directories: list[str]) -> None: ...
@@ -493,6 +506,8 @@ class Schedule:
     port_buffer_bytes: int
     faults: LinkFaults
     outages: list[PathOutage]
+    search_size: bool
+    limits: list[SizeLimit]
     @property
     def fault_kinds(self) -> int: ...
     @property
@@ -523,6 +538,10 @@ class RunReport:
     def policies_failed(self) -> int: ...
     @property
     def storage_bytes_max(self) -> int: ...
+    @property
+    def size_changes(self) -> int: ...
+    @property
+    def segment_bytes_last(self) -> list[int]: ...
     @property
     def path_bytes(self) -> list[int]: ...
     @property

@@ -54,7 +54,8 @@ void bind_counters(py::module_& module) {
       .def_readonly("marked", &sim::LinkCounters::marked)
       .def_readonly("replayed", &sim::LinkCounters::replayed)
       .def_readonly("strays", &sim::LinkCounters::strays)
-      .def_readonly("outage_drops", &sim::LinkCounters::outage_drops);
+      .def_readonly("outage_drops", &sim::LinkCounters::outage_drops)
+      .def_readonly("too_long", &sim::LinkCounters::too_long);
   py::class_<core::FlowCounters>(module, "FlowCounters", "Counters of all flows of one end.")
       .def_readonly("bytes_sent", &core::FlowCounters::bytes_sent)
       .def_readonly("bytes_received", &core::FlowCounters::bytes_received)
@@ -64,6 +65,7 @@ void bind_counters(py::module_& module) {
       .def_readonly("segments_lost", &core::FlowCounters::segments_lost)
       .def_readonly("segments_duplicate", &core::FlowCounters::segments_duplicate)
       .def_readonly("segments_refused", &core::FlowCounters::segments_refused)
+      .def_readonly("segments_held", &core::FlowCounters::segments_held)
       .def_readonly("acks_sent", &core::FlowCounters::acks_sent)
       .def_readonly("acks_received", &core::FlowCounters::acks_received)
       .def_readonly("spurious_resends", &core::FlowCounters::spurious_resends);
@@ -98,6 +100,14 @@ void bind_faults(py::module_& module) {
       .def_readwrite("path", &sim::PathOutage::path)
       .def_readwrite("from_ns", &sim::PathOutage::from_ns)
       .def_readwrite("until_ns", &sim::PathOutage::until_ns);
+  py::class_<sim::SizeLimit>(module, "SizeLimit", "A path that swallows longer datagrams for a while.")
+      .def(py::init<sim::u8, int, sim::u32, sim::i64, sim::i64>(), py::kw_only(), py::arg("path"),
+           py::arg("sender") = -1, py::arg("bytes_max"), py::arg("from_ns") = 0, py::arg("until_ns"))
+      .def_readwrite("path", &sim::SizeLimit::path)
+      .def_readwrite("sender", &sim::SizeLimit::from)
+      .def_readwrite("bytes_max", &sim::SizeLimit::bytes_max)
+      .def_readwrite("from_ns", &sim::SizeLimit::from_ns)
+      .def_readwrite("until_ns", &sim::SizeLimit::until_ns);
 }
 
 void bind_schedule(py::module_& module) {
@@ -141,6 +151,8 @@ void bind_schedule(py::module_& module) {
       .def_readwrite("port_buffer_bytes", &BoundSchedule::port_buffer_bytes)
       .def_readwrite("faults", &BoundSchedule::faults)
       .def_readwrite("outages", &BoundSchedule::outages)
+      .def_readwrite("search_size", &BoundSchedule::search_size)
+      .def_readwrite("limits", &BoundSchedule::limits)
       .def_property_readonly("fault_kinds", [](const BoundSchedule& self) { return sim::fault_kinds(self); })
       .def_property_readonly("hash", [](const BoundSchedule& self) { return sim::schedule_hash(self); })
       .def(
@@ -159,6 +171,11 @@ void bind_run(py::module_& module) {
       .def_readonly("violation", &sim::RunReport::violation)
       .def_readonly("hung", &sim::RunReport::hung)
       .def_readonly("fingerprint", &sim::RunReport::fingerprint)
+      .def_readonly("size_changes", &sim::RunReport::size_changes)
+      .def_property_readonly("segment_bytes_last",
+                             [](const sim::RunReport& self) {
+                               return std::vector<sim::i64>(self.segment_bytes_last, self.segment_bytes_last + 2);
+                             })
       .def_readonly("ended_ns", &sim::RunReport::ended_ns)
       .def_readonly("completed", &sim::RunReport::completed)
       .def_readonly("failed", &sim::RunReport::failed)

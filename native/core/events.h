@@ -22,9 +22,10 @@ struct Event {
     path_down,      // peer, path
     path_up,        // peer, path
     peer_dead,      // peer, status
+    segment_size,   // peer; value: how long datagrams to it may be from now on
     policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
-    peer_quiet,     // peer: a flow waits for it, and after a quarter of the silence it answered no keepalive either; said
-                    // again while it lasts. What that means is the owner's to judge (StackConfig::owner_judges)
+    peer_quiet,  // peer: a flow waits for it, and after a quarter of the silence it answered no keepalive either; said
+                 // again while it lasts. What that means is the owner's to judge (StackConfig::owner_judges)
     peer_released,  // peer: the last flow of a dead one has gone; the owner gives its index back by release_peer()
   };
   Kind kind;

@@ -14,7 +14,7 @@ struct Flow {
       : config(flow_config),
         peer(owner),
         tx(shared, index, flow_config, owner->config(), &owner->paths()),
-        rx(shared, credit, port, index, flow_config, owner->config()) {}
+        rx(shared, credit, port, index, flow_config, owner->config(), &owner->paths()) {}
 
   FlowConfig config;
   Peer* peer;
@@ -29,6 +29,7 @@ struct Flow {
   bool in_control = false;      // waits in the stack's control queue
   bool in_ready = false;        // ... in the queue of flows with new data
   bool in_resend = false;       // ... in the queue of flows with something to resend
+  bool in_room_wait = false;    // ... in the queue of flows that were refused an eager block
   bool in_path_wait = false;    // ... at its peer, for room on a path
   bool waits = false;           // counted by the peer as waiting for it
   i64 confirm_ns = kNever;      // advertisements are confirmed by then, unless data has done it

@@ -27,6 +27,15 @@ class FlowQueue {
   u32 front() const noexcept { return ring_[head_ & (ring_.size() - 1)]; }
   u32 pop() noexcept { return ring_[head_++ & (ring_.size() - 1)]; }
   void push(u32 index) noexcept { ring_[tail_++ & (ring_.size() - 1)] = index; }
+  // Takes an index out whose owner goes away: the next owner of the number would be in the queue twice.
+  void remove(u32 index) noexcept {
+    const std::size_t end = tail_;
+    tail_ = head_;
+    for (std::size_t i = head_; i != end; ++i) {
+      const u32 each = ring_[i & (ring_.size() - 1)];
+      if (each != index) push(each);
+    }
+  }
 
  private:
   std::vector<u32> ring_;

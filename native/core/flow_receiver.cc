@@ -4,19 +4,15 @@
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
-namespace {
-
-constexpr u64 kAdvertBytesMin = 440;  // 17 receives: one more than are said again; UD has 512
-
-}  // namespace
-
 FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
-                           const FlowConfig& flow_config, const PeerConfig& peer_config) noexcept
+                           const FlowConfig& flow_config, const PeerConfig& peer_config, const PathSet* paths) noexcept
     : shared_(shared),
+      paths_(paths),
       window_(&shared->bitmaps),
       queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
       acks_(peer_config.path_count, shared->config.ack_bytes, shared->config.ack_delay_ns),
@@ -25,8 +21,7 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
       flow_(flow),
       peer_(flow_config.peer),
       segment_bytes_(peer_config.segment_bytes),
-      path_count_(peer_config.path_count),
-      ack_words_max_(static_cast<u8>(wire::ack_words_max(peer_config.segment_bytes))) {
+      path_count_(peer_config.path_count) {
   if (port != nullptr) static_cast<void>(set_credit(choice, port));
 }
 
@@ -71,24 +66,60 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
 // What does not fit into one report is left to the sender's own verdict.
 FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
   if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
-  if (trims_ == nullptr) trims_.reset(new (std::nothrow) Trims);
-  if (trims_ == nullptr || trims_->count == wire::kNackEntriesMax) return Outcome::missing;
-  trims_->entries[trims_->count] = {data.seq, data.sent_ns};
-  trims_->last_hop |= u64{last_hop} << trims_->count;
-  trims_->path = last_path_ = path;
-  ++trims_->count;
+  if (trims_ == nullptr) trims_.reset(new (std::nothrow) Refusals);
+  const bool full = trims_ == nullptr || trims_->count == wire::kNackEntriesMax;
+  if (full || !trims_->add(path, data, last_hop)) return Outcome::missing;
+  last_path_ = path;
   return Outcome::trimmed;
 }
 
-void FlowReceiver::write_nack(TxBurst* out) noexcept {
-  out->path = trims_->path;
+// A segment that the sender is not told of counts as lost there, and is refused anew when its copy comes.
+FlowReceiver::Outcome FlowReceiver::on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept {
+  ++counters_.segments_refused;
+  last_path_ = path;
+  if (unroomed_ == nullptr) unroomed_.reset(new (std::nothrow) Refusals);
+  if (unroomed_ != nullptr) static_cast<void>(unroomed_->add(path, data, why == Outcome::no_block));
+  return why;
+}
+
+void FlowReceiver::write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept {
+  Refusals& refusals = **from;
+  out->path = refusals.path;
   wire::Nack nack;
+  nack.kind = kind;
   nack.granted_bytes = granted_bytes();
-  nack.last_hop = trims_->last_hop;
-  nack.count = trims_->count;
-  out->header_bytes = static_cast<u16>(wire::encode_nack(out->headers, common(trims_->path), nack, trims_->entries));
+  const u64 fits = (control_bytes_max() - wire::kNackFixedBytes) / wire::kNackEntryBytes;
+  nack.count = static_cast<u16>(std::min({u64{refusals.count} - refusals.told, u64{wire::kNackEntriesMax}, fits}));
+  for (std::size_t i = 0; i < nack.count; ++i) nack.detail |= u64{refusals.bits[refusals.told + i]} << i;
+  out->header_bytes =
+      static_cast<u16>(wire::encode_nack(out->headers, common(refusals.path), nack, refusals.entries + refusals.told));
   out->datagram_bytes = out->header_bytes;
-  trims_.reset();
+  refusals.told = static_cast<u16>(refusals.told + nack.count);
+  if (refusals.told == refusals.count) from->reset();
+}
+
+void FlowReceiver::write_room(wire::Nack nack, TxBurst* out) noexcept {
+  nack.granted_bytes = granted_bytes();
+  out->path = last_path_;
+  out->header_bytes = static_cast<u16>(wire::encode_nack(out->headers, common(last_path_), nack, nullptr));
+  out->datagram_bytes = out->header_bytes;
+}
+
+// Refusals before the words of room that may have become true since.
+bool FlowReceiver::poll_refusals(TxBurst* out) noexcept {
+  if (trims_ != nullptr) return write_nack(wire::Nack::Kind::trimmed, &trims_, out), true;
+  if (unroomed_ != nullptr) return write_nack(wire::Nack::Kind::no_room, &unroomed_, out), true;
+  wire::Nack nack;
+  if (room_messages_ != 0) {
+    nack.kind = wire::Nack::Kind::room;
+    nack.detail = std::exchange(room_messages_, 0);
+    return write_room(nack, out), true;
+  }
+  u64 message = 0;
+  if (!queue_.room_due() || !queue_.take_room(&message, &nack.detail)) return false;
+  nack.kind = wire::Nack::Kind::stage_room;
+  nack.message = static_cast<u32>(message);
+  return write_room(nack, out), true;
 }
 
 FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& packet,
@@ -119,30 +150,90 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       break;
   }
   if (!acks_.activate()) return Outcome::refused;
-  switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
+  if ((data.segment_bytes | data.fragment_offset) != 0) return on_fragment(now_ns, packet, datagram, message);
+  const Outcome outcome = check(data, path, message, data.offset_bytes, datagram.payload_bytes);
+  if (outcome != Outcome::taken) return outcome;
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
+  if (partial_ != nullptr) partial_->forget(data.seq);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
+}
+
+FlowReceiver::Outcome FlowReceiver::check(const wire::Data& data, u8 path, u64 message, u64 offset_bytes,
+                                          u64 bytes) noexcept {
+  switch (queue_.check(message, offset_bytes, bytes, data.message_bytes)) {
     case ReceiveQueue::Placement::too_long:
       return Outcome::too_long;
+    case ReceiveQueue::Placement::no_block:
+      return on_no_room(path, data, Outcome::no_block);
+    case ReceiveQueue::Placement::no_room:
+      return on_no_room(path, data, Outcome::no_room);
     case ReceiveQueue::Placement::refused:
-    case ReceiveQueue::Placement::no_memory:
       ++counters_.segments_refused;
       return Outcome::refused;
     case ReceiveQueue::Placement::placed:
       break;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  return Outcome::taken;
+}
+
+FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes,
+                                              bool marked, bool whole) noexcept {
+  const u8 path = packet.common.path;
   // Nobody sends such a message without having its advertisement.
-  if (data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
+  if (packet.data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
-  counters_.bytes_received += datagram.payload_bytes;
+  counters_.bytes_received += static_cast<i64>(bytes);
   last_path_ = path;
-  acks_.on_segment(now_ns, path, data.sent_ns, datagram.payload_bytes, datagram.congestion_experienced);
+  acks_.on_segment(now_ns, path, packet.data.sent_ns, bytes, marked);
   if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
-    if (datagram.congestion_experienced) credit_->on_mark();
+    if (marked) credit_->on_mark();
     static_cast<void>(credit_->on_demand(now_ns, 0, credited_bytes()));
   }
   return Outcome::taken;
+}
+
+// The whole segment is checked before a byte of it is written; it counts as received once all of it is there.
+FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram,
+                                                u64 message) noexcept {
+  const wire::Data& data = packet.data;
+  const u32 end = data.fragment_offset + datagram.payload_bytes;
+  const bool aligned = data.fragment_offset % 8 == 0 && (end % 8 == 0 || end == data.segment_bytes);
+  const bool inside = datagram.payload_bytes != 0 && end <= data.segment_bytes &&
+                      data.segment_bytes <= wire::segment_payload_bytes(segment_bytes_) &&
+                      data.fragment_offset <= data.offset_bytes;
+  if (!aligned || !inside || datagram.body != RxDatagram::Body::here) {
+    ++counters_.segments_refused;
+    return Outcome::refused;
+  }
+  const u64 begin = data.offset_bytes - data.fragment_offset;
+  const Outcome outcome = check(data, packet.common.path, message, begin, data.segment_bytes);
+  if (outcome != Outcome::taken) return outcome;
+  if (partial_ == nullptr)
+    partial_.reset(new (std::nothrow) PartialSegments(wire::segment_payload_bytes(segment_bytes_)));
+  if (partial_ == nullptr) return Outcome::missing;
+  bool marked = datagram.congestion_experienced;
+  switch (partial_->on_fragment({data.seq, message, data.message_bytes, begin, data.segment_bytes},
+                                data.fragment_offset, static_cast<u16>(datagram.payload_bytes), &marked)) {
+    case PartialSegments::Outcome::memory:
+      return Outcome::missing;
+    case PartialSegments::Outcome::foreign:
+      ++counters_.segments_refused;
+      return Outcome::refused;
+    case PartialSegments::Outcome::repeated:
+      return Outcome::duplicate;
+    case PartialSegments::Outcome::fresh:
+      queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+      last_path_ = packet.common.path;
+      return Outcome::taken;
+    case PartialSegments::Outcome::complete:
+      break;
+  }
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;
+  queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
+  const bool whole = queue_.count(flow_, message, begin, data.segment_bytes);
+  return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);
 }
 
 Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
@@ -151,6 +242,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
+    if (queue_.unblocked_by_post()) ++room_messages_;
   }
   return status;
 }
@@ -180,10 +272,7 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
   out->peer = peer_;
   out->count = 1;
   out->payload[0] = {};
-  if (trims_ != nullptr) {
-    write_nack(out);
-    return true;
-  }
+  if (poll_refusals(out)) return true;
   if (more_pieces_) {
     write_ack(now_ns, piece_path_, out);
     return true;
@@ -207,19 +296,23 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   const bool first = !more_pieces_;
   ack.cumulative_seq = window_.cumulative_seq();
   ack.base_seq = first || next_piece_seq_ < ack.cumulative_seq ? ack.cumulative_seq : next_piece_seq_;
-  ack.bitmap_words = window_.copy_words(ack.base_seq, ack_words_max_, words);
+  const std::size_t words_max = wire::ack_words_max(control_bytes_max());
+  ack.bitmap_words = window_.copy_words(ack.base_seq, words_max, words);
+  const bool cut_short = ack.bitmap_words == words_max;
   ack.received_bytes = static_cast<u64>(counters_.bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = granted_bytes();
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, reports);
   out->path = path;
-  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common(path), ack, reports, words));
+  wire::Common common = this->common(path);
+  if (cut_short) common.flags |= wire::kFlagCutShort;
+  out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common, ack, reports, words));
   out->datagram_bytes = out->header_bytes;
   ++counters_.acks_sent;
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
-  more_pieces_ = ack.bitmap_words == ack_words_max_ && next_piece_seq_ < window_.highest_end();
+  more_pieces_ = cut_short && next_piece_seq_ < window_.highest_end();
 }
 
 void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept {
@@ -228,8 +321,7 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   const u64 left = queue_.posted() - first;
   // No longer than a segment, which over UD is all that can be sent; and longer than what is said again, or a sender
   // that confirms nothing would be told the same for ever.
-  const u64 longest = std::max<u64>(segment_bytes_, kAdvertBytesMin);
-  const u64 fits = (longest - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
+  const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
   const u64 count = std::min({left, fits, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);
   out->path = path;

@@ -2,33 +2,47 @@
 // Composes window, queue, acknowledgments, adverts and credit; owns no socket and no clock.
 #pragma once
 
+#include <bitset>
 #include <memory>
 
 #include "native/core/ack_schedule.h"
 #include "native/core/advertiser.h"
 #include "native/core/credit_control.h"
+#include "native/core/partial_segments.h"
+#include "native/core/path_set.h"
 #include "native/core/receive_queue.h"
 #include "native/core/receive_window.h"
 #include "native/wire/burst.h"
 
 namespace weft::core {
 
-// Segments that came without their payload and that the sender is to be told of.
-struct Trims {
-  wire::NackEntry entries[wire::kNackEntriesMax];
-  u64 last_hop = 0;
+// Segments that could not be taken and that the sender is to be told of.
+struct Refusals {
+  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // a datapath hands in a megabyte before it asks for packets
+  wire::NackEntry entries[kMax];
+  std::bitset<kMax> bits;  // trimmed: on its last hop; no room: for want of a block
   u16 count = 0;
+  u16 told = 0;
   u8 path = 0;
+
+  bool add(u8 by_path, const wire::Data& data, bool bit) noexcept {
+    if (count == kMax) return false;
+    entries[count] = {data.seq, data.sent_ns};
+    bits[count++] = bit;
+    path = by_path;
+    return true;
+  }
 };
 
 class FlowReceiver {
  public:
   // missing: the header came without its payload, and nobody knows why; trimmed: a full queue cut it off.
-  enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long };
+  // no_block, no_room: to be sent again once there is memory for it (ReceiveQueue::Placement).
+  enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
-  // `port`: null when no credit policy is in force.
+  // `port`: null when no credit policy is in force. `paths`: whose segment size bounds what is said here.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
-               const PeerConfig& peer_config) noexcept;
+               const PeerConfig& peer_config, const PathSet* paths) noexcept;
   ~FlowReceiver();
   // Another credit policy from now on, or none. False when out of memory: the old one stays.
   bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
@@ -48,8 +62,16 @@ class FlowReceiver {
   // One acknowledgment or advertisement into `out`; false when nothing is owed. `path`: for adverts, where to.
   bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
-    return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr;
+    return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
+           room_messages_ != 0 || queue_.room_due();
   }
+  // There is a block for one more message that was refused; the sender is to be told.
+  void offer_room() noexcept { ++room_messages_; }
+  bool wants_block() const noexcept { return queue_.wants_block(); }
+  u64 eager_held() const noexcept { return queue_.eager_held(); }
+  // A copier has emptied more of a ring.
+  void on_emptied() noexcept { queue_.on_emptied(); }
+  bool room_due() const noexcept { return queue_.room_due(); }
 
   void prefetch(u8 path) const noexcept { acks_.prefetch(path); }
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
@@ -58,39 +80,57 @@ class FlowReceiver {
   bool awaits() const noexcept { return queue_.awaits(); }
   void forget_elsewhere() noexcept { queue_.forget_elsewhere(); }
   u64 held() const noexcept { return queue_.held(); }
-  void release_idle() noexcept { acks_.release(); }
+  void release_idle() noexcept {
+    acks_.release();
+    partial_.reset();
+  }
   FlowCounters& counters() noexcept { return counters_; }
-  std::size_t bytes_held() const noexcept { return acks_.bytes_held(); }
+  std::size_t bytes_held() const noexcept {
+    return acks_.bytes_held() + (partial_ == nullptr ? 0 : partial_->bytes_held());
+  }
 
  private:
   Outcome on_again(u8 path) noexcept;
+  Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
+  Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
+  Outcome check(const wire::Data& data, u8 path, u64 message, u64 offset_bytes, u64 bytes) noexcept;
+  // The longest control packet that gets through.
+  u64 control_bytes_max() const noexcept { return std::max<u64>(paths_->segment_bytes(), kControlBytesLeast); }
   Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;
   u64 granted_bytes() const noexcept {
     return credit_ != nullptr ? credit_->granted_bytes() : credit_lifted_ ? kNoCredit - 1 : kNoCredit;
   }
   u64 credited_bytes() const noexcept { return static_cast<u64>(counters_.bytes_received) + lost_bytes_; }
-  void write_nack(TxBurst* out) noexcept;
+  Outcome on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept;
+  void write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept;
+  void write_room(wire::Nack nack, TxBurst* out) noexcept;
+  bool poll_refusals(TxBurst* out) noexcept;
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
 
+  static constexpr u64 kControlBytesLeast = 440;  // 17 receives: one more than are said again; UD has 512
+
   Shared* shared_;
+  const PathSet* paths_;
   ReceiveWindow window_;
   ReceiveQueue queue_;
   AckSchedule acks_;
   Advertiser advertiser_;
-  std::unique_ptr<CreditControl> credit_;  // only when a credit policy is in force
-  std::unique_ptr<Trims> trims_;           // only while there is one to report
-  u64 lost_bytes_ = 0;                     // as the sender says: they take credit, and never arrive
+  std::unique_ptr<CreditControl> credit_;     // only when a credit policy is in force
+  std::unique_ptr<Refusals> trims_;           // only while there is one to report
+  std::unique_ptr<Refusals> unroomed_;        // the same
+  std::unique_ptr<PartialSegments> partial_;  // only where segments come in fragments, and a while after
+  u64 lost_bytes_ = 0;                        // as the sender says: they take credit, and never arrive
   FlowCounters counters_;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
+  u32 room_messages_ = 0;  // of those refused for want of a block: so many may come again, and the sender is to hear it
   u32 remote_flow_;
   u32 flow_;
   u32 peer_;
   u16 segment_bytes_;
   u16 path_count_;
-  u8 ack_words_max_;
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;

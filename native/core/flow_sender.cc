@@ -26,11 +26,9 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       flow_(flow),
       peer_(flow_config.peer),
       train_bytes_max_(peer_config.train_bytes_max),
-      segment_payload_bytes_(wire::segment_payload_bytes(peer_config.segment_bytes)),
       eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
-      ack_words_max_(static_cast<u8>(wire::ack_words_max(peer_config.segment_bytes))),
       payload_crc_(shared->config.payload_crc || peer_config.payload_crc),
       credit_in_force_(flow_config.speculative_bytes != ~u64{0}) {
   if (credit_in_force_) granted_bytes_ = flow_config.speculative_bytes;
@@ -88,10 +86,16 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
     case AdvertLedger::Permission::go:
       break;
   }
-  unstaged_ = !message.is_there(message.next_bytes(segment_payload_bytes_));
+  const u64 next_bytes = message.next_bytes(segment_payload_bytes());
+  roomless_ = !next_has_room(message, message.next_offset + next_bytes);
+  if (roomless_) {
+    wait_for_room(now_ns);
+    return Blocked::room;
+  }
+  unstaged_ = !message.is_there(next_bytes);
   if (unstaged_) return Blocked::stage;
   if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
-  const Blocked gate = gate_window(now_ns);
+  const Blocked gate = gate_window(now_ns, segment_payload_bytes());
   if (gate != Blocked::sent) return gate;
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
 }
@@ -100,12 +104,12 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
 FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
   if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && ledger_.at(ledger_.first_lost()).payload_bytes != 0)
     return Blocked::credit;
-  return gate_window(now_ns);
+  return gate_window(now_ns, next_payload_bytes(true));
 }
 
 // Copies are under the same window and rate as what is new: a network that just lost them is not to be filled again.
-FlowSender::Blocked FlowSender::gate_window(i64 now_ns) noexcept {
-  if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + segment_payload_bytes_ > window_.window_bytes()) {
+FlowSender::Blocked FlowSender::gate_window(i64 now_ns, i64 next_bytes) noexcept {
+  if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + next_bytes > window_.window_bytes()) {
     return Blocked::window;
   }
   return window_.pacer().may_send(now_ns) ? Blocked::sent : Blocked::pacing;
@@ -115,7 +119,7 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
                                             i64* limit_bytes) noexcept {
   PickRequest request;
   request.ready_bytes = static_cast<i64>(queue_.unsent_bytes());
-  request.segment_bytes = segment_payload_bytes_;
+  request.segment_bytes = next_payload_bytes(resend);
   request.is_resend = resend;
   request.flow = path_key_;
   if (resend) request.avoid_path = ledger_.at(ledger_.first_lost()).path;
@@ -125,7 +129,7 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
   if (credit_in_force_ && granted_bytes_ > spent_bytes_)
     limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - spent_bytes_, u64{1} << 40)));
-  *limit_bytes = std::max<i64>(limit, segment_payload_bytes_);
+  *limit_bytes = std::max(limit, request.segment_bytes);
   out->peer = peer_;
   out->path = static_cast<u8>(pick.path);
   out->count = 0;
@@ -155,8 +159,10 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
 }
 
 // A train's datagrams all have the size of the first; one shorter datagram may end it (UDP_SEGMENT's rule).
-bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
-                             u32 remote_key, TxBurst* out) noexcept {
+bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, const Piece& piece, u32 remote_key,
+                             TxBurst* out) noexcept {
+  const u64 offset_bytes = piece.offset_bytes;
+  const u16 payload_bytes = piece.bytes;
   wire::Common common;
   common.token = remote_token_;
   common.flow = remote_flow_;
@@ -168,6 +174,8 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u
   data.message = static_cast<u32>(message.number);
   data.offset_bytes = offset_bytes;
   data.message_bytes = message.message_bytes;
+  data.fragment_offset = piece.fragment_offset;
+  data.segment_bytes = piece.segment_bytes;
   const u8* payload = payload_bytes == 0 ? nullptr : message.at(offset_bytes);
   if (payload_crc_) {
     common.flags |= wire::kFlagPayloadCrc;
@@ -183,6 +191,17 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u
          (out->count + 1u) * out->datagram_bytes <= train_bytes_max_;
 }
 
+// A segment that was cut when paths carried longer ones: it keeps its number and goes in fragments, in a burst of its
+// own.
+void FlowSender::add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+                               TxBurst* out) noexcept {
+  for (u16 at = 0; at < payload_bytes;) {
+    const u16 bytes = std::min(segment_payload_bytes(), static_cast<u16>(payload_bytes - at));
+    static_cast<void>(add_segment(sent_ns, seq, message, {offset_bytes + at, bytes, at, payload_bytes}, 0, out));
+    at = static_cast<u16>(at + bytes);
+  }
+}
+
 void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
   // P-4: a copy takes another path where there is one; the pick has already found out whether there is.
@@ -190,7 +209,8 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
   while (ledger_.has_lost()) {
     const u64 seq = ledger_.first_lost();
     const SentSegment segment = ledger_.at(seq);
-    const bool fits = out->count == 0 || (segment.payload_bytes <= limit_bytes &&
+    const bool is_long = segment.payload_bytes > segment_payload_bytes();
+    const bool fits = out->count == 0 || (!is_long && segment.payload_bytes <= limit_bytes &&
                                           segment.payload_bytes + wire::kDataBytes <= out->datagram_bytes &&
                                           (segment.path == out->path) == same_path);
     if (!fits) return;
@@ -204,7 +224,8 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     // Without the window: a copy that proves needless must not be a late write, and one whose window is gone must
     // arrive.
     const SendMessage& message = queue_.at(segment.message_slot);
-    if (!add_segment(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, 0, out)) return;
+    if (is_long) return add_fragments(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, out);
+    if (!add_segment(sent_ns, seq, message, {segment.offset_bytes, segment.payload_bytes}, 0, out)) return;
   }
 }
 
@@ -213,8 +234,9 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   // The gate has been passed by the first segment; the others need a message that may go, room and window.
   for (;;) {
     SendMessage& message = queue_.next();
-    const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes_));
+    const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes()));
     if (out->count != 0 && !message.is_there(payload_bytes)) return;
+    if (out->count != 0 && !next_has_room(message, message.next_offset + payload_bytes)) return;
     if (out->count != 0 && (payload_bytes > limit_bytes || payload_bytes + wire::kDataBytes > out->datagram_bytes))
       return;
     const u64 offset = message.next_offset;
@@ -231,7 +253,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;
     }
-    const bool more = add_segment(sent_ns, seq, message, offset, payload_bytes, message.remote_key, out);
+    const bool more = add_segment(sent_ns, seq, message, {offset, payload_bytes}, message.remote_key, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;
     const SendMessage& next = queue_.next();
@@ -272,9 +294,9 @@ void FlowSender::abandon() noexcept {
   }
   ledger_.advance();
   active_paths_.fill(0);
-  next_check_ns_ = demand_ns_ = kNever;
+  next_check_ns_ = demand_ns_ = room_ns_ = kNever;
   credit_in_force_ = false;
-  paced_ = false;
+  paced_ = blockless_ = roomless_ = false;
   queue_ = SendQueue();
 }
 

@@ -18,7 +18,7 @@ namespace weft::core {
 class FlowSender {
  public:
   // Why poll_transmit had nothing: tells the scheduler what to wait for.
-  enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, stage, credit, memory };
+  enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, stage, credit, memory, room };
 
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
@@ -30,11 +30,16 @@ class FlowSender {
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // False: the packet is malformed or claims what was never sent; nothing changed.
   bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
-  // Segments came without their payload. Same checks; what is no longer in flight as it says is not touched.
+  // Segments could not be taken, or can be taken again. Same checks; what is no longer in flight as it says is not
+  // touched.
   bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
   // The peer's last word: everything below arrived. Same checks, no path to learn from.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
-  bool on_advert(const wire::Advert& advert) noexcept { return adverts_.on_advert(advert, queue_.next_number()); }
+  bool on_advert(const wire::Advert& advert) noexcept {
+    if (!adverts_.on_advert(advert, queue_.next_number())) return false;
+    if (blockless_) open_messages(0);
+    return true;
+  }
   u64 known_adverts() const noexcept { return adverts_.known(); }
   // Data that nobody sends without the last advertisement has gone out.
   bool adverts_confirmed_by_data() const noexcept { return advertised_sent_ >= adverts_.known(); }
@@ -42,7 +47,7 @@ class FlowSender {
   // A probe that a loss policy asked for came back: what had left before it has arrived by now, or never will.
   void on_probed(i64 now_ns, u8 path) noexcept;
   // The three things a sender waits for besides packets; kNever when it does not.
-  i64 check_ns() const noexcept { return next_check_ns_; }
+  i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
   // (Paced with nothing left: what was to be resent has been acknowledged after all.)
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
@@ -75,6 +80,10 @@ class FlowSender {
   struct Acked {
     i64 bytes = 0, spurious = 0;
     u64 highest_seq = 0;
+    // By report: the send time that it echoes, and the payload of the segment that was sent then.
+    std::size_t echoes = 0;
+    i64 echo_sent_ns[wire::kAckReportsMax];
+    u16 echo_bytes[wire::kAckReportsMax];
   };
   bool starved() const noexcept {
     return credit_in_force_ && (queue_.has_unsent() || ledger_.has_lost()) && spent_bytes_ >= granted_bytes_;
@@ -84,11 +93,25 @@ class FlowSender {
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
   Blocked gate_new(i64 now_ns) noexcept;
   Blocked gate_resend(i64 now_ns) noexcept;
-  Blocked gate_window(i64 now_ns) noexcept;
+  Blocked gate_window(i64 now_ns, i64 next_bytes) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
-                   u32 remote_key, TxBurst* out) noexcept;
+  // What of a message goes into one datagram. Of a fragment: where it lies in its segment, and how long that is.
+  struct Piece {
+    u64 offset_bytes = 0;
+    u16 bytes = 0;
+    u16 fragment_offset = 0, segment_bytes = 0;
+  };
+  bool add_segment(i64 sent_ns, u64 seq, const SendMessage& message, const Piece& piece, u32 remote_key,
+                   TxBurst* out) noexcept;
+  void add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
+                     TxBurst* out) noexcept;
+  u16 segment_payload_bytes() const noexcept { return paths_->segment_payload_bytes(); }
+  // Of what goes next.
+  i64 next_payload_bytes(bool resend) noexcept {
+    const u16 usual = segment_payload_bytes();
+    return resend ? std::max(usual, ledger_.at(ledger_.first_lost()).payload_bytes) : usual;
+  }
   void finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept;
   bool is_sane(i64 now_ns, const wire::Common& common, const wire::Ack& ack) const noexcept;
   void acknowledge(u64 seq, Acked* acked) noexcept;
@@ -96,7 +119,8 @@ class FlowSender {
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
   void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
   struct Lost {
-    i64 segments = 0, bytes = 0, oldest_sent_ns = 0;
+    i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0;
+    u16 longest_bytes = 0;
   };
   void on_granted(u64 granted_bytes) noexcept {
     if (granted_bytes == kNoCredit) return;
@@ -106,6 +130,24 @@ class FlowSender {
     demands_ = 0;
   }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
+  void on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept;
+  // flow_sender_room.cc
+  bool in_flight_as(const wire::NackEntry& entry) noexcept;
+  static bool has_room(const SendMessage& message, u64 end_bytes) noexcept {
+    return !message.blockless && end_bytes <= message.room_end;
+  }
+  // Of the message that goes next: one that has not been begun waits where others wait for blocks.
+  bool next_has_room(const SendMessage& message, u64 end_bytes) const noexcept {
+    const bool fresh = message.next_offset == message.stripe.begin;
+    return has_room(message, end_bytes) && !(blockless_ && fresh && message.number >= adverts_.known());
+  }
+  void on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a_block) noexcept;
+  void wait_for_room(i64 now_ns) noexcept;
+  void open_messages(u64 count) noexcept;
+  void open_stage(u32 message, u64 end_bytes) noexcept;
+  void release_held() noexcept;
+  void try_for_room(i64 now_ns) noexcept;
+  void on_tried(SendMessage& message, u64 end_bytes) noexcept;
   void on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept;
   Lost apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
   void on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
@@ -126,6 +168,9 @@ class FlowSender {
   std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
   i64 next_check_ns_ = kNever;                      // at or before the earliest of the paths'
   i64 demand_ns_ = kNever;                          // when the demand is to be repeated
+  i64 room_ns_ = kNever;                            // when what waits for room is tried without word of any
+  i64 room_interval_ns_ = 0;
+  u64 tried_message_ = ~u64{0};  // in this way, and not answered yet
   u64 demanded_bytes_ = 0;
   u64 lost_bytes_ = 0;   // judged so, copies included
   u64 spent_bytes_ = 0;  // of credit: sent, copies included
@@ -141,16 +186,16 @@ class FlowSender {
   u32 flow_;
   u32 peer_;
   u32 train_bytes_max_;
-  u16 segment_payload_bytes_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
-  u8 ack_words_max_;
   u8 demands_ = 0;  // without a grant since
   bool payload_crc_;
   bool credit_in_force_;
   bool too_long_ = false;
   bool paced_ = false;
-  bool unstaged_ = false;  // what is to go next has not been copied yet
+  bool blockless_ = false;  // messages whose receives are not known wait for blocks
+  bool roomless_ = false;   // what is to go next waits for room at the receiver
+  bool unstaged_ = false;   // what is to go next has not been copied yet
 };
 
 }  // namespace weft::core

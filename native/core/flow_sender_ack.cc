@@ -34,8 +34,11 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   if (segment.state == SentSegment::in_flight) {
     --path.inflight_segments;
     paths_->on_gone(segment.path, segment.payload_bytes);
-  } else {
+  } else if (segment.state == SentSegment::lost) {
     ++acked->spurious;  // judged lost, and here it is: the verdict came too early
+  }
+  for (std::size_t i = 0; i < acked->echoes; ++i) {
+    if (acked->echo_sent_ns[i] == segment.sent_ns) acked->echo_bytes[i] = segment.payload_bytes;
   }
   ledger_.on_acked(&path.order, seq);
   if (path.order.empty()) {
@@ -48,6 +51,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   acked->bytes += segment.payload_bytes;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
+  if (message.number == tried_message_) on_tried(message, segment.offset_bytes + segment.payload_bytes);
   if (message.staged) message.stage->settle(segment.offset_bytes, segment.payload_bytes);
   if (queue_.on_acked(message, segment.payload_bytes)) {
     Event event{};
@@ -90,7 +94,7 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   facts.path = path;
   facts.inflight_bytes = ledger_.inflight_bytes();
   facts.delivered_bytes = counters_.bytes_sent;
-  facts.app_limited = !queue_.has_unsent() || unstaged_;
+  facts.app_limited = !queue_.has_unsent() || unstaged_ || roomless_;
   return facts;
 }
 
@@ -151,6 +155,10 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
   if (lost->segments == 0) lost->oldest_sent_ns = segment.sent_ns;
   lost->bytes += segment.payload_bytes;
   ++lost->segments;
+  const u16 sent_bytes =
+      std::min(segment.payload_bytes, segment_payload_bytes());  // of each fragment, where it was cut
+  lost->longest_bytes = std::max(lost->longest_bytes, sent_bytes);
+  lost->long_segments += paths_->tells_size(sent_bytes) ? 1 : 0;
   lost_bytes_ += segment.payload_bytes;
   paths_->on_gone(path, segment.payload_bytes);
   --state.inflight_segments;
@@ -160,40 +168,46 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
 void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
   counters_.segments_lost += lost.segments;
-  paths_->on_lost(path, lost.segments);
+  paths_->on_lost(now_ns, path, lost.segments, lost.oldest_sent_ns, lost.longest_bytes, lost.long_segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
   facts.lost_segments = lost.segments;
   window_.on_loss(facts);
 }
 
-// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
-// says nothing of the path it came by.
 bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   for (std::size_t i = 0; i < nack.count; ++i) {
     if (nack.entry(i).seq >= ledger_.next_seq()) return false;
   }
+  if (nack.kind > wire::Nack::Kind::stage_room) return false;
   on_granted(nack.granted_bytes);
   if (per_path_ == nullptr) return true;
+  if (nack.kind == wire::Nack::Kind::room) open_messages(nack.detail);
+  if (nack.kind == wire::Nack::Kind::stage_room) open_stage(nack.message, nack.detail);
   for (std::size_t i = 0; i < nack.count; ++i) {
     const wire::NackEntry entry = nack.entry(i);
-    if (!ledger_.holds(entry.seq)) continue;
-    const SentSegment& segment = ledger_.at(entry.seq);
-    if (segment.state != SentSegment::in_flight || segment.sent_ns != entry.sent_ns) continue;
-    const u8 path = segment.path;
-    Lost lost;
-    lose(path, entry.seq, &lost);
-    ++counters_.segments_trimmed;
-    on_lost(now_ns, path, lost);
-    const bool last_hop = (nack.last_hop >> i & 1u) != 0;
-    if (last_hop) {
-      paths_->on_heard(now_ns, path);
-    } else {
-      paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
-    }
-    note_check(path);
+    const bool bit = (nack.detail >> i & 1u) != 0;
+    if (!in_flight_as(entry)) continue;
+    if (nack.kind == wire::Nack::Kind::trimmed) on_trimmed(now_ns, entry, bit);
+    if (nack.kind == wire::Nack::Kind::no_room) on_no_room(now_ns, entry, bit);
   }
   return true;
+}
+
+// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
+// says nothing of the path it came by.
+void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept {
+  const u8 path = ledger_.at(entry.seq).path;
+  Lost lost;
+  lose(path, entry.seq, &lost);
+  ++counters_.segments_trimmed;
+  on_lost(now_ns, path, lost);
+  if (last_hop) {
+    paths_->on_heard(now_ns, path);
+  } else {
+    paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+  }
+  note_check(path);
 }
 
 // Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.
@@ -245,6 +259,12 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   on_granted(ack.granted_bytes);
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
+  if (paths_->searches()) {
+    for (; acked.echoes < ack.report_count; ++acked.echoes) {
+      acked.echo_sent_ns[acked.echoes] = ack.report(acked.echoes).echo_sent_ns;
+      acked.echo_bytes[acked.echoes] = 0;
+    }
+  }
   for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, &acked);
   acknowledge_bitmap(ack, &acked);
   count_needless(ack, &acked);
@@ -252,9 +272,13 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
   queue_.advance();
-  const bool cut_short = ack.bitmap_words >= ack_words_max_;
+  const bool cut_short = (common.flags & wire::kFlagCutShort) != 0;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
+    // Send times are unique: the one that is echoed names the segment that came over this path.
+    if (i < acked.echoes && acked.echo_bytes[i] != 0) {
+      paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
+    }
     // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
@@ -275,6 +299,7 @@ void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
 }
 
 void FlowSender::on_timer(i64 now_ns) noexcept {
+  if (now_ns >= room_ns_) try_for_room(now_ns);
   if (now_ns < next_check_ns_ || per_path_ == nullptr) return;
   next_check_ns_ = kNever;
   for (std::size_t word = 0; word < active_paths_.size(); ++word) {
@@ -284,7 +309,8 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
       if (state.next_check_ns <= now_ns) {
         const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
         const Lost lost = apply_horizon(now_ns, path, horizon, ~u64{0});
-        if (lost.segments != 0 && paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_)) {
+        if (lost.segments != 0 &&
+            paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_, lost.longest_bytes)) {
           window_.on_timeout(window_facts(now_ns, path));
         }
       }

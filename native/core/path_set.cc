@@ -6,12 +6,14 @@
 
 namespace weft::core {
 
-PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes)
+PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
+                 u16 search_bytes)
     : shared_(shared),
       peer_(peer),
       room_bytes_(room_bytes),
       segment_bytes_(segment_bytes),
       count_(count),
+      size_(search_bytes == 0 ? nullptr : std::make_unique<SizeSearch>(search_bytes, count)),
       usable_count_(count),
       policy_(policy::Family::path, choice ? choice : shared->config.path) {}
 
@@ -103,6 +105,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
                   ? static_cast<int>(wanted)
                   : next_with_room(wanted + (avoided ? 1 : 0), request.avoid_path, request.segment_bytes);
   pick.burst_bytes = std::max(answered ? result.burst_bytes : 0, request.segment_bytes);
+  if (tries_only()) pick.burst_bytes = request.segment_bytes;
   if (pick.path >= 0) {
     const i64 left = room_bytes_ - paths_[static_cast<std::size_t>(pick.path)].inflight_bytes;
     pick.burst_bytes = std::max(std::min(pick.burst_bytes, left), request.segment_bytes);
@@ -159,14 +162,20 @@ void PathSet::measure(i64 now_ns) noexcept {
   }
 }
 
-void PathSet::on_heard(i64 now_ns, u8 path) noexcept {
+bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   heard_ns_ = now_ns;
   heard_path_ = path;
-  if (paths_ == nullptr) return;  // nothing was sent over it that this could answer
+  if (paths_ == nullptr) return false;  // nothing was sent over it that this could answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
+  if (size_ != nullptr && !state.usable) {
+    size_->path(path).small_ns = now_ns;
+    return false;
+  }
   state.timeouts = 0;
-  if (!state.usable) set_usable(now_ns, path, true);
+  if (state.usable) return false;
+  set_usable(now_ns, path, true);
+  return true;
 }
 
 // A probe may be a replay, so it proves nothing by itself; and however many come, we ask no more than once an interval.
@@ -176,10 +185,10 @@ void PathSet::on_probed_by_peer(i64 now_ns, u8 path) noexcept {
   if (trouble(path).probe_ns > soonest_ns) set_probe(path, std::max(now_ns, soonest_ns));
 }
 
-bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept {
+bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes) noexcept {
   if (!states()) return false;
   PathState& state = paths_[path];
-  if (state.heard_ns >= sent_ns) return false;
+  if ((tells_size(payload_bytes) ? size_->path(path).carried_ns : state.heard_ns) >= sent_ns) return false;
   ++state.timeouts;
   if (state.usable) set_usable(now_ns, path, false);
   mirror(path);
@@ -196,6 +205,10 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   // A path that could not be probed would not come back.
   if (!usable && !troubles()) return;
   paths_[path].usable = usable;
+  if (size_ != nullptr && !usable) {
+    size_->on_silent(path);
+    troubles_[path].probe_id = 0;  // what an earlier probe says of the path may not be about its segments' size
+  }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
   set_probe(path, usable ? kNever : now_ns);
@@ -208,7 +221,81 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   shared_->events.push(event);
 }
 
-int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
+void PathSet::on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept {
+  if (troubles()) troubles_[path].segments_lost += segments;
+  if (size_ == nullptr || long_segments == 0 || !states() || !paths_[path].usable) return;
+  if (size_->on_lost(path, sent_ns, payload_bytes, long_segments)) set_usable(now_ns, path, false);
+}
+
+void PathSet::on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept {
+  if (size_ == nullptr || !states() || !size_->on_acked(now_ns, path, payload_bytes)) return;
+  paths_[path].timeouts = 0;
+  if (!paths_[path].usable) set_usable(now_ns, path, true);
+}
+
+bool PathSet::any_small() const noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (size_->path(i).small_ns >= 0 && !path(i).usable) return true;
+  }
+  return false;
+}
+
+// Ends a round of probes whose time is over, and begins one that is due.
+void PathSet::search(i64 now_ns) noexcept {
+  if (size_->in_round() && size_->raises() && usable_count_ == 0) size_->stop();
+  if (size_->is_over(now_ns) && !size_->again(now_ns)) end_search(now_ns);
+  if (size_->in_round()) return;
+  const bool raises = usable_count_ != 0;
+  if (!(raises ? size_->may_raise(now_ns) : size_->may_fall(now_ns) && any_small())) return;
+  i64 timeout_ns = 0;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (!raises || path(i).usable) {
+      timeout_ns =
+          std::max(timeout_ns, path(i).rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0));
+    }
+  }
+  size_->start(now_ns, shared_->random.next(), raises, timeout_ns);
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (raises ? path(i).usable : size_->path(i).small_ns >= 0) size_->add_path(i);
+  }
+}
+
+void PathSet::end_search(i64 now_ns) noexcept {
+  const bool raises = size_->raises();
+  const u16 found = size_->take_found();
+  if (found == 0) return size_->postpone(now_ns, shared_->config.rto_ns_max);
+  if (size_->set(now_ns, found)) {
+    segment_bytes_ = wire::segment_payload_bytes(found);
+    Event event{};
+    event.kind = Event::Kind::segment_size;
+    event.peer = peer_;
+    event.value = found;
+    shared_->events.push(event);
+  }
+  for (std::size_t i = 0; !raises && states() && i < count_; ++i) {
+    if (size_->path(i).carried_bytes < found) continue;
+    size_->on_proof(now_ns, static_cast<u8>(i));
+    paths_[i].timeouts = 0;
+    if (!paths_[i].usable) set_usable(now_ns, static_cast<u8>(i), true);
+    revived_ = true;
+  }
+}
+
+int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
+  *bytes = 0;
+  if (size_ != nullptr) {
+    search(now_ns);
+    u8 path = 0;
+    if (size_->poll_probe(&path, probe_id, bytes)) return path;
+    for (std::size_t i = 0; i < count_; ++i) {
+      PathSize& size = size_->path(i);
+      if (!size.small_due) continue;
+      size.small_due = false;
+      *probe_id = size.small_id = shared_->random.next() >> 1;  // the highest bit is a search's
+      size.small_sent_ns = now_ns;
+      return static_cast<int>(i);
+    }
+  }
   if (probed_count_ == 0) return -1;
   for (std::size_t i = 0; i < count_; ++i) {
     PathState& state = paths_[i];
@@ -223,6 +310,12 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id) noexcept {
     trouble.probe_id = shared_->random.next();
     trouble.probe_sent_ns = now_ns;
     trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
+    // A path is as good as the segments that it carries; that it carries shorter datagrams is worth knowing.
+    if (size_ != nullptr) {
+      trouble.probe_id >>= 1;
+      if (!state.usable || state.probe_asked) *bytes = segment_bytes();
+      size_->path(i).small_due = !state.usable;
+    }
     state.probe_asked = false;
     *probe_id = trouble.probe_id;
     return static_cast<int>(i);
@@ -242,11 +335,23 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
 }
 
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
+  if (size_ != nullptr && probe_id != 0 && states()) {
+    PathSize& size = size_->path(path);
+    const i64 settle_ns = paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
+    if (size_->on_reply(now_ns, path, probe_id, settle_ns)) return false;
+    if (probe_id == size.small_id) {
+      size.small_id = 0;
+      paths_[path].rtt.on_sample(now_ns - size.small_sent_ns);
+      static_cast<void>(on_heard(now_ns, path));
+      return false;
+    }
+  }
   if (probe_id != trouble(path).probe_id || probe_id == 0) return false;
   PathTrouble& trouble = troubles_[path];
   trouble.probe_id = 0;
   const bool asked = trouble.probe_order_ns >= 0;
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
+  if (size_ != nullptr && (asked || !paths_[path].usable)) on_carried(now_ns, path, segment_payload_bytes());
   if (paths_[path].usable) set_probe(path, kNever);
   // What left before the first round trip was known has a look due after a timeout that allows for any path.
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
@@ -262,8 +367,8 @@ bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {
 }
 
 i64 PathSet::poll_timeout() const noexcept {
-  if (probed_count_ == 0) return kNever;
-  i64 earliest = kNever;
+  i64 earliest = size_ == nullptr ? kNever : size_->poll_timeout(usable_count_ != 0, any_small());
+  if (probed_count_ == 0) return earliest;
   for (std::size_t i = 0; i < count_; ++i) earliest = std::min(earliest, troubles_[i].probe_ns);
   return earliest;
 }

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "native/core/policy_slot.h"
 #include "native/core/rtt_estimator.h"
 #include "native/core/shared.h"
+#include "native/core/size_search.h"
 
 namespace weft::core {
 
@@ -54,28 +56,34 @@ class PathSet {
  public:
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
-  PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes);
+  // `search_bytes`: datagrams of this size may prove too long for a path; 0: they do not.
+  PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
+          u16 search_bytes = 0);
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
   void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged or lost
-  void on_lost(u8 path, i64 segments) noexcept {
-    if (troubles()) troubles_[path].segments_lost += segments;
-  }
+  // Of `segments` so many as `long_segments` say something about the size that the path carries; the longest of them
+  // has `payload_bytes`. What was sent before `sent_ns` is not among them.
+  void on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept;
+  // A segment of this payload has come through, on this path and no other.
+  void on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
   // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
   // `flow`: whose acknowledgment it was, -1 of no flow.
   void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept;
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
-  bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow) noexcept;
+  // `payload_bytes`: of the longest of them.
+  bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes = 0) noexcept;
   // True when flows are to look at what they have in flight there: a loss policy had asked for the probe, or they sent
   // before the path's round trip was known.
   bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Another policy from now on. False when out of memory: the old one stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // The peer said something over this path that cannot be a replay.
-  void on_heard(i64 now_ns, u8 path) noexcept;
+  // The peer said something over this path that cannot be a replay. True when the path came back by it: flows that wait
+  // for room may look again.
+  bool on_heard(i64 now_ns, u8 path) noexcept;
   // When that was last, over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
@@ -86,8 +94,18 @@ class PathSet {
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
   // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
   void measure(i64 now_ns) noexcept;
-  // The next path whose probe is due, or -1; moves its timer on.
-  int poll_probe(i64 now_ns, u64* probe_id) noexcept;
+  // The next path whose probe is due, or -1; moves its timer on. `bytes`: how long the probe is to be, 0: as it is.
+  int poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept;
+  // A search has made a path usable since this was last asked: who waits for room may look again.
+  bool take_revived() noexcept { return std::exchange(revived_, false); }
+  // Payload of the longest segment that is to be sent, and the datagram's size.
+  u16 segment_payload_bytes() const noexcept { return static_cast<u16>(segment_bytes_); }
+  u16 segment_bytes() const noexcept {
+    return size_ != nullptr ? size_->segment_bytes() : static_cast<u16>(segment_bytes_ + i64{wire::kDataBytes});
+  }
+  bool searches() const noexcept { return size_ != nullptr; }
+  // Whether a payload is long enough to say something about sizes.
+  bool tells_size(u16 payload_bytes) const noexcept { return size_ != nullptr && !size_->is_small(payload_bytes); }
   i64 poll_timeout() const noexcept;
 
   i64 rto_ns(u8 path) const noexcept;
@@ -108,7 +126,8 @@ class PathSet {
   std::size_t bytes_held() const noexcept {
     const std::size_t troubles = troubles_ != nullptr ? sizeof(PathTrouble) : 0;
     const std::size_t states = paths_ != nullptr ? sizeof(PathState) : 0;
-    return count_ * (states + troubles) + policy_.bytes_held();
+    const std::size_t sizes = size_ != nullptr ? sizeof(PathSize) : 0;
+    return count_ * (states + troubles + sizes) + policy_.bytes_held();
   }
   PolicySlot& policy() noexcept { return policy_; }
 
@@ -124,7 +143,13 @@ class PathSet {
   i64 probe_interval_ns(u8 path) const noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
+  // Where no path is known to carry segments, one each is tried.
+  bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }
+  bool any_small() const noexcept;
+  void search(i64 now_ns) noexcept;
+  void end_search(i64 now_ns) noexcept;
   bool room(std::size_t path, i64 bytes) const noexcept {
+    if (tries_only()) return this->path(path).inflight_bytes == 0;
     return this->path(path).inflight_bytes == 0 || this->path(path).inflight_bytes + bytes <= room_bytes_;
   }
   bool eligible(std::size_t path) const noexcept { return this->path(path).usable || usable_count_ == 0; }
@@ -140,6 +165,8 @@ class PathSet {
   PathState untouched_;                 // stands for each until something is sent or asked over one
   std::unique_ptr<PathState[]> paths_;  // a peer that is only received from has none
   std::unique_ptr<PathTrouble[]> troubles_;
+  std::unique_ptr<SizeSearch> size_;  // null: no size has to be found out
+  bool revived_ = false;
   i64 heard_ns_ = -1;
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come

@@ -4,7 +4,14 @@
 
 namespace weft::core {
 
-void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, TxBurst* out) const noexcept {
+namespace {
+
+constexpr u8 kPadding[0xFFFF] = {};
+
+}  // namespace
+
+// `bytes`: of the datagram, 0: no more than it needs.
+void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 bytes, TxBurst* out) const noexcept {
   wire::Common common;
   common.token = config_.remote_token;
   common.flow = config_.remote_peer;
@@ -14,8 +21,12 @@ void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, TxBur
   out->path = path;
   out->count = 1;
   out->payload[0] = {};
-  out->header_bytes = static_cast<u16>(wire::encode_probe(out->headers, common, probe));
-  out->datagram_bytes = out->header_bytes;
+  if (bytes > wire::kProbeBytes) {
+    out->payload[0].data = kPadding;
+    out->payload[0].bytes = static_cast<u32>(bytes - wire::kProbeBytes);
+  }
+  out->header_bytes = static_cast<u16>(wire::encode_probe(out->headers, common, probe, out->payload[0].bytes));
+  out->datagram_bytes = out->header_bytes + out->payload[0].bytes;
 }
 
 // The path that was heard last comes first in each round; the others take turns, those that are usable before the rest.
@@ -49,14 +60,15 @@ bool Peer::on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
 bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   if (reply_count_ != 0) {
     const Reply& reply = replies_[--reply_count_];
-    write_probe(wire::Type::probe_reply, reply.path, reply.probe, out);
+    write_probe(wire::Type::probe_reply, reply.path, reply.probe, 0, out);
     return true;
   }
   if (dead_) return false;
   u64 probe_id = 0;
-  const int path = paths_.poll_probe(now_ns, &probe_id);
+  u16 bytes = 0;
+  const int path = paths_.poll_probe(now_ns, &probe_id, &bytes);
   if (path >= 0) {
-    write_probe(wire::Type::probe, static_cast<u8>(path), {probe_id, now_ns}, out);
+    write_probe(wire::Type::probe, static_cast<u8>(path), {probe_id, now_ns}, bytes, out);
     return true;
   }
   if (waiting_flows_ != 0 && now_ns >= keepalive_ns_) {
@@ -73,7 +85,7 @@ bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   do probe_id = shared_->random.next();
   while (probe_id == 0);
   keepalives_->ids[keepalives_->next++ % keepalives_->ids.size()] = probe_id;
-  write_probe(wire::Type::probe, keepalive_path(), {probe_id, now_ns}, out);
+  write_probe(wire::Type::probe, keepalive_path(), {probe_id, now_ns}, 0, out);
   return true;
 }
 

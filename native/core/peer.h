@@ -19,7 +19,7 @@ class Peer {
       : shared_(shared),
         config_(config),
         paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes,
-               wire::segment_payload_bytes(config.segment_bytes)),
+               wire::segment_payload_bytes(config.segment_bytes), config.search_size ? config.segment_bytes : u16{0}),
         index_(index) {
     if (config.rtt_ns > 0) paths_.know(config.rtt_ns);
   }
@@ -95,7 +95,7 @@ class Peer {
   };
   i64 quiet_since_ns() const noexcept { return std::max(heard_ns(), waited_since_ns_); }
   u8 keepalive_path() noexcept;
-  void write_probe(wire::Type type, u8 path, const wire::Probe& probe, TxBurst* out) const noexcept;
+  void write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 bytes, TxBurst* out) const noexcept;
 
   Shared* shared_;
   PeerConfig config_;

@@ -2,6 +2,7 @@
 // Every rule that keeps a byte out of a buffer it does not belong to is in check().
 #include "native/core/receive_queue.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -31,6 +32,7 @@ void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
     event.key = slot.key;
     shared_->events.push(event);
   }
+  if (slot.starved) --starved_slots_;
   slot = Slot{};
   slot.message = message;
 }
@@ -77,10 +79,13 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
       std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
     }
     slot.settles_late = stage != nullptr;
+    unheld_post_ = false;
+    --eager_held_;
     shared_->eager_blocks.give(block);
     ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
   } else {
     clear(slot, message);
+    unheld_post_ = true;
   }
   slot.staged = stage != nullptr;
   if (slot.staged) {
@@ -123,18 +128,53 @@ u64 ReceiveQueue::held() const noexcept {
   return held;
 }
 
-ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message, u64 message_bytes) noexcept {
-  if (message - posted_ >= eager_.slots || message_bytes > eager_.bytes) return nullptr;
+ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message) noexcept {
   if (!ensure(message)) return nullptr;
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) return &slot;
+  if (!shared_->may_hold_eager(eager_held_)) return nullptr;
   void* block = shared_->eager_blocks.take();
   if (block == nullptr) return nullptr;
   clear(slot, message);
   slot.data = static_cast<u8*>(block);
   slot.capacity_bytes = eager_.bytes;
   slot.state = Slot::eager;
+  ++eager_held_;
   return &slot;
+}
+
+// What comes from beyond the room that the sender knows of was sent to find out whether there is some: it is told
+// again.
+bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
+  if (!slot.staged) return true;
+  if (slot.starved && end_bytes > slot.told_end) {
+    slot.told_end = 0;
+    room_due_ = true;
+  }
+  if (slot.stage->reaches(end_bytes)) return true;
+  if (!slot.starved) {
+    slot.starved = true;
+    ++starved_slots_;
+    slot.told_end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
+    // The copier may have made room between the two looks, and says so once.
+    room_due_ = true;
+  }
+  return false;
+}
+
+bool ReceiveQueue::take_room(u64* message, u64* end_bytes) noexcept {
+  room_due_ = false;
+  for (u64 i = 0; ring_ != nullptr && starved_slots_ != 0 && i <= mask_; ++i) {
+    Slot& slot = ring_[i];
+    if (!slot.starved || slot.state != Slot::posted) continue;
+    const u64 end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
+    if (end <= slot.told_end) continue;
+    slot.told_end = end;
+    *message = slot.message;
+    *end_bytes = end;
+    return room_due_ = true;  // there may be another
+  }
+  return false;
 }
 
 // The size every segment of the message must agree on, in this flow and in the others.
@@ -165,27 +205,34 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
   if (payload_bytes == 0 && message_bytes != 0) return Placement::refused;
   Slot* slot = nullptr;
   if (message >= posted_) {
-    slot = eager_slot(message, message_bytes);
-    if (slot == nullptr) return Placement::no_memory;
+    if (message - posted_ >= eager_.slots || message_bytes > eager_.bytes) return Placement::refused;
+    slot = eager_slot(message);
+    if (slot == nullptr) {
+      blockless_end_ = std::max(blockless_end_, message + 1);
+      return Placement::no_block;
+    }
   } else {
     slot = &ring_[message & mask_];
     if (slot->message != message || slot->state != Slot::posted) return Placement::refused;
     if (message_bytes > slot->capacity_bytes) return Placement::too_long;
   }
   if (!settle(*slot, message_bytes)) return Placement::refused;
-  const bool room = !slot->staged || slot->stage->reaches(offset_bytes + payload_bytes);
-  return room ? Placement::placed : Placement::refused;
+  return reaches(*slot, offset_bytes + payload_bytes) ? Placement::placed : Placement::no_room;
 }
 
-bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+void ReceiveQueue::write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
   if (slot.staged) {
     if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
-    if (!slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   } else if (u8* const to = slot.data + offset_bytes;
              shared_->config.place_payload && payload_bytes != 0 && payload != to) {
     std::memcpy(to, payload, payload_bytes);
   }
+}
+
+bool ReceiveQueue::count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
+  Slot& slot = ring_[message & mask_];
+  if (slot.staged && !slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (!is_whole(slot)) return false;
@@ -210,6 +257,8 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   slot.settles_late = false;
   slot.data = nullptr;  // from here on the buffer is the caller's again
   slot.staged = false;
+  if (slot.starved) --starved_slots_;
+  slot.starved = false;
   Event event{};
   event.kind = Event::Kind::stripe_placed;
   event.flow = flow;

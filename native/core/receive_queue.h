@@ -28,7 +28,9 @@ inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 strip
 class ReceiveQueue {
  public:
   static constexpr u64 kPostedMax = 1024;
-  enum class Placement : u8 { placed, refused, too_long, no_memory };
+  // no_block, no_room: well-formed and in time, but there is no block for a message that comes before its receive, or
+  // no room in its ring: the sender is to wait until it is told of some.
+  enum class Placement : u8 { placed, refused, too_long, no_block, no_room };
 
   ReceiveQueue(Shared* shared, EagerLimits eager, u8 stripe, u8 stripes) noexcept
       : shared_(shared), eager_(eager), stripe_(stripe), stripes_(stripes) {}
@@ -44,6 +46,16 @@ class ReceiveQueue {
   // forget_elsewhere() looks.
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
+  u64 eager_held() const noexcept { return eager_held_; }
+  // Whether a message was refused for want of a block, and neither has one now nor a receive.
+  bool wants_block() const noexcept { return blockless_end_ > posted_ + eager_held_; }
+  // Of the receive posted last: whether its message had been refused, as far as is known.
+  bool unblocked_by_post() const noexcept { return blockless_end_ >= posted_ && unheld_post_; }
+  // More of a ring has been emptied, or the sender has not heard how far: a message to tell it of, and where its room
+  // ends. False: none.
+  bool take_room(u64* message, u64* end_bytes) noexcept;
+  bool room_due() const noexcept { return room_due_; }
+  void on_emptied() noexcept { room_due_ = starved_slots_ != 0; }
   // Whole eager messages that wait for their receives.
   u64 held() const noexcept;
 
@@ -62,7 +74,13 @@ class ReceiveQueue {
   // What the sender is to be told of a receive; nothing of one that cannot come over this flow, or has come.
   wire::AdvertEntry advert_of(u64 message) const noexcept;
   // True when this flow's part of the message is whole now. `payload` may lie where it belongs already.
-  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+    write(message, offset_bytes, payload, payload_bytes);
+    return count(flow, message, offset_bytes, payload_bytes);
+  }
+  // The two halves of it, for a segment that comes in fragments: each is written, and all are counted once.
+  void write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  bool count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept;
 
  private:
   struct Slot {
@@ -75,11 +93,13 @@ class ReceiveQueue {
     u64 capacity_bytes = 0;
     u64 message_bytes = ~u64{0};  // ~0: not known yet
     u64 placed_bytes = 0;
+    u64 told_end = 0;  // where `starved`: how far the sender has been told that there is room
     ReceiveTicket* ticket = nullptr;
     u32 key = 0;  // of the window onto `data`
     State state = idle;
     bool empty_arrived = false;  // the segment of a zero-byte message
     bool staged = false;
+    bool starved = false;       // a segment found no room in the ring
     bool settles_late = false;  // which bytes came before the stage did is not known: all are counted in the end
   };
   bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
@@ -89,17 +109,23 @@ class ReceiveQueue {
   bool is_whole(const Slot& slot) const noexcept;
   void finish(u32 flow, Slot& slot) noexcept;
   bool ensure(u64 message) noexcept;
-  Slot* eager_slot(u64 message, u64 message_bytes) noexcept;
+  Slot* eager_slot(u64 message) noexcept;
+  bool reaches(Slot& slot, u64 end_bytes) noexcept;
 
   Shared* shared_;
   EagerLimits eager_;
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
   u64 count_ = 0, finished_ = 0;
+  u64 eager_held_ = 0;     // blocks
+  u64 blockless_end_ = 0;  // 1 + newest message that was refused for want of one
+  u64 starved_slots_ = 0;
   u64 others_ = 0;  // posted, not whole, and begun on another flow
   u64 posted_ = 0;  // 1 + number of the newest message with a posted receive
   u8 stripe_;
   u8 stripes_;
+  bool unheld_post_ = false;
+  bool room_due_ = false;
 };
 
 }  // namespace weft::core

@@ -99,11 +99,27 @@ void SendLedger::on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noe
   append_to(order, seq);
 }
 
+void SendLedger::on_refused(SegmentList* order, u64 seq) noexcept {
+  SentSegment& segment = at(seq);
+  unlink(order, seq);
+  inflight_bytes_ -= segment.payload_bytes;
+  segment.state = SentSegment::held;
+  append_to(&held_, seq);
+}
+
+void SendLedger::on_room(u64 seq) noexcept {
+  unlink(&held_, seq);
+  at(seq).state = SentSegment::lost;
+  append_to(&lost_, seq);
+}
+
 bool SendLedger::on_acked(SegmentList* order, u64 seq) noexcept {
   SentSegment& segment = at(seq);
   if (segment.state == SentSegment::acked) return false;
   if (segment.state == SentSegment::lost) {
     unlink(&lost_, seq);
+  } else if (segment.state == SentSegment::held) {
+    unlink(&held_, seq);
   } else {
     unlink(order, seq);
     inflight_bytes_ -= segment.payload_bytes;

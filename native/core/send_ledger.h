@@ -11,10 +11,10 @@
 namespace weft::core {
 
 struct SentSegment {
-  enum State : u8 { in_flight, lost, acked };
+  enum State : u8 { in_flight, lost, acked, held };  // held: the receiver had no room for it
   i64 sent_ns;
   u64 offset_bytes;    // within the message
-  u32 previous, next;  // neighbours in the path's send order or in the resend queue, as low halves of seq
+  u32 previous, next;  // neighbours in the path's send order or in a list of the ledger's, as low halves of seq
   u16 message_slot;
   u16 payload_bytes;
   u8 path;  // of the last copy
@@ -59,6 +59,11 @@ class SendLedger {
   u64 first_lost() const noexcept { return lost_.empty() ? ~u64{0} : seq_of(lost_.head); }
   void on_lost(SegmentList* order, u64 seq) noexcept;                         // in flight -> to be resent
   void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // to be resent -> in flight on `path`
+  void on_refused(SegmentList* order, u64 seq) noexcept;                      // in flight -> held
+  void on_room(u64 seq) noexcept;                                             // held -> to be resent
+  bool has_held() const noexcept { return !held_.empty(); }
+  u64 first_held() const noexcept { return held_.empty() ? ~u64{0} : seq_of(held_.head); }
+  u64 next_held(u64 seq) noexcept { return at(seq).next == kNone ? ~u64{0} : seq_of(at(seq).next); }
   // `order` is the list of the segment's path. False when it was acknowledged before.
   bool on_acked(SegmentList* order, u64 seq) noexcept;
   // Drops acknowledged segments from the front and gives their slabs back.
@@ -77,6 +82,7 @@ class SendLedger {
   u64 next_ = 0;
   i64 inflight_bytes_ = 0;
   SegmentList lost_;
+  SegmentList held_;
 };
 
 }  // namespace weft::core

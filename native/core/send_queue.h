@@ -22,11 +22,13 @@ struct SendMessage {
   u64 unacked_bytes = 0;
   void* cookie = nullptr;
   u64 remote_address = 0;  // of the receive's window, where there is one
+  u64 room_end = ~u64{0};  // what of it is beyond waits for room in the receiver's ring
   u32 remote_key = 0;
   u32 memory = 0;           // the registration that `data` lies in
   bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
   bool done = false;
   bool staged = false;
+  bool blockless = false;  // waits for a block at the receiver, as its receive is not known
 
   // Where bytes that are sent together from `offset_bytes` on lie.
   const u8* at(u64 offset_bytes) const noexcept { return staged ? stage->at(offset_bytes) : data + offset_bytes; }
@@ -61,6 +63,12 @@ class SendQueue {
   }
   // True when this was the last byte of the message: its cookie is due.
   bool on_acked(SendMessage& message, u64 bytes) noexcept;
+  // Messages that have been begun or are to be begun next, oldest first, until `what` of one is false.
+  template <typename What>
+  void each_begun(const What& what) noexcept {
+    for (u64 i = head_; i != tail_ && i <= cursor_ && what(ring_[i & mask_]); ++i) {
+    }
+  }
   // Takes finished messages off the front.
   void advance() noexcept;
 

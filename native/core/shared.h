@@ -39,7 +39,7 @@ struct Shared {
         random(stack_config.seed),
         send_slabs(sizeof(SendLedger::Slab), 32 * 1024),
         bitmaps(ReceiveWindow::kBitmapBytes, 4096),
-        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, 2048) {}
+        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, stack_config.eager_blocks) {}
 
   StackConfig config;
   Random random;
@@ -57,6 +57,15 @@ struct Shared {
   i64 unique_ns(i64 now_ns) noexcept {
     last_sent_ns = now_ns > last_sent_ns ? now_ns : last_sent_ns + 1;
     return last_sent_ns;
+  }
+
+  // Whether a flow that holds so many eager blocks may take another. A flow's share is what is left for all, as in a
+  // switch that shares its buffer (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): it shrinks as the
+  // pool fills, so that no number of unread connections can take everything. The last eighth is for flows that hold
+  // none.
+  bool may_hold_eager(u64 held_blocks) const noexcept {
+    const u64 left = eager_blocks.blocks_max() - eager_blocks.blocks_in_use();
+    return left != 0 && (held_blocks == 0 || held_blocks + eager_blocks.blocks_max() / 8 < left);
   }
 
   const PolicyFailure& failure_of(policy::Family family) const noexcept {

@@ -45,6 +45,7 @@ class SlabPool {
   }
 
   std::size_t block_bytes() const noexcept { return block_bytes_; }
+  std::size_t blocks_max() const noexcept { return blocks_max_; }
   std::size_t blocks_in_use() const noexcept { return blocks_ - free_.size(); }
   std::size_t bytes_held() const noexcept { return blocks_ * block_bytes_; }
 

@@ -63,7 +63,7 @@ Status Stack::reserve_flow(u32* index) noexcept {
     const Status status = reserve(&reserved_flows_, &free_flows_, kIndexMax, index);
     if (status != Status::ok) return status;
     flows_.resize(reserved_flows_.size());
-    for (FlowQueue* queue : {&control_, &resend_, &ready_}) queue->reserve(flows_.size());
+    for (FlowQueue* queue : {&control_, &resend_, &ready_, &block_waiters_}) queue->reserve(flows_.size());
     timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
@@ -95,11 +95,19 @@ void Stack::release_flow(u32 index) noexcept {
   if (index >= flows_.size() || reserved_flows_[index] == 0) return;
   if (Flow* gone = flow(index)) {
     if (gone->waits) gone->peer->on_flow_rests();
-    gone->tx.abandon();
     Peer* owner = gone->peer;
+    if (gone->in_path_wait) owner->path_waiters().remove(index);
+    gone->in_path_wait = false;
+    abandon(*gone);
+    if (gone->in_control) control_.remove(index);
+    if (gone->in_ready) ready_.remove(index);
+    if (gone->in_resend) resend_.remove(index);
+    if (gone->in_room_wait) block_waiters_.remove(index);
+    const u64 held = gone->rx.eager_held();
     const u32 owner_index = gone->config.peer;
     flows_[index].reset();
     timers_.set(kNever, index);
+    for (u64 i = 0; i < held; ++i) wake_block_waiters();
     if (--owner->flows == 0 && owner->dead()) on_peer_unused(owner_index);
   }
   reserved_flows_[index] = 0;
@@ -128,7 +136,9 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   Flow* target = flow(index);
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
+  const u64 held = target->rx.eager_held();
   const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
+  if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
     close_flow(now_ns, index, status);
     fail_flow(index, status);
@@ -143,8 +153,11 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
 }
 
 void Stack::on_staged(u32 index) noexcept {
-  const Flow* target = flow(index);
-  if (target != nullptr && target->is_open()) queue_ready(index);
+  Flow* target = flow(index);
+  if (target == nullptr || !target->is_open()) return;
+  target->rx.on_emptied();
+  if (target->rx.room_due()) queue_control(index);
+  queue_ready(index);
 }
 
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
@@ -152,7 +165,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   if (target == nullptr) return;
   target->peer_closed = false;  // whoever closes wants nothing more, not even what is held
   if (target->closer.state() != Closer::State::open) return;
-  target->tx.abandon();
+  abandon(*target);
   if (target->peer->dead()) {
     target->closer.on_peer_close();
   } else {
@@ -162,11 +175,17 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   refresh(now_ns, index);
 }
 
+// What it had in flight leaves room on its paths: no acknowledgment will come that wakes the flows waiting for it.
+void Stack::abandon(Flow& flow) noexcept {
+  flow.tx.abandon();
+  wake_path_waiters(*flow.peer);
+}
+
 void Stack::fail_flow(u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || target->failed) return;
   target->failed = true;
-  target->tx.abandon();
+  abandon(*target);
   Event event{};
   event.kind = Event::Kind::flow_failed;
   event.flow = index;
@@ -180,7 +199,7 @@ void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;
   flow.end_reason = reason;
-  flow.tx.abandon();
+  abandon(flow);
   Event event{};
   event.kind = Event::Kind::peer_closed;
   event.flow = index;

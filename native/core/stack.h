@@ -35,7 +35,7 @@ class Stack {
   // `stage`: through which the flow's stripe goes, where there is no `data`; then there is no window either.
   Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
                       Stage* stage = nullptr) noexcept;
-  // More of what the flow is to send has been copied into its stage.
+  // More of what the flow is to send has been copied into its stage, or of what it received has been copied out.
   void on_staged(u32 flow) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
@@ -95,6 +95,7 @@ class Stack {
   static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
 
   // stack.cc
+  void abandon(Flow& flow) noexcept;
   void fail_flow(u32 index, Status reason) noexcept;
   void end_flow(u32 index, Flow& flow, Status reason) noexcept;
   void bury(u32 index, Peer& peer, Status reason) noexcept;
@@ -118,6 +119,8 @@ class Stack {
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;
   void wake_path_waiters(Peer& peer) noexcept;
   void on_probed(i64 now_ns, Peer* peer, u8 path) noexcept;
+  void wait_for_block(u32 index) noexcept;
+  void wake_block_waiters() noexcept;
   // stack_transmit.cc
   bool transmit_control(i64 now_ns, TxBurst* out) noexcept;
   bool transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept;
@@ -137,6 +140,7 @@ class Stack {
   std::vector<u8> reserved_peers_, reserved_flows_;
   std::vector<u32> free_peers_, free_flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
+  FlowQueue block_waiters_;  // flows that were refused an eager block, as long as they want one
   TimerHeap timers_;
 };
 

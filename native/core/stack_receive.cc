@@ -95,13 +95,17 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       close_flow(now_ns, index, Status::message_too_long);
       fail_flow(index, Status::message_too_long);
       return true;
+    case FlowReceiver::Outcome::no_block:
+      wait_for_block(index);
+      return true;
+    case FlowReceiver::Outcome::no_room:  // may be a replay, as a segment that was taken before may
     case FlowReceiver::Outcome::duplicate:
       return true;  // may be a replay: it says nothing about the path
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
   }
-  flow.peer->paths().on_heard(now_ns, packet.common.path);
+  if (flow.peer->paths().on_heard(now_ns, packet.common.path)) wake_path_waiters(*flow.peer);
   return true;
 }
 
@@ -165,6 +169,28 @@ void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
     if (target == nullptr || target->peer != peer || !target->is_open() || !target->tx.has_inflight()) continue;
     target->tx.on_probed(now_ns, path);
     refresh(now_ns, index);
+  }
+}
+
+void Stack::wait_for_block(u32 index) noexcept {
+  if (flows_[index]->in_room_wait) return;
+  flows_[index]->in_room_wait = true;
+  block_waiters_.push(index);
+}
+
+// A block is free: whoever waits longest, and may have it, is told of one. It stays in the queue, behind the others, as
+// long as it wants more.
+void Stack::wake_block_waiters() noexcept {
+  for (std::size_t turns = block_waiters_.size(); turns != 0; --turns) {
+    const u32 index = block_waiters_.pop();
+    Flow& target = *flows_[index];
+    target.in_room_wait = target.is_open() && target.rx.wants_block();
+    if (!target.in_room_wait) continue;
+    block_waiters_.push(index);
+    if (!shared_.may_hold_eager(target.rx.eager_held())) continue;
+    target.rx.offer_room();
+    queue_control(index);
+    return;
   }
 }
 

@@ -110,7 +110,9 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
   while (!peer_control_.empty()) {
     const u32 index = peer_control_.front();
     Peer* target = peer(index);
-    if (target != nullptr && target->poll_transmit(now_ns, out)) return true;
+    const bool sent = target != nullptr && target->poll_transmit(now_ns, out);
+    if (target != nullptr && target->paths().take_revived()) wake_path_waiters(*target);
+    if (sent) return true;
     peer_control_.pop();
     if (target == nullptr) continue;
     target->in_control = false;

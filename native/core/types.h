@@ -41,9 +41,10 @@ struct PolicyChoice {
 };
 
 struct StackConfig {
-  u64 seed = 1;            // of every draw the stack makes
-  u64 eager_bytes = 8192;  // a message up to this long goes before its receive is advertised
-  u64 eager_slots = 16;    // how many such messages a receiver holds without a posted receive
+  u64 seed = 1;             // of every draw the stack makes
+  u64 eager_bytes = 8192;   // a message up to this long goes before its receive is advertised
+  u64 eager_slots = 16;     // how many such messages a receiver holds without a posted receive
+  u64 eager_blocks = 2048;  // of all flows together: 16 MB of such messages
   i64 window_bytes_max = 16 << 20;
   i64 rto_ns_min = 1'000'000;
   i64 rto_ns_max = 1'000'000'000;
@@ -71,7 +72,10 @@ struct PeerConfig {
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
   i64 rtt_ns = 0;                   // known of every path from before; 0: probes find out
   bool payload_crc = false;         // one of the two ends wants it
-  PolicyChoice path;                // empty: the stack's
+  // Paths may turn out to carry less than `segment_bytes`, without a word: what they carry is found out
+  // (size_search.h). The fragments of a segment may then make a burst longer than train_bytes_max, by their headers.
+  bool search_size = false;
+  PolicyChoice path;  // empty: the stack's
 };
 
 // What may go before its receive is known; the two ends must agree on it.
@@ -110,6 +114,7 @@ struct FlowCounters {
   i64 segments_duplicate = 0;
   i64 segments_refused = 0;  // well-formed, but not for a message that may arrive
   i64 segments_trimmed = 0;  // that the receiver says came without their payload
+  i64 segments_held = 0;     // that the receiver says it had no room for
   i64 acks_sent = 0;
   i64 acks_received = 0;
   i64 spurious_resends = 0;

@@ -84,7 +84,12 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   const std::uint64_t id = session->id;
   const Status reason = status == Status::ok ? Status::peer_dead : status;
   if (session->greeted && status != Status::ok) {
-    log(status == Status::peer_dead ? LogLevel::info : LogLevel::warn, session->name + ": " + why);
+    const LogLevel level = status == Status::peer_dead ? LogLevel::info : LogLevel::warn;
+    if (session->confirmed) {
+      log(level, session->name + ": " + why);
+    } else {
+      refusal_log_.log(now_ns(), level, session->name + ": " + why);  // strangers begin and end as many as they like
+    }
   }
   if (!session->key.empty()) by_key_.erase(session->key);
   move_dials(id, reason, session->name + ": " + why);

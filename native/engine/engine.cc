@@ -147,6 +147,17 @@ void Engine::log_policy_failed(policy::Family family) noexcept {
                           "counted, in events_policy_failed");
 }
 
+void Engine::log_segment_size(const core::Event& event) noexcept {
+  const core::Peer* peer = stack_.peer(event.peer);
+  if (peer == nullptr) return;
+  const std::uint64_t agreed = peer->config().segment_bytes;
+  log(event.value < agreed ? LogLevel::warn : LogLevel::info,
+      "Sending datagrams of at most " + std::to_string(event.value) + " bytes to peer " + std::to_string(event.peer) +
+          " (agreed: " + std::to_string(agreed) + "): " +
+          (event.value < agreed ? "longer ones vanish on every path; check the MTU of the switches between"
+                                : "its paths carry them"));
+}
+
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -356,6 +367,9 @@ bool Engine::take_events() noexcept {
         break;
       case core::Event::Kind::peer_quiet:
         if (peer_watch_ != nullptr) peer_watch_->on_peer_quiet(id_, event.peer);
+        break;
+      case core::Event::Kind::segment_size:
+        log_segment_size(event);
         break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:

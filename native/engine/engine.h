@@ -106,6 +106,7 @@ class Engine final : private datapath::RxSink {
   void run() noexcept;
   bool round() noexcept;
   void log_stranger() noexcept;
+  void log_segment_size(const core::Event& event) noexcept;
   void log_policy_failed(policy::Family family) noexcept;
   void sleep() noexcept;
   void wake() noexcept;

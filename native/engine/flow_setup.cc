@@ -118,6 +118,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   local.engine->call([&] {
     datapath::Datapath& datapath = local.engine->datapath();
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
+    config.search_size = datapath.kind() == 'u';  // a socket's datagrams may be too long for a path, without a word
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
       status = local.engine->stack().open_peer(place.index, config);
     } else {

@@ -75,8 +75,9 @@ class Connection {
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept = 0;
   virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes, Request** out) noexcept = 0;
   virtual std::uint32_t flows() const noexcept = 0;
-  // More of a staged send has been copied into this stage. False: the engine's ring is full, say it again.
-  virtual bool on_staged(Request* send, std::uint32_t stage) noexcept = 0;
+  // More of a staged send has been copied into this stage, or of a staged receive out of it. False: the engine's ring
+  // is full, say it again.
+  virtual bool on_staged(Request* request, std::uint32_t stage) noexcept = 0;
   // Hands a done request back for reuse; the pointer is dead afterwards.
   virtual void release(Request* request) noexcept = 0;
   // Sleeps until the request is done or the time is over (ok / timed_out). The only blocking call; any thread.

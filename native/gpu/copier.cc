@@ -139,6 +139,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     } else {
       settled(*stage, from).store(0, std::memory_order_relaxed);
       stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
+      lane->untold = true;  // the sender may wait for the room
     }
   }
   return any;

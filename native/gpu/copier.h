@@ -27,7 +27,8 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
 
-  // Who hears that more of a send is in its ring: as engine::Connection::on_staged. False: not now, say it again.
+  // Who hears that more of a send is in its ring, or more of a receive out of it: as engine::Connection::on_staged.
+  // False: not now, say it again.
   class Listener {
    public:
     virtual bool on_staged(std::uint32_t stage) noexcept = 0;

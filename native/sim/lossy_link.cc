@@ -15,8 +15,15 @@ std::unique_ptr<Arrival> copy_of(const Arrival& arrival) { return std::make_uniq
 
 }  // namespace
 
-LossyLink::LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages)
-    : random_(seed), faults_(faults), outages_(std::move(outages)) {}
+LossyLink::LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages, std::vector<SizeLimit> limits)
+    : random_(seed), faults_(faults), outages_(std::move(outages)), limits_(std::move(limits)) {}
+
+bool LossyLink::is_too_long(i64 now_ns, int from, u8 path, std::size_t bytes) const noexcept {
+  return std::any_of(limits_.begin(), limits_.end(), [&](const SizeLimit& limit) {
+    return limit.path == path && (limit.from < 0 || limit.from == from) && bytes > limit.bytes_max &&
+           now_ns >= limit.from_ns && now_ns < limit.until_ns;
+  });
+}
 
 bool LossyLink::is_out(i64 now_ns, u8 path) const noexcept {
   return std::any_of(outages_.begin(), outages_.end(), [&](const PathOutage& outage) {
@@ -62,6 +69,11 @@ void LossyLink::offer(i64 now_ns, int from, u8 path, const u8* header, std::size
   }
   if (is_out(now_ns, path)) {
     ++counters_.outage_drops;
+    counters_.lost_data += is_data ? 1 : 0;
+    return;
+  }
+  if (is_too_long(now_ns, from, path, header_bytes + payload.bytes)) {
+    ++counters_.too_long;
     counters_.lost_data += is_data ? 1 : 0;
     return;
   }

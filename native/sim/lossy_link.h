@@ -35,11 +35,21 @@ struct PathOutage {
   i64 until_ns = 0;
 };
 
+// A path that swallows datagrams longer than this for a while, without a word.
+struct SizeLimit {
+  u8 path = 0;
+  int from = -1;  // which end's datagrams; -1: both ends'
+  u32 bytes_max = 0;
+  i64 from_ns = 0;
+  i64 until_ns = 0;
+};
+
 struct LinkCounters {
   i64 sent = 0, delivered = 0, lost = 0, reordered = 0, duplicated = 0, corrupted = 0, marked = 0, replayed = 0,
       strays = 0;
   i64 lost_data = 0;  // of `lost`: data segments
   i64 outage_drops = 0;
+  i64 too_long = 0;
 };
 
 struct Arrival {
@@ -57,7 +67,7 @@ struct Arrival {
 
 class LossyLink {
  public:
-  LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages);
+  LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages, std::vector<SizeLimit> limits = {});
 
   void send(i64 now_ns, int from, const core::TxBurst& burst);
   // What `from` has sent so far is not read from its buffers any more.
@@ -75,10 +85,12 @@ class LossyLink {
   void maybe_stray(i64 now_ns, int to, u8 path);
   bool chance(double probability) { return probability > 0 && random_.uniform() < probability; }
   bool is_out(i64 now_ns, u8 path) const noexcept;
+  bool is_too_long(i64 now_ns, int from, u8 path, std::size_t bytes) const noexcept;
 
   core::Random random_;
   LinkFaults faults_;
   std::vector<PathOutage> outages_;
+  std::vector<SizeLimit> limits_;
   LinkCounters counters_;
   std::vector<std::unique_ptr<Arrival>> queue_;  // heap by (at_ns, order)
   std::array<std::array<i64, core::kMaxPaths>, 2> busy_until_ns_{};

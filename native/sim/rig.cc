@@ -17,7 +17,7 @@ constexpr double kHeaderLost = 0.02;
 Rig::Rig(const Schedule& schedule)
     : schedule_(schedule),
       random_(schedule.seed * 2 + 1),
-      link_(schedule.seed * 2, schedule.faults, schedule.outages),
+      link_(schedule.seed * 2, schedule.faults, schedule.outages, schedule.limits),
       burst_(std::make_unique<core::TxBurst>()) {
   for (int end = 0; end < 2; ++end) sides_[end] = std::make_unique<Side>(stack_config(schedule, end));
   connect();
@@ -41,6 +41,7 @@ void Rig::connect() {
     peer.segment_bytes = schedule_.segment_bytes;
     peer.train_bytes_max = std::max<u32>(65'000, schedule_.segment_bytes);
     peer.port_buffer_bytes = schedule_.port_buffer_bytes;
+    peer.search_size = schedule_.search_size;
     Side& side = *sides_[end];
     side.peer = peer_index[end];
     bool ok = side.stack.open_peer(side.peer, peer) == Status::ok;
@@ -175,6 +176,7 @@ void Rig::stage_due(int end) {
     for (u32 i = 0; transfer.incoming != nullptr && !transfer.receive_finished && i < schedule_.stripes; ++i) {
       if (!transfer.incoming->may_empty(i) || random_.uniform() < 0.5) continue;
       static_cast<void>(transfer.incoming->empty(i, transfer.receive_buffer.data()));
+      side.stack.on_staged(side.flows[i]);
     }
   }
 }
@@ -312,6 +314,9 @@ void Rig::drain_events(int end) {
         break;
       case core::Event::Kind::peer_quiet:
       case core::Event::Kind::peer_released:
+        break;
+      case core::Event::Kind::segment_size:
+        ++report_.size_changes;
         break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:

@@ -50,6 +50,8 @@ struct Schedule {
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
+  bool search_size = false;  // both ends find out what the paths carry
+  std::vector<SizeLimit> limits;
   std::vector<PolicySwap> swaps;  // in order of time
 };
 
@@ -66,6 +68,8 @@ struct RunReport {
   core::StackCounters stack[2];
   LinkCounters link;
   i64 policies_failed = 0;
+  i64 segment_bytes_last[2] = {};  // in force at the end
+  i64 size_changes = 0;
   i64 storage_bytes_max = 0;
   std::vector<i64> path_bytes;  // sent by end 0, by path
 };

@@ -45,6 +45,7 @@ void Rig::check_burst(int end) {
       return violate("P-3", "bytes left a buffer that its send had given back");
     }
     check_window(end, packet.common.flow);
+    if (packet.data.fragment_offset != 0) continue;  // of the copy that the first fragment began
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;
@@ -82,7 +83,8 @@ void Rig::check_step() {
     for (const u32 index : side.flows) {
       core::Flow* flow = side.stack.flow(index);
       const core::FlowCounters& sent = flow->tx.counters();
-      if (sent.segments_resent > sent.segments_lost) violate("P-4", "more copies than loss verdicts");
+      if (sent.segments_resent > sent.segments_lost + sent.segments_held)
+        violate("P-4", "more copies than loss verdicts");
     }
     const core::PathSet& paths = side.stack.peer(side.peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
@@ -108,6 +110,9 @@ bool Rig::settled() const noexcept {
     i64 healed_ns = closed_ns_;
     for (const PathOutage& outage : schedule_.outages) {
       if (outage.from_ns <= now_ns_ && outage.until_ns > healed_ns) healed_ns = outage.until_ns;
+    }
+    for (const SizeLimit& limit : schedule_.limits) {
+      if (limit.from_ns <= now_ns_ && limit.until_ns > healed_ns) healed_ns = limit.until_ns;
     }
     const core::PathSet& paths = const_cast<Side&>(side).stack.peer(side.peer)->paths();
     for (std::size_t path = 0; path < paths.count(); ++path) {
@@ -166,10 +171,12 @@ RunReport Rig::report() {
       total.bytes_received += rx.bytes_received;
       total.segments_received += rx.segments_received;
       total.segments_duplicate += rx.segments_duplicate;
+      total.segments_held += tx.segments_held;
       total.segments_refused += rx.segments_refused;
       total.acks_sent += rx.acks_sent;
     }
     report_.counters[end] = total;
+    report_.segment_bytes_last[end] = side.stack.peer(side.peer)->paths().segment_bytes();
   }
   const core::PathSet& paths = sides_[0]->stack.peer(sides_[0]->peer)->paths();
   for (std::size_t path = 0; path < paths.count(); ++path) report_.path_bytes.push_back(paths.path(path).bytes_sent);

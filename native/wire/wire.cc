@@ -13,6 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
 
 constexpr std::size_t kCrcAt = 4;
+constexpr std::uint64_t kLow48 = (std::uint64_t{1} << 48) - 1;
 
 template <class T>
 void put(std::uint8_t* out, std::size_t at, T value) noexcept {
@@ -82,8 +83,11 @@ void get_data(const std::uint8_t* in, Data* out) noexcept {
   out->sent_ns = get<std::int64_t>(in, 32);
   out->message = get<std::uint32_t>(in, 40);
   out->payload_crc = get<std::uint32_t>(in, 44);
-  out->offset_bytes = get<std::uint64_t>(in, 48);
-  out->message_bytes = get<std::uint64_t>(in, 56);
+  const auto offset = get<std::uint64_t>(in, 48), message = get<std::uint64_t>(in, 56);
+  out->offset_bytes = offset & kLow48;
+  out->fragment_offset = static_cast<std::uint16_t>(offset >> 48);
+  out->message_bytes = message & kLow48;
+  out->segment_bytes = static_cast<std::uint16_t>(message >> 48);
 }
 
 void get_ack(const std::uint8_t* in, Ack* out) noexcept {
@@ -131,8 +135,8 @@ std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& dat
   put(out, 32, data.sent_ns);
   put(out, 40, data.message);
   put(out, 44, data.payload_crc);
-  put(out, 48, data.offset_bytes);
-  put(out, 56, data.message_bytes);
+  put(out, 48, (data.offset_bytes & kLow48) | std::uint64_t{data.fragment_offset} << 48);
+  put(out, 56, (data.message_bytes & kLow48) | std::uint64_t{data.segment_bytes} << 48);
   return seal(out, kDataBytes);
 }
 
@@ -184,8 +188,9 @@ std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const Adv
   return seal(out, kAdvertAckBytes);
 }
 
-std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept {
-  put_common(out, common, common.type, kProbeBytes - kCommonBytes);
+std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe,
+                         std::size_t padding_bytes) noexcept {
+  put_common(out, common, common.type, kProbeBytes - kCommonBytes + padding_bytes);
   put(out, 24, probe.probe_id);
   put(out, 32, probe.sent_ns);
   return seal(out, kProbeBytes);
@@ -210,10 +215,10 @@ std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nac
   const std::size_t bytes = kNackFixedBytes + kNackEntryBytes * nack.count;
   put_common(out, common, Type::nack, bytes - kCommonBytes);
   put(out, 24, nack.granted_bytes);
-  put(out, 32, nack.last_hop);
+  put(out, 32, nack.detail);
   put(out, 40, nack.count);
-  put<std::uint16_t>(out, 42, 0);
-  put<std::uint32_t>(out, 44, 0);
+  put(out, 42, static_cast<std::uint16_t>(nack.kind));
+  put(out, 44, nack.message);
   for (std::size_t i = 0; i < nack.count; ++i) {
     put(out + kNackFixedBytes + i * kNackEntryBytes, 0, entries[i].seq);
     put(out + kNackFixedBytes + i * kNackEntryBytes, 8, entries[i].sent_ns);
@@ -230,9 +235,10 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
   if (least == 0) return Verdict::bad_type;
   if (header_bytes < least) return Verdict::too_short;
   const auto body_bytes = get<std::uint16_t>(header, 22);
-  const bool is_data = static_cast<Type>(type) == Type::data;
+  const bool is_data = static_cast<Type>(type) == Type::data, is_probe = static_cast<Type>(type) == Type::probe;
   const bool length_right = is_data ? header_bytes == kDataBytes && body_bytes == payload_bytes
-                                    : payload_bytes == 0 && body_bytes == header_bytes - kCommonBytes;
+                                    : (payload_bytes == 0 || (is_probe && header_bytes == kProbeBytes)) &&
+                                          body_bytes == header_bytes - kCommonBytes + payload_bytes;
   if (!length_right) return Verdict::bad_length;
   if (!crc_holds(header, header_bytes)) return Verdict::bad_crc;
 
@@ -279,8 +285,10 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
       break;
     case Type::nack:
       out->nack.granted_bytes = get<std::uint64_t>(header, 24);
-      out->nack.last_hop = get<std::uint64_t>(header, 32);
+      out->nack.detail = get<std::uint64_t>(header, 32);
       out->nack.count = get<std::uint16_t>(header, 40);
+      out->nack.kind = static_cast<Nack::Kind>(get<std::uint16_t>(header, 42));
+      out->nack.message = get<std::uint32_t>(header, 44);
       out->nack.entries = header + kNackFixedBytes;
       return out->nack.count <= kNackEntriesMax && header_bytes == kNackFixedBytes + kNackEntryBytes * out->nack.count
                  ? Verdict::ok

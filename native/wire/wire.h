@@ -8,7 +8,7 @@
 namespace weft::wire {
 
 inline constexpr std::uint16_t kMagic = 0x4657;  // "WF" in memory order
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 
 // Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
@@ -39,8 +39,7 @@ static_assert(kAckFixedBytes + kAckReportBytes * kAckReportsMax + 8 * kAckWordsM
 static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kControlBytesMax);
 static_assert(kNackFixedBytes + kNackEntryBytes * kNackEntriesMax <= kControlBytesMax);
 
-// Over UD nothing longer than a segment can be sent. Both ends reckon with this: a sender must know of a bitmap that it
-// was cut short.
+// Nothing longer than a segment can be sent over UD, or gets through where segments have been made short.
 constexpr std::size_t ack_words_max(std::size_t segment_bytes) noexcept {
   constexpr std::size_t kOthersBytes = kAckFixedBytes + kAckReportBytes * kAckReportsMax, kSegmentBytesMin = 440;
   const std::size_t fits = ((segment_bytes > kSegmentBytesMin ? segment_bytes : kSegmentBytesMin) - kOthersBytes) / 8;
@@ -73,14 +72,19 @@ struct Common {
 };
 
 inline constexpr std::uint8_t kFlagPayloadCrc = 0x01;  // data: payload_crc is to be checked
+inline constexpr std::uint8_t kFlagCutShort = 0x02;    // ack: more may have arrived beyond the bitmap
 
 struct Data {
   std::uint64_t seq = 0;
   std::int64_t sent_ns = 0;  // sender's clock; only echoed
   std::uint32_t message = 0;
   std::uint32_t payload_crc = 0;
-  std::uint64_t offset_bytes = 0;  // within the whole message
+  std::uint64_t offset_bytes = 0;  // within the whole message; 48 bits on the wire, as message_bytes
   std::uint64_t message_bytes = 0;
+  // A segment that its path does not carry whole goes as fragments, each with the segment's number: where this one lies
+  // in the segment, and how long all of it is. Both 0: this is all of it.
+  std::uint16_t fragment_offset = 0;
+  std::uint16_t segment_bytes = 0;
 };
 
 // What an acknowledgment says of one path since it last spoke of it.
@@ -137,16 +141,27 @@ struct Demand {
   std::uint64_t lost_bytes = 0;    // cumulative bytes that it takes for lost
 };
 
-// A segment whose payload the network cut off, so that its header could go on.
+// A segment that the receiver could not take: the network had cut its payload off, or there was no room for it.
 struct NackEntry {
   std::uint64_t seq = 0;
   std::int64_t sent_ns = 0;  // as it was in the header: which copy it was
 };
 
 struct Nack {
+  enum class Kind : std::uint16_t {
+    trimmed = 0,     // the segments came without their payload
+    no_room = 1,     // they came whole, and there is no memory to put them in: they are to wait for word of room
+    room = 2,        // word of it, for messages that go before their receives: so many of those that wait may go
+    stage_room = 3,  // word of it, for one message: so many of its bytes may go
+  };
   std::uint64_t granted_bytes = 0;  // as in an acknowledgment
-  std::uint64_t last_hop = 0;       // bit i: entry i was cut on its last link, whatever path it took
-  std::uint16_t count = 0;
+  // trimmed: bit i: entry i was cut on its last link, whatever path it took. no_room: bit i: entry i found no block to
+  // wait in for its receive; else no room in the ring that its message passes through. room: messages. stage_room: the
+  // end of the room, in bytes from the message's begin.
+  std::uint64_t detail = 0;
+  std::uint16_t count = 0;  // 0 in a word of room
+  Kind kind = Kind::trimmed;
+  std::uint32_t message = 0;              // stage_room: which one; its low half
   const std::uint8_t* entries = nullptr;  // decode: into the packet
   NackEntry entry(std::size_t index) const noexcept;
 };
@@ -158,7 +173,9 @@ std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, 
 std::size_t encode_advert(std::uint8_t* out, const Common& common, std::uint32_t first_message,
                           const AdvertEntry* entries, std::size_t count) noexcept;
 std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const AdvertAck& ack) noexcept;
-std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe) noexcept;  // and replies
+// And replies. `padding_bytes` follow what is written here.
+std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe,
+                         std::size_t padding_bytes = 0) noexcept;
 std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // and close_ack
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
 std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nack, const NackEntry* entries) noexcept;
@@ -180,9 +197,11 @@ struct Packet {
   Packet() noexcept : data() {}
 };
 
-// The type a datagram claims, before any check: how many bytes of it are header (data) or all of it.
+// The type a datagram claims, before any check: how many bytes of it are header (data; a probe that is padded, whose
+// padding means nothing) or all of it.
 inline std::size_t header_bytes_of(const std::uint8_t* at, std::size_t bytes) noexcept {
-  return bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data) ? kDataBytes : bytes;
+  if (bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data)) return kDataBytes;
+  return bytes > kProbeBytes && at[3] == static_cast<std::uint8_t>(Type::probe) ? kProbeBytes : bytes;
 }
 
 // What a data header says that its payload has, before any check; 0 of what is too short to say.

@@ -163,6 +163,49 @@ def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
     assert report.writes > 0 or schedule.staged_sends > 0.0  # all of them, by chance
 
 
+@st.composite
+def narrow_paths(draw: st.DrawFn) -> Any:
+    """Paths that swallow what is longer than they carry, one way or both, for a while."""
+    schedule = draw(schedules())
+    schedule.search_size, schedule.windows = True, False
+    schedule.segment_bytes = draw(st.sampled_from([1472, 4096, 9000]))
+    schedule.limits = [
+        native.SizeLimit(
+            path=path,
+            sender=draw(st.sampled_from([-1, 0, 1])),
+            bytes_max=draw(st.integers(576, 9000)),
+            from_ns=draw(st.integers(0, 5 * MS)),
+            until_ns=draw(st.integers(6 * MS, 2_000 * MS)),
+        )
+        for path in range(schedule.paths)
+        if draw(st.integers(0, 4)) != 0
+    ]
+    return schedule
+
+
+@given(schedule=narrow_paths())
+def test_properties__paths_may_swallow_what_is_long(schedule: Any) -> None:
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert not report.hung
+    assert report.corrupt_messages == 0
+    assert native.Rig(schedule).run().fingerprint == report.fingerprint
+
+
+def test_properties__a_narrow_network_is_used_at_its_own_size() -> None:
+    schedule = native.Schedule()
+    schedule.search_size, schedule.segment_bytes = True, 9000
+    schedule.messages, schedule.message_bytes_max, schedule.zero_fraction = 12, 500_000, 0.0
+    schedule.limits = [
+        native.SizeLimit(path=path, bytes_max=1472, until_ns=8_000 * MS) for path in range(4)
+    ]
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert report.failed == 0
+    assert report.segment_bytes_last == [1472, 1472]
+    assert report.counters[0].segments_resent < 200
+
+
 def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
     """The rule that late originals depend on, broken: P-1 has to fall."""
     found = []

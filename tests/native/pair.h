@@ -2,6 +2,7 @@
 // Loses a datagram only where a test's filter says so; keeps its own clock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -60,7 +61,8 @@ struct Pair {
   static constexpr u64 kToken[2] = {0x1111'2222'3333'4444u, 0x5555'6666'7777'8888u};
   static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
 
-  explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472)
+  explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472, i64 port_buffer_bytes = 1 << 20,
+                bool search_size = false)
       : stack{Stack(config), Stack(config)}, burst(std::make_unique<TxBurst>()) {
     for (int end = 0; end < 2; ++end) {
       static_cast<void>(stack[end].reserve_peer(&peer[end]));
@@ -75,6 +77,7 @@ struct Pair {
       peer_config.segment_bytes = segment_bytes;
       peer_config.train_bytes_max = 65'000;
       peer_config.port_buffer_bytes = port_buffer_bytes;
+      peer_config.search_size = search_size;
       opened = opened && stack[end].open_peer(peer[end], peer_config) == Status::ok;
       FlowConfig flow_config;
       flow_config.peer = peer[end];
@@ -83,6 +86,27 @@ struct Pair {
       flow_config.remote_token = kToken[1 - end];
       opened = opened && stack[end].open_flow(now_ns, flow[end], flow_config) == Status::ok;
     }
+  }
+
+  struct Buffer {
+    std::vector<u8> bytes;
+    ReceiveTicket ticket;
+  };
+
+  // Another flow between the two, on the same peers. Its index at each end, by end.
+  std::array<u32, 2> add_flow() {
+    std::array<u32, 2> made{};
+    const u64 number = ++flows_added;
+    for (int end = 0; end < 2; ++end) opened = opened && stack[end].reserve_flow(&made[end]) == Status::ok;
+    for (int end = 0; end < 2; ++end) {
+      FlowConfig flow_config;
+      flow_config.peer = peer[end];
+      flow_config.remote_flow = made[1 - end];
+      flow_config.local_token = kToken[end] + number;
+      flow_config.remote_token = kToken[1 - end] + number;
+      opened = opened && stack[end].open_flow(now_ns, made[end], flow_config) == Status::ok;
+    }
+    return made;
   }
 
   Status send(int end, const u8* data, u64 bytes, void* cookie = nullptr) {
@@ -148,7 +172,7 @@ struct Pair {
   // Distinct payload bytes that reached the receiving half of `end`.
   u64 received_bytes(int end) { return static_cast<u64>(stack[end].flow(flow[end])->rx.counters().bytes_received); }
 
-  i64 port_buffer_bytes = 1 << 20;
+  u64 flows_added = 0;
   bool opened = true;
   Stack stack[2];
   u32 peer[2] = {}, flow[2] = {};

@@ -90,13 +90,13 @@ TEST(receive_queue__an_eager_message_waits_for_its_receive) {
 
 TEST(receive_queue__eager_slots_and_their_size_are_bounds) {
   Bench bench;
-  CHECK_EQUAL(bench.deliver(4, 0, bytes_of(1, 1), 1), Placement::no_memory);
-  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(65, 1), 65), Placement::no_memory);
+  CHECK_EQUAL(bench.deliver(4, 0, bytes_of(1, 1), 1), Placement::refused);
+  CHECK_EQUAL(bench.deliver(0, 0, bytes_of(65, 1), 65), Placement::refused);
   CHECK_EQUAL(bench.shared.eager_blocks.blocks_in_use(), 0u);
   for (u64 message = 0; message < 4; ++message) {
     CHECK_EQUAL(bench.deliver(message, 0, bytes_of(64, 1), 64), Placement::placed);
   }
-  CHECK_EQUAL(bench.deliver(~u64{0}, 0, bytes_of(1, 1), 1), Placement::no_memory);
+  CHECK_EQUAL(bench.deliver(~u64{0}, 0, bytes_of(1, 1), 1), Placement::refused);
 }
 
 TEST(receive_queue__an_eager_message_that_is_too_long_for_its_receive) {

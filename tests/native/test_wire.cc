@@ -38,7 +38,7 @@ constexpr std::uint16_t kPayloadBytes = 1400;
 Bytes data_packet() {
   Common common = common_of(Type::data);
   common.body_bytes = kPayloadBytes;
-  Data data{0x1122334455667788u, -7, 0x99AABBCCu, 0xDDEEFF00u, 0x0102030405060708u, 0x1112131415161718u};
+  Data data{0x1122334455667788u, -7, 0x99AABBCCu, 0xDDEEFF00u, 0x030405060708u, 0x131415161718u, 0x0102, 0x1112};
   return packet_of([&](std::uint8_t* out) { return encode_data(out, common, data); });
 }
 
@@ -86,7 +86,9 @@ Bytes nack_packet(std::size_t count) {
   return packet_of([&](std::uint8_t* out) {
     Nack nack;
     nack.granted_bytes = 0x5566778899AABBCCu;
-    nack.last_hop = 0xF00000000000000Du;
+    nack.detail = 0xF00000000000000Du;
+    nack.kind = Nack::Kind::no_room;
+    nack.message = 0x89ABCDEFu;
     nack.count = static_cast<std::uint16_t>(count);
     return encode_nack(out, common_of(Type::nack), nack, entries.data());
   });
@@ -228,8 +230,10 @@ TEST(wire__data_round_trip) {
   CHECK_EQUAL(packet.data.sent_ns, -7);
   CHECK_EQUAL(packet.data.message, 0x99AABBCCu);
   CHECK_EQUAL(packet.data.payload_crc, 0xDDEEFF00u);
-  CHECK_EQUAL(packet.data.offset_bytes, 0x0102030405060708u);
-  CHECK_EQUAL(packet.data.message_bytes, 0x1112131415161718u);
+  CHECK_EQUAL(packet.data.offset_bytes, 0x030405060708u);
+  CHECK_EQUAL(packet.data.message_bytes, 0x131415161718u);
+  CHECK_EQUAL(packet.data.fragment_offset, 0x0102u);
+  CHECK_EQUAL(packet.data.segment_bytes, 0x1112u);
 }
 
 void check_ack(std::uint16_t words, std::uint8_t reports) {
@@ -310,9 +314,27 @@ TEST(wire__small_packets_round_trip) {
   check_common(packet, Type::nack);
   CHECK_EQUAL(packet.nack.count, 3u);
   CHECK_EQUAL(packet.nack.granted_bytes, 0x5566778899AABBCCu);
-  CHECK_EQUAL(packet.nack.last_hop, 0xF00000000000000Du);
+  CHECK_EQUAL(packet.nack.detail, 0xF00000000000000Du);
+  CHECK_EQUAL(packet.nack.kind, Nack::Kind::no_room);
+  CHECK_EQUAL(packet.nack.message, 0x89ABCDEFu);
   CHECK_EQUAL(packet.nack.entry(2).seq, 0x1122334455667788u + 2);
   CHECK_EQUAL(packet.nack.entry(2).sent_ns, 0x0102030405060708 + 2);
+}
+
+TEST(wire__a_probe_may_be_padded_and_nothing_else_of_control) {
+  Packet packet;
+  Bytes out(kProbeBytes);
+  encode_probe(out.data(), common_of(Type::probe), {7, 8}, 1000);
+  CHECK_EQUAL(decode(out.data(), kProbeBytes, 1000, &packet), Verdict::ok);
+  CHECK_EQUAL(packet.probe.probe_id, 7u);
+  CHECK_EQUAL(decode(out.data(), kProbeBytes, 999, &packet), Verdict::bad_length);
+  CHECK_EQUAL(decode(out.data(), kProbeBytes, 0, &packet), Verdict::bad_length);
+  // As a socket hands it in: cut where the header ends.
+  out.resize(kProbeBytes + 1000);
+  CHECK_EQUAL(header_bytes_of(out.data(), out.size()), kProbeBytes);
+  encode_probe(out.data(), common_of(Type::probe_reply), {7, 8}, 1000);
+  CHECK_EQUAL(decode(out.data(), kProbeBytes, 1000, &packet), Verdict::bad_length);
+  CHECK_EQUAL(header_bytes_of(out.data(), out.size()), out.size());
 }
 
 TEST(wire__no_control_packet_exceeds_its_bound) {

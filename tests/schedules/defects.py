@@ -56,15 +56,15 @@ DEFECTS = (
     Defect(
         "window_less_what_is_in_flight_wraps_below_zero",
         "native/core/flow_sender.cc",
-        "ledger_.inflight_bytes() + segment_payload_bytes_ > window_.window_bytes()",
-        "u64(window_.window_bytes() - ledger_.inflight_bytes()) < segment_payload_bytes_",
+        "ledger_.inflight_bytes() + next_bytes > window_.window_bytes()",
+        "u64(window_.window_bytes() - ledger_.inflight_bytes()) < u64(next_bytes)",
     ),
     Defect(
         "messages_of_one_segment_pass_by_the_window",
         "native/core/flow_sender.cc",
         "if (ledger_.inflight_bytes() != 0 && ledger",
         "const bool small = queue_.has_unsent() &&\n"
-        "                     queue_.next().message_bytes <= segment_payload_bytes_;\n"
+        "                     queue_.next().message_bytes <= segment_payload_bytes();\n"
         "  if (!small && ledger_.inflight_bytes() != 0 && ledger",
     ),
     Defect(
@@ -142,8 +142,8 @@ DEFECTS = (
     Defect(
         "acknowledged_segment_left_to_be_resent",
         "native/core/send_ledger.cc",
-        "    unlink(&lost_, seq);\n  } else {",
-        "  } else {",
+        "    unlink(&lost_, seq);\n  } else if",
+        "  } else if",
     ),
     Defect(
         "lost_advertisement_never_repeated",

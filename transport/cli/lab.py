@@ -267,6 +267,8 @@ def impairments(lab: Lab, link: str) -> str:
     parts += [f"every {spec.loss_every}"] if spec.loss_every else []
     if spec.burst_enter:
         parts.append(f"bursts {spec.burst_enter:g}/{spec.burst_leave:g}/{spec.burst_loss:g}")
+    parts += [f"swallows above {spec.up_bytes_max} B up"] if spec.up_bytes_max else []
+    parts += [f"swallows above {spec.down_bytes_max} B down"] if spec.down_bytes_max else []
     parts += [f"corruption {spec.corruption:g}"] if spec.corruption else []
     parts += [f"marks above {spec.ecn_bytes} B"] if spec.ecn_bytes else []
     parts += [f"delay {spec.delay_ns} ns"] if spec.delay_ns else []

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from transport.lab.bpf import Assembler, Helper, Register
-from transport.lab.model import Link
+from transport.lab.model import ETHERNET_HEADER_BYTES, Link
 
 R0, R1, R2, R3, R4, R5 = (Register(number) for number in range(6))
 SKB, ORDERS, STATE, SCRATCH, STACK = (Register(number) for number in range(6, 11))
@@ -19,7 +19,7 @@ SKB, ORDERS, STATE, SCRATCH, STACK = (Register(number) for number in range(6, 11
 # Each field is a word of 8 bytes: what the program is told, and what it keeps.
 ORDER_FIELDS = (
     *("cut", "loss_every", "burst_enter", "burst_leave", "burst_loss", "loss", "corruption"),
-    *("cost", "mark_ns", "limit_ns"),
+    *("cost", "mark_ns", "limit_ns", "frame_bytes_max"),
 )
 STATE_FIELDS = (
     *("packets", "bytes", "cut_drops", "losses", "corrupted", "marked"),
@@ -51,8 +51,9 @@ class Seen:
     marked: int
 
 
-def orders(link: Link, *, cut: bool, marks: bool) -> bytes:
+def orders(link: Link, *, cut: bool, marks: bool, up: bool = True) -> bytes:
     """The map entry of a link in one direction; without `marks` its queue marks nothing."""
+    packet_bytes_max = link.up_bytes_max if up else link.down_bytes_max
     rate = link.rate_bytes_per_s
     mark_ns = link.ecn_bytes * 10**9 // rate if marks and link.ecn_bytes else NEVER
     values = {
@@ -66,6 +67,7 @@ def orders(link: Link, *, cut: bool, marks: bool) -> bytes:
         "cost": (10**9 << COST_SHIFT) // rate,
         "mark_ns": mark_ns,
         "limit_ns": link.queue_bytes * 10**9 // rate,
+        "frame_bytes_max": packet_bytes_max and packet_bytes_max + ETHERNET_HEADER_BYTES,
     }
     return struct.pack(f"<{len(ORDER_FIELDS)}Q", *(values[name] for name in ORDER_FIELDS))
 
@@ -115,13 +117,19 @@ def with_chance(code: Assembler, share: str, label: str) -> None:
 
 
 def lose(code: Assembler) -> None:
-    """A cut link passes nothing; then every n-th, bursts, and loss by chance."""
+    """A cut link passes nothing; then what is too long, every n-th, bursts, and loss by chance."""
     code.load(R1, ORDERS, ORDER["cut"])
     code.jump_if(R1, "==", 0, "not_cut")
     count(code, "cut_drops")
     code.jump("drop")
 
     code.label("not_cut")
+    code.load(R1, ORDERS, ORDER["frame_bytes_max"])
+    code.jump_if(R1, "==", 0, "fits")
+    code.load(R2, SKB, SKB_LEN, 4)
+    code.jump_if(R2, ">", R1, "lost")
+
+    code.label("fits")
     code.load(R1, ORDERS, ORDER["loss_every"])
     code.jump_if(R1, "==", 0, "not_nth")
     code.let(R2, "=", 1)

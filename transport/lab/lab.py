@@ -31,7 +31,7 @@ class Counters:
     queue_drops: int  # the queue was full
     queued_bytes: int  # now
     offered_packets: int  # what came to the link's program
-    losses: int  # dropped by loss, loss_every or a burst
+    losses: int  # dropped by loss, loss_every, a burst or for its length
     cut_drops: int  # dropped because the link is cut
     corrupted: int
     marked: int  # CE
@@ -305,7 +305,10 @@ class Lab:
     def _order(self, descriptor: int, direction: Direction, now: state.State) -> None:
         wire = direction.wire.name
         entry = impair.orders(
-            now.link(wire), cut=now.cut(wire) == "silent", marks=not direction.from_host
+            now.link(wire),
+            cut=now.cut(wire) == "silent",
+            marks=not direction.from_host,
+            up=direction.source == direction.wire.ends[0],
         )
         kernel.write_map(descriptor, direction.index, entry)
 

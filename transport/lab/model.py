@@ -65,6 +65,10 @@ LINK_KEYS = {
     "burst_leave": Key("burst_leave", "share", 0, 1, "chance per packet that it ends"),
     "burst_loss": Key("burst_loss", "share", 0, 1, "share of packets lost within a burst"),
     "corruption": Key("corruption", "share", 0, 1, "share of packets in which one bit is flipped"),
+    "up_bytes_max": Key(
+        "up_bytes_max", "int", 0, 65_535, "longer IP packets vanish going up; 0: no"
+    ),
+    "down_bytes_max": Key("down_bytes_max", "int", 0, 65_535, "... and coming down"),
 }
 
 
@@ -83,6 +87,8 @@ class Link:
     burst_leave: float = 0.1
     burst_loss: float = 1.0
     corruption: float = 0.0
+    up_bytes_max: int = 0
+    down_bytes_max: int = 0
 
     def __post_init__(self) -> None:
         for name, key in LINK_KEYS.items():
@@ -110,7 +116,8 @@ class Link:
     @property
     def damages(self) -> bool:
         """Whether it loses or corrupts packets of its own accord."""
-        return any((self.loss, self.loss_every, self.burst_enter, self.corruption))
+        swallows = self.up_bytes_max or self.down_bytes_max
+        return any((self.loss, self.loss_every, self.burst_enter, self.corruption, swallows))
 
     def changed(self, **fields: Any) -> Link:
         """The same link with other values; fields are named as in this class."""

@@ -70,8 +70,9 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
     ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &kEctZero, sizeof kEctZero);
     ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
   }
-  // A router that must fragment is slow but right; one that drops in silence would be a hang.
-  const int fragment = v6 ? IPV6_PMTUDISC_DONT : IP_PMTUDISC_DONT;
+  // No router is to fragment, nor the kernel to believe what anybody says of a path's MTU: what paths carry is found
+  // out by probes (core/size_search.h), which must not get through in pieces.
+  const int fragment = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
   ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
                sizeof fragment);
   return true;

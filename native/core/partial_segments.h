@@ -1,0 +1,97 @@
+// Segments of which some fragments have come and others have not: which bytes of each are in place.
+// Bounded: where more are begun than fit, the one begun longest ago is forgotten, and its sender sends it again whole.
+#pragma once
+
+#include <memory>
+#include <new>
+
+#include "native/core/types.h"
+
+namespace weft::core {
+
+class PartialSegments {
+ public:
+  static constexpr std::size_t kPartialMax = 64;
+  // What all fragments of a segment must agree on.
+  struct Segment {
+    u64 seq = ~u64{0};
+    u64 message = 0, message_bytes = 0;
+    u64 offset_bytes = 0;  // of the segment, within the message
+    u16 bytes = 0;
+    bool operator==(const Segment&) const = default;
+  };
+  // repeated: no byte of it is new. foreign: other fragments of this number belong to another segment. memory: none.
+  enum class Outcome : u8 { fresh, complete, repeated, foreign, memory };
+
+  // `bytes_max`: of any segment.
+  explicit PartialSegments(u16 bytes_max) noexcept : words_(word_count(bytes_max)) {}
+
+  // The fragment [from, from + bytes) of a segment is in place; from is a multiple of eight, and so are the bytes but
+  // of the last fragment. A segment that is complete is forgotten, and `marked` says whether any of it was.
+  Outcome on_fragment(const Segment& segment, u16 from, u16 bytes, bool* marked) noexcept {
+    Entry* entry = find(segment.seq);
+    if (entry == nullptr) entry = begin(segment);
+    if (entry == nullptr) return Outcome::memory;
+    if (entry->segment != segment) return Outcome::foreign;
+    entry->marked = entry->marked || *marked;
+    const u32 end_unit = unit_count(from + u32{bytes});
+    u32 fresh = 0;
+    for (u32 unit = from / kUnitBytes; unit < end_unit; ++unit) {
+      u64& word = words_of(*entry)[unit / 64];
+      const u64 bit = u64{1} << (unit % 64);
+      fresh += (word & bit) == 0 ? 1 : 0;
+      word |= bit;
+    }
+    entry->missing_units -= fresh;
+    if (fresh == 0) return Outcome::repeated;
+    if (entry->missing_units != 0) return Outcome::fresh;
+    *marked = entry->marked;
+    entry->segment = Segment{};
+    return Outcome::complete;
+  }
+  // It has come whole meanwhile.
+  void forget(u64 seq) noexcept {
+    if (Entry* entry = find(seq)) entry->segment = Segment{};
+  }
+  std::size_t bytes_held() const noexcept {
+    return entries_ == nullptr ? 0 : kPartialMax * (sizeof(Entry) + words_ * sizeof(u64));
+  }
+
+ private:
+  static constexpr u32 kUnitBytes = 8;  // fragments are cut at whole words
+  struct Entry {
+    Segment segment;
+    u32 missing_units = 0;
+    bool marked = false;
+  };
+  static constexpr u32 unit_count(u32 bytes) noexcept { return (bytes + kUnitBytes - 1) / kUnitBytes; }
+  static constexpr u32 word_count(u32 bytes) noexcept { return (unit_count(bytes) + 63) / 64; }
+
+  u64* words_of(const Entry& entry) noexcept {
+    return bits_.get() + static_cast<std::size_t>(&entry - entries_.get()) * words_;
+  }
+  Entry* find(u64 seq) noexcept {
+    for (std::size_t i = 0; entries_ != nullptr && i < kPartialMax; ++i) {
+      if (entries_[i].segment.seq == seq) return &entries_[i];
+    }
+    return nullptr;
+  }
+  Entry* begin(const Segment& segment) noexcept {
+    if (entries_ == nullptr) {
+      bits_.reset(new (std::nothrow) u64[kPartialMax * words_]);
+      if (bits_ != nullptr) entries_.reset(new (std::nothrow) Entry[kPartialMax]);
+      if (entries_ == nullptr) return nullptr;
+    }
+    Entry& entry = entries_[next_++ % kPartialMax];
+    entry = {segment, unit_count(segment.bytes), false};
+    for (u32 i = 0; i < words_; ++i) words_of(entry)[i] = 0;
+    return &entry;
+  }
+
+  std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<u64[]> bits_;
+  u32 words_;  // of each
+  u32 next_ = 0;
+};
+
+}  // namespace weft::core
