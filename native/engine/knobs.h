@@ -111,8 +111,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Checksum over payloads; auto: on where corruption is injected")                                                  \
   INTEGER(fault_seed, "seed", 1, 0, 9223372036854775807, false, "2,3,4",                                              \
     "Seed of the injected faults")                                                                                    \
-  REAL(fault_loss, "probability", 0.0, 0.0, 0.9, "0.001,0.02,0.3",                                                    \
-    "Injected loss per datagram")                                                                                     \
+  REAL(fault_loss, "probability", 0.0, 0.0, 1.0, "0.001,0.02,0.3",                                                    \
+    "Injected loss per datagram; 1: nothing arrives on the data paths")                                                                                     \
   REAL(fault_reorder, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                  \
     "Injected reordering per datagram")                                                                               \
   REAL(fault_duplicate, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                \

@@ -16,6 +16,7 @@ from transport import Connection, Endpoint
 from transport.errors import (
     ConnectionLostError,
     PeerDeadError,
+    PeerSilentError,
     PeerStalledError,
     RefusedError,
     TimedOutError,
@@ -187,6 +188,30 @@ def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> Non
         with stopped(peer), pytest.raises(TimedOutError):
             endpoint.connect(handle, timeout_s=0.5)
         assert echoed(endpoint.connect(handle, timeout_s=PATIENCE_S), 1000, 1)
+
+
+@pytest.mark.parametrize("deaf", ["dialler", "listener"])
+def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None:
+    """Control sockets work, datagrams arrive one way alone: whoever gives up tells the other."""
+    knobs = LOCAL | SHORT | {"log_level": "error"}
+    with (
+        Endpoint(**knobs, fault_loss=float(deaf == "dialler")) as left,
+        Endpoint(**knobs, fault_loss=float(deaf == "listener")) as right,
+        right.listen() as listener,
+    ):
+        here = left.connect(listener.handle, timeout_s=PATIENCE_S)
+        there = listener.accept(timeout_s=PATIENCE_S)
+        receives = [one.irecv_into(bytearray(1 << 20)) for one in (here, there)]
+        sends = [one.isend(bytes(1 << 20)) for one in (here, there)]
+        begin = time.monotonic()
+        for handle in (*receives, *sends):
+            with pytest.raises(PeerSilentError):
+                handle.wait(PATIENCE_S)
+        assert time.monotonic() - begin > 0.5
+        # Nothing of it is in the way of the next connection, which fares no better.
+        again = left.connect(listener.handle, timeout_s=PATIENCE_S)
+        with pytest.raises(PeerSilentError):
+            again.send(bytes(1 << 20), timeout_s=PATIENCE_S)
 
 
 def test_close__is_told_at_once_and_is_no_death() -> None:
