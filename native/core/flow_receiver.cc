@@ -1,6 +1,8 @@
-// The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a
-// byte is written; a sequence number is marked received only when its bytes have a place. (What was written through a
-// window is there already: only the window kept it out of buffers that are done.)
+// The order of the checks is the safety argument: token (stack), duplicate, placement, and only then a byte is written;
+// a sequence number is marked received only when its bytes are in their place and their CRC was right. The CRC is taken
+// while they are copied: a damaged segment spoils bytes that no other has brought, of a message that is not whole
+// before it comes again. (What was written through a window is there already: only the window kept it out of buffers
+// that are done.)
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
@@ -105,14 +107,14 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
     if (payload == nullptr) return Outcome::refused;
   }
-  if ((packet.common.flags & wire::kFlagPayloadCrc) != 0 &&
-      wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc) {
-    return Outcome::bad_crc;
-  }
+  const bool checked = (packet.common.flags & wire::kFlagPayloadCrc) != 0;
+  // A segment that is not placed is told as damaged before anything else is believed of it.
+  const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
-      return on_again(path);
+      return damaged() ? Outcome::bad_crc : on_again(path);
     case ReceiveWindow::Arrival::beyond:
+      if (damaged()) return Outcome::bad_crc;
       ++counters_.segments_refused;
       return Outcome::refused;
     case ReceiveWindow::Arrival::fresh:
@@ -121,16 +123,22 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (!acks_.activate()) return Outcome::refused;
   switch (queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes)) {
     case ReceiveQueue::Placement::too_long:
-      return Outcome::too_long;
+      return damaged() ? Outcome::bad_crc : Outcome::too_long;
     case ReceiveQueue::Placement::refused:
     case ReceiveQueue::Placement::no_memory:
+      if (damaged()) return Outcome::bad_crc;
       ++counters_.segments_refused;
       return Outcome::refused;
     case ReceiveQueue::Placement::placed:
       break;
   }
+  if (!checked) {
+    queue_.write(message, data.offset_bytes, payload, datagram.payload_bytes);
+  } else if (queue_.write_checked(message, data.offset_bytes, payload, datagram.payload_bytes) != data.payload_crc) {
+    return Outcome::bad_crc;
+  }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload_bytes);
   // Nobody sends such a message without having its advertisement.
   if (data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
   ++counters_.segments_received;
