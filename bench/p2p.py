@@ -37,6 +37,7 @@ BATCH = 16  # messages a wake-up of a caller: a sleeping caller costs the engine
 SEGMENTS = (9_000, 65_472)
 BUDGETS = {9_000: 0.9, 65_472: 1.0}
 CONGESTION = b"cubic"
+UNCHECKED = "unchecked"
 COLUMNS = (
     *("contender", "round", "gbytes_per_s", "receiver_cpu_s_per_gbyte", "corrupt_messages"),
     *("lost_segments", "retransmitted_segments", "path_shares"),
@@ -164,15 +165,21 @@ def tcp_sender(_: Pipe, config: Config) -> Config:
     return {"lost_segments": None, "retransmitted_segments": None, "path_shares": []}
 
 
-def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> Iterator[Config]:
+def measure(
+    pairs: int, passes: int, segments: tuple[int, ...], unchecked: bool
+) -> Iterator[Config]:
     messages = (passes + 1) * SLOTS
-    contenders = ["TCP", *(f"weft {segment}" for segment in segments)]
+    contenders = ["TCP"]
+    for segment in segments:
+        contenders += [f"weft {segment}", f"weft {segment} {UNCHECKED}"][: 1 + unchecked]
     for round_, name in rounds(pairs, contenders):
         knobs = {"interfaces": "lo", "engines": 1}
         if name == "TCP":
             received, sent = duel(tcp_receiver, tcp_sender, {"messages": messages})
         else:
             knobs["segment_bytes"] = name.split()[1]
+            if name.endswith(UNCHECKED):
+                knobs["payload_crc"] = "off"
             config = {"messages": messages, "knobs": knobs}
             received, sent = duel(weft_receiver, weft_sender, config)
         row = {"contender": name, "round": round_, "size_bytes": MESSAGE_BYTES}
@@ -185,22 +192,26 @@ def measure(pairs: int, passes: int, segments: tuple[int, ...]) -> Iterator[Conf
 @click.option(
     "--segment", multiple=True, type=int, default=SEGMENTS, show_default=True, help="Segment bytes."
 )
+@click.option("--unchecked", is_flag=True, help="In the same rounds without payload_crc, too.")
 @json_option
-def command(pairs: int, passes: int, segment: tuple[int, ...], json_path: str | None) -> None:
+def command(
+    pairs: int, passes: int, segment: tuple[int, ...], unchecked: bool, json_path: str | None
+) -> None:
     """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
     rows: list[Config] = []
     with interruptible() as cut:
         # It keeps what came before an interruption.
-        rows.extend(measure(pairs, passes, segment))
+        rows.extend(measure(pairs, passes, segment, unchecked))
     by_name: dict[str, list[Config]] = {}
     for row in rows:
         by_name.setdefault(row["contender"], []).append(row)
     tcp = median(by_name["TCP"], "gbytes_per_s") if by_name else math.inf
     medians, notes = {}, []
+    by_budget = {f"weft {bytes_}" for bytes_ in segment}
     for name, mine in by_name.items():
         medians[name] = median(mine, "gbytes_per_s")
         note = f"{name}: median {medians[name]:.2f} GB/s, {medians[name] / tcp:.2f}x TCP"
-        budget = BUDGETS.get(int(name.split()[1])) if name != "TCP" else None
+        budget = BUDGETS.get(int(name.split()[1])) if name in by_budget else None
         notes.append(note + (f" (budget {budget}x)" if budget else ""))
     ratios = {name: round(value / tcp, 3) for name, value in medians.items()}
     found = document("p2p", rows, median_gbytes_per_s=medians, ratio_to_tcp=ratios)

@@ -1,6 +1,8 @@
-// The order of the checks is the safety argument: token (stack), payload CRC, duplicate, placement, and only then a
-// byte is written; a sequence number is marked received only when its bytes have a place. (What was written through a
-// window is there already: only the window kept it out of buffers that are done.)
+// The order of the checks is the safety argument: token (stack), duplicate, placement, and only then a byte is written;
+// a sequence number is marked received only when its bytes are in their place and their CRC was right. The CRC is taken
+// while they are copied: a damaged segment spoils bytes that no other has brought, of a message that is not whole
+// before it comes again. (What was written through a window is there already: only the window kept it out of buffers
+// that are done.)
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
@@ -136,32 +138,44 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
     if (payload == nullptr) return Outcome::refused;
   }
-  if ((packet.common.flags & wire::kFlagPayloadCrc) != 0 &&
-      wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc) {
-    return Outcome::bad_crc;
-  }
+  const bool checked = (packet.common.flags & wire::kFlagPayloadCrc) != 0;
+  // A segment that is not placed is told as damaged before anything else is believed of it.
+  const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
-      return on_again(path);
+      return damaged() ? Outcome::bad_crc : on_again(path);
     case ReceiveWindow::Arrival::beyond:
+      if (damaged()) return Outcome::bad_crc;
       ++counters_.segments_refused;
       return Outcome::refused;
     case ReceiveWindow::Arrival::fresh:
       break;
   }
   if (!acks_.activate()) return Outcome::refused;
-  if ((data.segment_bytes | data.fragment_offset) != 0) return on_fragment(now_ns, packet, datagram, message);
-  const Outcome outcome = check(data, path, message, data.offset_bytes, datagram.payload_bytes);
-  if (outcome != Outcome::taken) return outcome;
+  if ((data.segment_bytes | data.fragment_offset) != 0) {
+    return damaged() ? Outcome::bad_crc : on_fragment(now_ns, packet, datagram, message);
+  }
+  const auto placement = queue_.check(message, data.offset_bytes, datagram.payload_bytes, data.message_bytes);
+  if (placement != ReceiveQueue::Placement::placed) {
+    return damaged() ? Outcome::bad_crc : on_not_placed(data, path, placement);
+  }
+  // Fragments of this segment may be there already: only what is whole may be written over them.
+  const bool apart = partial_ != nullptr;
+  if (apart && damaged()) return Outcome::bad_crc;
+  if (!checked || apart) {
+    queue_.write(message, data.offset_bytes, payload, datagram.payload_bytes);
+  } else if (queue_.write_checked(message, data.offset_bytes, payload, datagram.payload_bytes) != data.payload_crc) {
+    return Outcome::bad_crc;
+  }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
-  if (partial_ != nullptr) partial_->forget(data.seq);
-  const bool whole = queue_.place(flow_, message, data.offset_bytes, payload, datagram.payload_bytes);
+  if (apart) partial_->forget(data.seq);
+  const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload_bytes);
   return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
 }
 
-FlowReceiver::Outcome FlowReceiver::check(const wire::Data& data, u8 path, u64 message, u64 offset_bytes,
-                                          u64 bytes) noexcept {
-  switch (queue_.check(message, offset_bytes, bytes, data.message_bytes)) {
+FlowReceiver::Outcome FlowReceiver::on_not_placed(const wire::Data& data, u8 path,
+                                                  ReceiveQueue::Placement placement) noexcept {
+  switch (placement) {
     case ReceiveQueue::Placement::too_long:
       return Outcome::too_long;
     case ReceiveQueue::Placement::no_block:
@@ -169,12 +183,11 @@ FlowReceiver::Outcome FlowReceiver::check(const wire::Data& data, u8 path, u64 m
     case ReceiveQueue::Placement::no_room:
       return on_no_room(path, data, Outcome::no_room);
     case ReceiveQueue::Placement::refused:
-      ++counters_.segments_refused;
-      return Outcome::refused;
     case ReceiveQueue::Placement::placed:
       break;
   }
-  return Outcome::taken;
+  ++counters_.segments_refused;
+  return Outcome::refused;
 }
 
 FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes,
@@ -208,8 +221,8 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
     return Outcome::refused;
   }
   const u64 begin = data.offset_bytes - data.fragment_offset;
-  const Outcome outcome = check(data, packet.common.path, message, begin, data.segment_bytes);
-  if (outcome != Outcome::taken) return outcome;
+  const auto placement = queue_.check(message, begin, data.segment_bytes, data.message_bytes);
+  if (placement != ReceiveQueue::Placement::placed) return on_not_placed(data, packet.common.path, placement);
   if (partial_ == nullptr)
     partial_.reset(new (std::nothrow) PartialSegments(wire::segment_payload_bytes(segment_bytes_)));
   if (partial_ == nullptr) return Outcome::missing;
@@ -232,7 +245,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
   }
   if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;
   queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
-  const bool whole = queue_.count(flow_, message, begin, data.segment_bytes);
+  const bool whole = queue_.place(flow_, message, begin, data.segment_bytes);
   return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);
 }
 

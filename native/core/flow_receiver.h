@@ -93,7 +93,7 @@ class FlowReceiver {
   Outcome on_again(u8 path) noexcept;
   Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
   Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
-  Outcome check(const wire::Data& data, u8 path, u64 message, u64 offset_bytes, u64 bytes) noexcept;
+  Outcome on_not_placed(const wire::Data& data, u8 path, ReceiveQueue::Placement placement) noexcept;
   // The longest control packet that gets through.
   u64 control_bytes_max() const noexcept { return std::max<u64>(paths_->segment_bytes(), kControlBytesLeast); }
   Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "native/wire/crc32c.h"
+
 namespace weft::core {
 
 ReceiveQueue::~ReceiveQueue() {
@@ -221,16 +223,29 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
 }
 
 void ReceiveQueue::write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
-  Slot& slot = ring_[message & mask_];
+  if (!shared_->config.place_payload || payload_bytes == 0) return;
+  const Slot& slot = ring_[message & mask_];
   if (slot.staged) {
-    if (shared_->config.place_payload) slot.stage->write(offset_bytes, payload, payload_bytes);
-  } else if (u8* const to = slot.data + offset_bytes;
-             shared_->config.place_payload && payload_bytes != 0 && payload != to) {
+    slot.stage->write(offset_bytes, payload, payload_bytes);
+  } else if (u8* const to = slot.data + offset_bytes; payload != to) {
     std::memcpy(to, payload, payload_bytes);
   }
 }
 
-bool ReceiveQueue::count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
+u32 ReceiveQueue::write_checked(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
+  const Slot& slot = ring_[message & mask_];
+  const bool lies_there = !slot.staged && payload == slot.data + offset_bytes;
+  if (!shared_->config.place_payload || payload_bytes == 0 || lies_there) {
+    return wire::crc32c(0, payload, payload_bytes);
+  }
+  if (!slot.staged) return wire::crc32c_copy(0, slot.data + offset_bytes, payload, payload_bytes);
+  const Stage& stage = *slot.stage;
+  const u64 first = std::min(payload_bytes, stage.together(offset_bytes));
+  const u32 crc = wire::crc32c_copy(0, stage.at(offset_bytes), payload, first);
+  return wire::crc32c_copy(crc, stage.ring, payload + first, payload_bytes - first);
+}
+
+bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
   if (slot.staged && !slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   slot.placed_bytes += payload_bytes;

@@ -67,20 +67,20 @@ class ReceiveQueue {
   Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
               Stage* stage = nullptr) noexcept;
 
-  // Where the segment would go; changes nothing but what an eager slot needs. Must be followed by place() when placed.
+  // Where the segment would go; changes nothing but what an eager slot needs. When placed, write() may follow, and then
+  // place().
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
   // Where a segment lies that was written through its receive's window; null: it has none.
   const u8* written_at(u64 message, u64 offset_bytes, u64 payload_bytes) const noexcept;
   // What the sender is to be told of a receive; nothing of one that cannot come over this flow, or has come.
   wire::AdvertEntry advert_of(u64 message) const noexcept;
-  // True when this flow's part of the message is whole now. `payload` may lie where it belongs already.
-  bool place(u32 flow, u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept {
-    write(message, offset_bytes, payload, payload_bytes);
-    return count(flow, message, offset_bytes, payload_bytes);
-  }
-  // The two halves of it, for a segment that comes in fragments: each is written, and all are counted once.
+  // Copies the segment's bytes to where they belong, unless they lie there already. They count for nothing before
+  // place(): what is written there in its stead takes their place.
   void write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
-  bool count(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept;
+  // The same in one pass with the CRC of the bytes, which it returns.
+  u32 write_checked(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
+  // The segment's bytes are there. True when this flow's part of the message is whole now.
+  bool place(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept;
 
  private:
   struct Slot {

@@ -20,6 +20,7 @@ struct DeviceState {
   std::vector<datapath::Place> places;  // one an interface; path i uses places[i % size]
   std::uint32_t segment_bytes = 0;      // largest datagram its interfaces take, capped as the knob says
   std::uint32_t train_bytes = 0;
+  bool over_sockets() const noexcept { return places.front().rdma_device.empty(); }
 };
 
 // False with `error` naming the interface that is missing, and those there are.

@@ -78,11 +78,10 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->device = device;
   out->segment_bytes = state.segment_bytes;
   out->train_bytes = state.train_bytes;
-  out->payload_crc = checks_payload();
+  out->payload_crc = checks_payload(device);
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
-  const bool over_sockets = state.places.front().rdma_device.empty();  // a route's MTU is that of sockets
-  if (to != nullptr && over_sockets) {
+  if (to != nullptr && state.over_sockets()) {  // a route's MTU is that of sockets
     const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
     if (mtu_bytes > 0)
       out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));
@@ -113,7 +112,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
   config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
   if (policies.path != nullptr) config.path = policies.path->choice();
-  config.payload_crc = open.payload_crc || checks_payload();
+  config.payload_crc = open.payload_crc || checks_payload(device);
   Status status = Status::ok;
   local.engine->call([&] {
     datapath::Datapath& datapath = local.engine->datapath();
@@ -145,8 +144,8 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     give_back(flows);
     return status;
   }
-  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, checks_payload() || remote.payload_crc,
-                                               notifier);
+  const bool reads_payload = remote.payload_crc || checks_payload(std::get<2>(flows.front().key));
+  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {
     core::FlowConfig config;

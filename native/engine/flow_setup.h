@@ -79,9 +79,11 @@ class FlowSetup {
   Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::string* error);
 
-  bool checks_payload() const noexcept {
-    return knobs_->payload_crc == CrcMode::on ||
-           (knobs_->payload_crc == CrcMode::automatic && knobs_->fault_corrupt > 0);
+  // By default over sockets, whose checksum a box on the way may repair after it has damaged the payload; queue pairs
+  // have a CRC that no box touches.
+  bool checks_payload(std::uint32_t device) const noexcept {
+    if (knobs_->payload_crc != CrcMode::automatic) return knobs_->payload_crc == CrcMode::on;
+    return (*devices_)[device].over_sockets() || knobs_->fault_corrupt > 0;
   }
 
   const Knobs* knobs_;

@@ -108,7 +108,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \
     "1: mark datagrams as ECN-capable and report marks to the policies")                                              \
   CHOICE(payload_crc, CrcMode, automatic, "auto|on|off", "on,off",                                                    \
-    "Checksum over payloads; auto: on where corruption is injected")                                                  \
+    "Checksum over payloads, used where either end wants it; auto: over sockets, and where corruption is injected")   \
   INTEGER(fault_seed, "seed", 1, 0, 9223372036854775807, false, "2,3,4",                                              \
     "Seed of the injected faults")                                                                                    \
   REAL(fault_loss, "probability", 0.0, 0.0, 1.0, "0.001,0.02,0.3",                                                    \

@@ -168,6 +168,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
                              PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
+  // What only the knob brings about: queue pairs have a check of their own.
+  bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && !datapath_.verbs; }
 
   LogUse logs_;  // goes last: every thread here may log
   Knobs knobs_;  // once started they do not change
@@ -215,6 +217,11 @@ Status RuntimeImpl::start(std::string* error) {
     return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
   }
   if (knobs_.paths == 0) knobs_.paths = kPaths;
+  if (payload_unchecked()) {
+    log(LogLevel::warn,
+        "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
+        "repaired, are delivered unless the peer has the check on");
+  }
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -366,6 +373,7 @@ std::string RuntimeImpl::summary() const {
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
+  if (payload_unchecked()) text << ", payload check off";
   if (fault_rates(knobs_, 0).any()) text << ", FAULTS INJECTED";
   return text.str();
 }

@@ -1,14 +1,19 @@
 // Where received bytes go: eager and posted messages, sizes that disagree, and everything that is refused.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "native/core/receive_queue.h"
+#include "native/wire/crc32c.h"
 #include "tests/native/check.h"
 
 using namespace weft::core;
 using weft::Status;
 using Placement = ReceiveQueue::Placement;
+namespace wire = weft::wire;
 
 namespace {
 
@@ -31,7 +36,9 @@ struct Bench {
   }
   Placement deliver(u64 message, u64 offset, const std::vector<u8>& payload, u64 message_bytes) {
     const Placement placement = queue.check(message, offset, payload.size(), message_bytes);
-    if (placement == Placement::placed) queue.place(0, message, offset, payload.data(), payload.size());
+    if (placement != Placement::placed) return placement;
+    queue.write(message, offset, payload.data(), payload.size());
+    queue.place(0, message, offset, payload.size());
     return placement;
   }
   int placed_events(u64* bytes = nullptr) {
@@ -65,6 +72,61 @@ TEST(receive_queue__a_posted_receive_takes_segments_in_any_order) {
   // P-1: whole is whole.
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(10, 9), 30), Placement::refused);
   CHECK_EQUAL(int{buffer[0]}, 1);
+}
+
+// A damaged segment leaves its bytes and no trace: they count for nothing, and the ones that come again replace them.
+TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
+  const std::vector<u8> good = {1, 2, 3, 4, 5, 6, 7, 8}, damaged = {1, 2, 3, 0xBD, 5, 6, 7, 8};
+  const u32 crc = wire::crc32c(0, good.data(), good.size());
+  for (const char* where : {"posted", "eager", "staged"}) {
+    Bench bench;
+    std::vector<u8> buffer = bytes_of(12, 0xEE), ring(12, 0xEE);
+    ReceiveTicket ticket;
+    std::atomic<u32> settled[3] = {};
+    Stage stage;
+    stage.ring = ring.data();
+    stage.ring_bytes = ring.size();
+    stage.piece_bytes = 4;
+    stage.settled = settled;
+    stage.limit = ring.size();
+    ticket.message.store(0);
+    const bool staged = std::string(where) == "staged", eager = std::string(where) == "eager";
+    if (staged) CHECK_EQUAL(bench.queue.post(0, 0, nullptr, 12, 0, &ticket, &stage), Status::ok);
+    if (!staged && !eager) CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
+    CHECK_EQUAL(bench.queue.check(0, 0, 8, 8), Placement::placed);
+    CHECK(bench.queue.write_checked(0, 0, damaged.data(), 8) != crc);
+    CHECK_EQUAL(bench.placed_events(), 0);
+    for (const auto& piece : settled) CHECK_EQUAL(piece.load(), 0u);
+    CHECK_EQUAL(bench.queue.check(0, 0, 8, 8), Placement::placed);
+    CHECK_EQUAL(bench.queue.write_checked(0, 0, good.data(), 8), crc);
+    CHECK(bench.queue.place(0, 0, 0, 8));
+    if (eager) CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
+    CHECK_EQUAL(bench.placed_events(), 1);
+    if (staged) CHECK(settled[0] == 4 && settled[1] == 4 && settled[2] == 0);
+    const std::vector<u8>& found = staged ? ring : buffer;
+    CHECK(std::equal(good.begin(), good.end(), found.begin()));
+    for (std::size_t i = 8; i < 12; ++i) CHECK_EQUAL(int{found[i]}, 0xEE);
+  }
+}
+
+// Around the end of a ring: in two parts, of which the second begins where the CRC of the first ends.
+TEST(receive_queue__a_checked_segment_may_straddle_the_end_of_a_ring) {
+  Bench bench;
+  std::vector<u8> ring(16), payload(24);
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<u8>(i);
+  std::atomic<u32> settled[2] = {};
+  Stage stage;
+  stage.ring = ring.data();
+  stage.ring_bytes = 16;
+  stage.piece_bytes = 8;
+  stage.settled = settled;
+  stage.limit = 24;
+  ReceiveTicket ticket;
+  ticket.message.store(0);
+  CHECK_EQUAL(bench.queue.post(0, 0, nullptr, 24, 0, &ticket, &stage), Status::ok);
+  CHECK_EQUAL(bench.queue.check(0, 10, 12, 24), Placement::placed);
+  CHECK_EQUAL(bench.queue.write_checked(0, 10, &payload[10], 12), wire::crc32c(0, &payload[10], 12));
+  for (std::size_t i = 10; i < 22; ++i) CHECK_EQUAL(ring[i % 16], payload[i]);
 }
 
 TEST(receive_queue__an_eager_message_waits_for_its_receive) {

@@ -131,7 +131,7 @@ DEFECTS = (
         "payload_crc_unchecked",
         "native/core/flow_receiver.cc",
         "datagram.payload_bytes) != data.payload_crc) {",
-        "datagram.payload_bytes) != data.payload_crc && datagram.payload == nullptr) {",
+        "datagram.payload_bytes) != data.payload_crc && payload == nullptr) {",
     ),
     Defect(
         "send_done_one_segment_early",
