@@ -192,6 +192,9 @@ TEST(log__a_forked_child_has_a_log_of_its_own) {
   while (!flush_log(1'000'000)) static_cast<void>(full.read());
 }
 
+// ASan of GCC 12 leaves its allocator locked in a child where another thread allocated: any allocation hangs there.
+#if !defined(__SANITIZE_ADDRESS__)
+
 TEST(log__forks_while_others_log) {
   Pipe sink;
   const Redirected redirected(sink.ends[1]);
@@ -218,4 +221,5 @@ TEST(log__forks_while_others_log) {
   CHECK_EQUAL(well, 50);
 }
 
+#endif
 #endif
