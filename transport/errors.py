@@ -146,13 +146,19 @@ class DeviceError(WeftError, RuntimeError):
     status = "device_error"
 
 
+class NoProgressError(ConnectionLostError, TimeoutError):
+    """The network carries too little for the connection to make progress, though the peer lives."""
+
+    status = "no_progress"
+
+
 # One class for each outcome but ok; a test walks this against the native table.
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
     *(PeerDeadError, PeerSilentError, RefusedError, VersionMismatchError, AuthenticationError),
     *(AddressError, OutOfMemoryError, OutOfDescriptorsError, SystemCallError),
     *(OperationCancelledError, TimedOutError, ForkedChildError, InternalError),
-    *(DeviceMissingError, DeviceError),
+    *(DeviceMissingError, DeviceError, NoProgressError),
 )
 
 OK = 0

@@ -32,7 +32,13 @@ class Peer {
   void kill() noexcept { dead_ = true; }
 
   // A well-formed packet of the peer came in.
-  void on_heard(i64 now_ns) noexcept { heard_ns_ = now_ns; }
+  void on_heard(i64 now_ns) noexcept {
+    // A peer that was silent for so long was stopped: until now nobody could have made progress.
+    if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
+    heard_ns_ = now_ns;
+  }
+  i64 resumed_ns() const noexcept { return resumed_ns_; }
+  i64 heard_ns() const noexcept { return heard_ns_; }
   void on_flow_waits(i64 now_ns) noexcept {
     if (waiting_flows_++ == 0) {
       heard_ns_ = std::max(heard_ns_, now_ns);
@@ -82,6 +88,7 @@ class Peer {
   u32 index_;
   u32 waiting_flows_ = 0;
   i64 heard_ns_ = 0;
+  i64 resumed_ns_ = 0;
   i64 keepalive_ns_ = kNever;
   u8 keepalive_path_ = 0;
   bool dead_ = false;

@@ -69,7 +69,7 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
     case wire::Type::advert:
       return on_advert(now_ns, index, flow, packet.advert);
     case wire::Type::advert_ack:
-      flow.rx.on_advert_ack(packet.advert_ack);
+      flow.rx.on_advert_ack(now_ns, packet.advert_ack);
       return true;
     case wire::Type::demand:
       flow.rx.on_demand(now_ns, packet.common.path, packet.demand);
@@ -93,8 +93,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::refused:
       return refuse(&shared_.counters.malformed);
     case FlowReceiver::Outcome::too_long:
-      close_flow(now_ns, index, Status::message_too_long);
-      fail_flow(index, Status::message_too_long);
+      give_up_flow(now_ns, index, Status::message_too_long);
       return true;
     case FlowReceiver::Outcome::no_block:
       wait_for_block(index);
@@ -117,7 +116,7 @@ bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& adv
   if (flow.tx.known_adverts() == before) {
     flow.confirm_advert = true;  // said again: our word was lost, or too late
     queue_control(index);
-  } else if (flow.confirm_ns == kNever) {
+  } else if (flow.tx.on_progress(now_ns); flow.confirm_ns == kNever) {
     flow.confirm_ns = now_ns + shared_.config.rto_ns_min / 2;
   }
   return true;
@@ -132,7 +131,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   }
   // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
   if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters.malformed;
-  const bool known = close.reason <= static_cast<u32>(Status::internal_error) && close.reason != 0;
+  const bool known = is_status(close.reason) && close.reason != 0;
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
   flow.closer.on_peer_close();
   if (reason != Status::connection_closed && reason != Status::cancelled) {

@@ -26,13 +26,25 @@ namespace weft {
   X(forked_child, 16, "used in a forked child; the transport lives in the parent") \
   X(internal_error, 17, "a defect in weft: please report it")                      \
   X(device_unavailable, 18, "no such GPU here, or no driver for one")              \
-  X(device_error, 19, "a call to the GPU's driver failed")
+  X(device_error, 19, "a call to the GPU's driver failed")                         \
+  X(no_progress, 20, "the network carries too little for the connection to make progress")
 
 enum class Status : std::int32_t {
 #define WEFT_STATUS_ENUM(name, code, text) name = code,
   WEFT_STATUS_TABLE(WEFT_STATUS_ENUM)
 #undef WEFT_STATUS_ENUM
 };
+
+// Whether a number that came over the network is one of them.
+constexpr bool is_status(std::uint32_t code) noexcept {
+  switch (static_cast<Status>(code)) {
+#define WEFT_STATUS_KNOWN(name, code, text) case Status::name:
+    WEFT_STATUS_TABLE(WEFT_STATUS_KNOWN)
+#undef WEFT_STATUS_KNOWN
+    return true;
+  }
+  return false;
+}
 
 constexpr const char* status_name(Status status) noexcept {
   switch (status) {

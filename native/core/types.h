@@ -49,6 +49,9 @@ struct StackConfig {
   i64 rto_ns_min = 1'000'000;
   i64 rto_ns_max = 1'000'000'000;
   i64 peer_silence_ns = 20'000'000'000;
+  // A flow that makes no progress for that long, though its peer is heard, fails. True: its owner is told of it by an
+  // event and decides.
+  bool owner_judges = false;
   i64 link_bytes_per_s = 0;  // of the receiving ports, when the OS says; for credit policies
   // An acknowledgment waits for this many bytes or this long, whichever is first: each costs both ends a system call. A
   // duplicate, a mark, a finished message or a grant does not wait.

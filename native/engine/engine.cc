@@ -360,6 +360,8 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_closed:
         on_flow_closed(event.flow);
         break;
+      case core::Event::Kind::flow_stuck:
+        break;
       case core::Event::Kind::segment_size:
         log_segment_size(event);
         break;

@@ -312,6 +312,8 @@ void Rig::drain_events(int end) {
       case core::Event::Kind::policy_failed:
         ++report_.policies_failed;
         break;
+      case core::Event::Kind::flow_stuck:
+        break;
       case core::Event::Kind::segment_size:
         ++report_.size_changes;
         break;
