@@ -152,6 +152,12 @@ class DeviceError(WeftError, RuntimeError):
     status = "device_error"
 
 
+class NoProgressError(ConnectionLostError, TimeoutError):
+    """The network carries too little for the connection to make progress, though the peer lives."""
+
+    status = "no_progress"
+
+
 # One class for each outcome but ok; a test walks this against the native table.
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
@@ -165,7 +171,7 @@ ERRORS: tuple[type[WeftError], ...] = (
     ),
     *(AddressError, OutOfMemoryError, OutOfDescriptorsError, SystemCallError),
     *(OperationCancelledError, TimedOutError, ForkedChildError, InternalError),
-    *(DeviceMissingError, DeviceError),
+    *(DeviceMissingError, DeviceError, NoProgressError),
 )
 
 OK = 0

@@ -2,12 +2,15 @@
 // Knows how many receives there are, not what is in them.
 #pragma once
 
+#include <algorithm>
+
 #include "native/core/types.h"
 
 namespace weft::core {
 
 class Advertiser {
  public:
+  static constexpr u64 kSaidAgainMax = 16;
   // `urgent`: the receive can take a message that waits for its advertisement. Others only free eager slots, so they
   // may wait until half of the slots depend on them, or a while: a sender whose message is too long for such a receive
   // learns it from the advertisement alone.
@@ -34,23 +37,25 @@ class Advertiser {
   }
 
   bool due() const noexcept { return due_; }
+  // The sender was told, and has not said that it knows.
+  bool unanswered() const noexcept { return confirmed_ < posted_ && (sent_ > confirmed_ || backoff_ != 0); }
+  u64 confirmed() const noexcept { return confirmed_; }
   // How often in a row what was sent went unconfirmed.
   u32 retries() const noexcept { return backoff_; }
   // A few that were sent and not confirmed go along: the sender takes no advertisement behind a hole, and paths
   // reorder.
   u64 first() const noexcept { return sent_ - confirmed_ <= kSaidAgainMax ? confirmed_ : sent_; }
   // [first, first + count) was put into a packet.
-  void on_sent(u64 count, i64 now_ns, i64 rto_ns) noexcept {
+  void on_sent(u64 count, i64 now_ns, i64 rto_ns, i64 interval_ns_max = kNever) noexcept {
     const u64 end = first() + count;
     sent_ = end > sent_ ? end : sent_;
     due_ = sent_ < posted_;
-    resend_ns_ = now_ns + (rto_ns << backoff_);
+    resend_ns_ = now_ns + std::min(rto_ns << backoff_, interval_ns_max);
   }
   i64 poll_timeout() const noexcept { return resend_ns_; }
 
  private:
   static constexpr i64 kLazyNs = 10'000'000;
-  static constexpr u64 kSaidAgainMax = 16;
 
   u64 posted_ = 0;
   u64 sent_ = 0;

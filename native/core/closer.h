@@ -2,6 +2,8 @@
 // Knows why, not what was outstanding; the flow's owner voids that.
 #pragma once
 
+#include <algorithm>
+
 #include "native/core/status.h"
 #include "native/core/types.h"
 
@@ -34,12 +36,15 @@ class Closer {
       return false;
     }
     next_ns_ = now_ns + (rto_ns > interval_ns_max >> tries_ ? interval_ns_max : rto_ns << tries_);
+    // A network that loses most of what is short is to hear it before our patience ends.
+    if (tries_ >= kPatientTries) next_ns_ = std::min(next_ns_, now_ns + interval_ns_max / 4);
     if (tries_ < 20) ++tries_;
     return true;
   }
   i64 poll_timeout() const noexcept { return state_ == State::closing ? next_ns_ : kNever; }
 
  private:
+  static constexpr u32 kPatientTries = 6;
   State state_ = State::open;
   Status reason_ = Status::ok;
   u32 tries_ = 0;

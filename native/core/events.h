@@ -22,6 +22,8 @@ struct Event {
     path_down,      // peer, path
     path_up,        // peer, path
     peer_dead,      // peer, status
+    flow_stuck,  // flow, peer: no progress for the time after which a peer counts as silent, though this one is heard;
+                 // said again every quarter of it while that lasts. To be ended by Stack::give_up_flow
     segment_size,   // peer; value: how long datagrams to it may be from now on
     policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
     peer_quiet,  // peer: a flow waits for it, and after a quarter of the silence it answered no keepalive either; said

@@ -25,6 +25,7 @@ struct Flow {
   i64 scheduled_ns = kNever;
   i64 active_ns = 0;            // last packet or post
   i64 idle_ns = kNever;         // when storage by path may be given back
+  i64 judged_ns = 0;            // when it was last looked at for being stuck, and was
   i64 retry_ns = kNever;        // storage was used up with nothing in flight that could free it
   bool in_control = false;      // waits in the stack's control queue
   bool in_ready = false;        // ... in the queue of flows with new data
@@ -44,6 +45,13 @@ struct Flow {
     if (path < peer->paths().count()) __builtin_prefetch(&peer->paths().path(path));
     tx.prefetch(path);
     rx.prefetch(path);
+  }
+  i64 last_progress_ns() const noexcept { return std::max(tx.progress_ns(), rx.progress_ns()); }
+  // When it will have made no progress for so long, unless it does; kNever: it waits for nothing that the network owes.
+  i64 stuck_ns(i64 silence_ns) noexcept {
+    const i64 since_ns = std::min(tx.stuck_since_ns(), rx.stuck_since_ns());
+    if (since_ns == kNever) return kNever;
+    return std::max({since_ns + silence_ns, peer->resumed_ns() + silence_ns, judged_ns + silence_ns / 4});
   }
   bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }
 };

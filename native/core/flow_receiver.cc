@@ -6,6 +6,7 @@
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "native/wire/crc32c.h"
@@ -60,6 +61,7 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
 // The acknowledgment may have been lost.
 FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   ++counters_.segments_duplicate;
+  repeated_ = true;
   last_path_ = path;
   acks_.on_due(path);
   return Outcome::duplicate;
@@ -194,7 +196,9 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
                                               bool marked, bool whole) noexcept {
   const u8 path = packet.common.path;
   // Nobody sends such a message without having its advertisement.
-  if (packet.data.message_bytes > queue_.eager().bytes) advertiser_.on_confirm(message + 1);
+  if (packet.data.message_bytes > queue_.eager().bytes) on_confirm(now_ns, message + 1);
+  progress_ns_ = fresh_ns_ = now_ns;
+  stale_acks_ = 0;
   ++counters_.segments_received;
   counters_.bytes_received += static_cast<i64>(bytes);
   last_path_ = path;
@@ -239,6 +243,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
     case PartialSegments::Outcome::fresh:
       queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
       last_path_ = packet.common.path;
+      progress_ns_ = now_ns;
       return Outcome::taken;
     case PartialSegments::Outcome::complete:
       break;
@@ -251,6 +256,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
 
 Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
                           Stage* stage) noexcept {
+  if (!advertiser_.unanswered()) progress_ns_ = now_ns;
   const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket, stage);
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
@@ -295,10 +301,29 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
     write_ack(now_ns, last_path_, out);
     return true;
   }
+  if (again_ != nullptr) {
+    out->path = advert_path;
+    std::memcpy(out->headers, again_->packet, again_->bytes);
+    wire::set_path(out->headers, again_->bytes, advert_path);
+    out->header_bytes = again_->bytes;
+    out->datagram_bytes = again_->bytes;
+    if (--again_->left == 0) again_.reset();
+    return true;
+  }
   if (!advertiser_.due()) return false;
   // A receiver sends nothing that shows it which paths are dead: each second attempt goes where something came from.
   write_advert(now_ns, advertiser_.retries() % 2 == 1 ? last_path_ : advert_path, rto_ns, out);
   return true;
+}
+
+void FlowReceiver::say_again(const TxBurst& said, u32 tries) noexcept {
+  again_.reset();
+  if (tries < kTriesAlone) return;
+  again_.reset(new (std::nothrow) Again);
+  if (again_ == nullptr) return;
+  std::memcpy(again_->packet, said.headers, said.header_bytes);
+  again_->bytes = said.header_bytes;
+  again_->left = std::min(kCopiesMax, static_cast<u8>(1u << std::min(tries - kTriesAlone, 3u)));
 }
 
 // One acknowledgment speaks of all paths that owe one; it goes back over the path that was alive last.
@@ -323,6 +348,11 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common, ack, reports, words));
   out->datagram_bytes = out->header_bytes;
   ++counters_.acks_sent;
+  if (std::exchange(repeated_, false) && first) {
+    ++stale_acks_;
+    if (now_ns - fresh_ns_ >= kStaleTimeouts * shared_->config.rto_ns_min)
+      say_again(*out, kTriesAlone - 1 + stale_acks_);
+  }
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
   more_pieces_ = cut_short && next_piece_seq_ < window_.highest_end();
@@ -335,13 +365,16 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   // No longer than a segment, which over UD is all that can be sent; and longer than what is said again, or a sender
   // that confirms nothing would be told the same for ever.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
-  const u64 count = std::min({left, fits, u64{wire::kAdvertEntriesMax}});
+  // One that goes unanswered again and again may be too long for the way to the sender.
+  const u64 few = advertiser_.retries() < kTriesAlone ? left : u64{Advertiser::kSaidAgainMax} + 1;
+  const u64 count = std::min({left, fits, few, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);
   out->path = path;
   out->header_bytes =
       static_cast<u16>(wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
   out->datagram_bytes = out->header_bytes;
-  advertiser_.on_sent(count, now_ns, rto_ns);
+  advertiser_.on_sent(count, now_ns, rto_ns, shared_->config.rto_ns_max);
+  say_again(*out, advertiser_.retries());
 }
 
 }  // namespace weft::core

@@ -51,9 +51,12 @@ class FlowReceiver {
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
   Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
               Stage* stage) noexcept;
-  void on_advert_ack(const wire::AdvertAck& ack) noexcept {
-    advertiser_.on_confirm(expand32(queue_.posted(), ack.posted_messages));
+  void on_advert_ack(i64 now_ns, const wire::AdvertAck& ack) noexcept {
+    on_confirm(now_ns, expand32(queue_.posted(), ack.posted_messages));
   }
+  // As a sender's: here what is waited for is that the sender knows of the receives. What it sends is its own business.
+  i64 progress_ns() const noexcept { return progress_ns_; }
+  i64 stuck_since_ns() const noexcept { return advertiser_.unanswered() ? progress_ns_ : kNever; }
   void on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept;
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept;
@@ -63,7 +66,7 @@ class FlowReceiver {
   bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
-           room_messages_ != 0 || queue_.room_due();
+           room_messages_ != 0 || queue_.room_due() || again_ != nullptr;
   }
   // There is a block for one more message that was refused; the sender is to be told.
   void offer_room() noexcept { ++room_messages_; }
@@ -104,11 +107,25 @@ class FlowReceiver {
   Outcome on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept;
   void write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept;
   void write_room(wire::Nack nack, TxBurst* out) noexcept;
+  void on_confirm(i64 now_ns, u64 confirmed) noexcept {
+    if (confirmed > advertiser_.confirmed() && confirmed <= queue_.posted()) progress_ns_ = now_ns;
+    advertiser_.on_confirm(confirmed);
+  }
+  void say_again(const TxBurst& said, u32 tries) noexcept;
   bool poll_refusals(TxBurst* out) noexcept;
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
 
+  // What was said and seems not to get through goes over several paths at once.
+  struct Again {
+    u8 packet[wire::kControlBytesMax];
+    u16 bytes;
+    u8 left;
+  };
+  static constexpr u32 kTriesAlone = 4;  // before that; and copies beyond the last, at most
+  static constexpr u8 kCopiesMax = 7;
+  static constexpr i64 kStaleTimeouts = 50;  // least ones: an acknowledgment that long without news may not get through
   static constexpr u64 kControlBytesLeast = 440;  // 17 receives: one more than are said again; UD has 512
 
   Shared* shared_;
@@ -120,8 +137,12 @@ class FlowReceiver {
   std::unique_ptr<CreditControl> credit_;     // only when a credit policy is in force
   std::unique_ptr<Refusals> trims_;           // only while there is one to report
   std::unique_ptr<Refusals> unroomed_;        // the same
+  std::unique_ptr<Again> again_;              // the same
   std::unique_ptr<PartialSegments> partial_;  // only where segments come in fragments, and a while after
-  u64 lost_bytes_ = 0;                        // as the sender says: they take credit, and never arrive
+  i64 progress_ns_ = 0;
+  i64 fresh_ns_ = 0;    // when a segment last came that was new
+  u32 stale_acks_ = 0;  // acknowledgments since then that answered repeated segments
+  u64 lost_bytes_ = 0;  // as the sender says: they take credit, and never arrive
   FlowCounters counters_;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
@@ -134,6 +155,7 @@ class FlowReceiver {
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;
+  bool repeated_ = false;       // a segment came again since the last acknowledgment
   bool credit_lifted_ = false;  // a sender that was limited is to be so no more
 };
 

@@ -41,6 +41,7 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
     if (!window_.open()) return Status::out_of_memory;
     window_.start(window_standing(now_ns));
   }
+  if (!has_outstanding()) on_progress(now_ns);
   SendMessage entry;
   entry.number = message;
   entry.message_bytes = message_bytes;
@@ -148,6 +149,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   i64 limit_bytes = 0;
   const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
   if (started != Blocked::sent) return started;
+  if (ledger_.unsettled() == 0) on_progress(now_ns);  // what is waited for begins here
   const i64 before = ledger_.inflight_bytes();
   if (resend) {
     fill_resends(now_ns, limit_bytes, out);
@@ -269,6 +271,14 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
   active_paths_[out->path / 64] |= u64{1} << (out->path % 64);
   if (path.next_check_ns == kNever) path.next_check_ns = now_ns + paths_->first_check_ns(out->path);
   next_check_ns_ = std::min(next_check_ns_, path.next_check_ns);
+}
+
+i64 FlowSender::stuck_since_ns() noexcept {
+  if (ledger_.unsettled() != 0) return progress_ns_;
+  if (!starved()) return kNever;
+  const SendMessage& next = queue_.next();
+  const bool may_go = adverts_.may_send(next.number, next.message_bytes, eager_) == AdvertLedger::Permission::go;
+  return may_go && !roomless_ && !unstaged_ ? progress_ns_ : kNever;
 }
 
 bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {

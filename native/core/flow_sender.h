@@ -58,6 +58,11 @@ class FlowSender {
   void prefetch(u8 path) const noexcept {
     if (per_path_ != nullptr) __builtin_prefetch(&per_path_[path]);
   }
+  // When something last showed that the flow gets on; and since when it waits for the network without that: kNever
+  // where it waits for nobody, or for its caller, or for the receiver's to make room.
+  i64 progress_ns() const noexcept { return progress_ns_; }
+  void on_progress(i64 now_ns) noexcept { progress_ns_ = now_ns; }
+  i64 stuck_since_ns() noexcept;
   bool has_outstanding() const noexcept { return !queue_.empty(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
   bool has_lost() const noexcept { return ledger_.has_lost(); }
@@ -78,7 +83,7 @@ class FlowSender {
 
  private:
   struct Acked {
-    i64 bytes = 0, spurious = 0;
+    i64 bytes = 0, spurious = 0, segments = 0;
     u64 highest_seq = 0;
     // By report: the send time that it echoes, and the payload of the segment that was sent then.
     std::size_t echoes = 0;
@@ -122,10 +127,11 @@ class FlowSender {
     i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0;
     u16 longest_bytes = 0;
   };
-  void on_granted(u64 granted_bytes) noexcept {
+  void on_granted(i64 now_ns, u64 granted_bytes) noexcept {
     if (granted_bytes == kNoCredit) return;
     credit_in_force_ = true;
     if (granted_bytes <= granted_bytes_) return;
+    on_progress(now_ns);
     granted_bytes_ = granted_bytes;
     demands_ = 0;
   }
@@ -166,9 +172,10 @@ class FlowSender {
   FlowCounters counters_;
   std::unique_ptr<FlowPath[]> per_path_;            // only while something is in flight, and a while after
   std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
-  i64 next_check_ns_ = kNever;                      // at or before the earliest of the paths'
-  i64 demand_ns_ = kNever;                          // when the demand is to be repeated
-  i64 room_ns_ = kNever;                            // when what waits for room is tried without word of any
+  i64 progress_ns_ = 0;
+  i64 next_check_ns_ = kNever;  // at or before the earliest of the paths'
+  i64 demand_ns_ = kNever;      // when the demand is to be repeated
+  i64 room_ns_ = kNever;        // when what waits for room is tried without word of any
   i64 room_interval_ns_ = 0;
   u64 tried_message_ = ~u64{0};  // in this way, and not answered yet
   u64 demanded_bytes_ = 0;

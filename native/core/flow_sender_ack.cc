@@ -49,6 +49,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   ++path.acked_segments;
   ++acked_segments_;
   acked->bytes += segment.payload_bytes;
+  ++acked->segments;
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
   if (message.number == tried_message_) on_tried(message, segment.offset_bytes + segment.payload_bytes);
@@ -180,8 +181,10 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
     if (nack.entry(i).seq >= ledger_.next_seq()) return false;
   }
   if (nack.kind > wire::Nack::Kind::stage_room) return false;
-  on_granted(nack.granted_bytes);
+  on_granted(now_ns, nack.granted_bytes);
   if (per_path_ == nullptr) return true;
+  if (nack.kind != wire::Nack::Kind::trimmed)
+    on_progress(now_ns);  // the network carries; it is the receiver that waits
   if (nack.kind == wire::Nack::Kind::room) open_messages(nack.detail);
   if (nack.kind == wire::Nack::Kind::stage_room) open_stage(nack.message, nack.detail);
   for (std::size_t i = 0; i < nack.count; ++i) {
@@ -256,7 +259,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
   if (!is_sane(now_ns, common, ack)) return false;
   ++counters_.acks_received;
-  on_granted(ack.granted_bytes);
+  on_granted(now_ns, ack.granted_bytes);
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
   if (paths_->searches()) {
@@ -269,6 +272,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   acknowledge_bitmap(ack, &acked);
   count_needless(ack, &acked);
   counters_.bytes_sent += acked.bytes;
+  if (acked.segments != 0) on_progress(now_ns);
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
   queue_.advance();

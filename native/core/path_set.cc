@@ -163,6 +163,7 @@ void PathSet::measure(i64 now_ns) noexcept {
 }
 
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
+  if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
   heard_ns_ = now_ns;
   heard_path_ = path;
   if (paths_ == nullptr) return false;  // nothing was sent over it that this could answer

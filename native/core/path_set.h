@@ -87,6 +87,7 @@ class PathSet {
   // When that was last, over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
+  i64 resumed_ns() const noexcept { return resumed_ns_; }  // when it was heard after a silence
   // The peer probes a path that is silent here: it may be back, so our own probe does not wait for its turn.
   void on_probed_by_peer(i64 now_ns, u8 path) noexcept;
 
@@ -167,7 +168,7 @@ class PathSet {
   std::unique_ptr<PathTrouble[]> troubles_;
   std::unique_ptr<SizeSearch> size_;  // null: no size has to be found out
   bool revived_ = false;
-  i64 heard_ns_ = -1;
+  i64 heard_ns_ = -1, resumed_ns_ = 0;
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come
   PolicySlot policy_;

@@ -33,9 +33,15 @@ class Peer {
   void kill() noexcept { dead_ = true; }
 
   // The peer said something that nobody could have replayed: new data, a fresh report, the answer to a probe of ours.
-  void on_heard(i64 now_ns) noexcept { heard_ns_ = now_ns; }
+  void on_heard(i64 now_ns) noexcept {
+    // Who was silent for so long was stopped: until now nobody could have made progress.
+    if (now_ns - heard_ns() >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
+    heard_ns_ = now_ns;
+  }
   // When that was last; -1: never.
   i64 heard_ns() const noexcept { return std::max(heard_ns_, paths_.heard_ns()); }
+  // When the peer was last heard after a silence; 0: never.
+  i64 resumed_ns() const noexcept { return std::max(resumed_ns_, paths_.resumed_ns()); }
   bool waited_for() const noexcept { return waiting_flows_ != 0; }
   void on_flow_waits(i64 now_ns) noexcept {
     if (waiting_flows_++ == 0) {
@@ -108,6 +114,7 @@ class Peer {
   std::unique_ptr<Keepalives> keepalives_;  // once one was sent
   u32 waiting_flows_ = 0;
   i64 heard_ns_ = -1;
+  i64 resumed_ns_ = 0;
   i64 waited_since_ns_ = 0;
   i64 keepalive_ns_ = kNever;
   u8 keepalive_path_ = 0;         // of the rotation

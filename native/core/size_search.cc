@@ -80,9 +80,14 @@ bool SizeSearch::on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noex
 }
 
 bool SizeSearch::again(i64 now_ns) noexcept {
-  bool all = true;
-  for (std::size_t i = 0; i < path_count_; ++i) all = all && (!in_round(i) || paths_[i].carried_bytes == rungs_[0]);
-  if (!raises_ || all || tries_ == kTriesMax) return false;
+  const u16 most = rungs_[first_rung()];
+  bool all = true, any = false;
+  for (std::size_t i = 0; i < path_count_; ++i) {
+    const bool carries = in_round(i) && paths_[i].carried_bytes == most;
+    all = all && (carries || !in_round(i));
+    any = any || carries;
+  }
+  if ((raises_ ? all : any) || tries_ == kTriesMax) return false;
   ++tries_;
   cursor_ = 0;
   deadline_ns_ = now_ns + timeout_ns_;

@@ -66,7 +66,7 @@ class SizeSearch {
   // False: the answer to no probe of this round.
   bool on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noexcept;
   bool is_over(i64 now_ns) const noexcept { return in_round() && cursor_ == end_ && now_ns >= deadline_ns_; }
-  // Of a round to find longer ones: the probes that were not answered go out once more. False: often enough.
+  // The probes that were not answered go out once more: a loss is no limit. False: often enough, or nothing is missing.
   bool again(i64 now_ns) noexcept;
   // Ends the round. The size that it found: the longest that any path carries, or all of them (raise); 0: none.
   u16 take_found() noexcept;

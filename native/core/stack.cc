@@ -140,8 +140,7 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
   if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
-    close_flow(now_ns, index, status);
-    fail_flow(index, status);
+    give_up_flow(now_ns, index, status);
     return Status::ok;  // the event says what became of it
   }
   // Nothing comes any more: what was not held for this receive never will be. (Held messages are eager, so they are
@@ -191,6 +190,11 @@ void Stack::fail_flow(u32 index, Status reason) noexcept {
   event.flow = index;
   event.status = reason;
   shared_.events.push(event);
+}
+
+void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
+  close_flow(now_ns, index, reason);
+  fail_flow(index, reason);
 }
 
 // Nothing comes from the peer any more, and what it sent well may still be received. Whether anything is left is the
@@ -246,8 +250,7 @@ void Stack::give_up_peer(i64 now_ns, u32 index, Status reason) noexcept {
   for (u32 i = 0; i < flows_.size(); ++i) {
     Flow* each = flow(i);
     if (each == nullptr || each->peer != lost || each->peer_closed) continue;
-    close_flow(now_ns, i, reason);
-    fail_flow(i, reason);
+    give_up_flow(now_ns, i, reason);
   }
   bury(index, *lost, reason);
 }
@@ -274,11 +277,7 @@ void Stack::refresh(i64 now_ns, u32 index) noexcept {
   }
   target.active_ns = now_ns;
   if (target.is_open()) {
-    if (target.tx.is_too_long()) {
-      close_flow(now_ns, index, Status::message_too_long);
-      fail_flow(index, Status::message_too_long);
-      return;
-    }
+    if (target.tx.is_too_long()) return give_up_flow(now_ns, index, Status::message_too_long);
     if (target.rx.due(now_ns)) queue_control(index);
     if (target.tx.has_outstanding()) queue_ready(index);
     const bool holds_storage = target.tx.bytes_held() + target.rx.bytes_held() != 0;

@@ -39,6 +39,8 @@ class Stack {
   void on_staged(u32 flow) noexcept;
   // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
+  // Ends a flow for what its owner knows of it: it fails, and the peer is told why.
+  void give_up_flow(i64 now_ns, u32 flow, Status reason) noexcept;
   // The peer is known to be gone: its flows end now. What they hold of complete messages may still be received.
   void fail_peer(i64 now_ns, u32 peer, Status reason) noexcept;
   // The peer may still run, but is waited for no longer: its flows fail, and close packets tell it so for a while.
@@ -131,6 +133,7 @@ class Stack {
   void schedule_flow(u32 index) noexcept;
   void schedule_peer(u32 index) noexcept;
   void on_flow_timer(i64 now_ns, u32 index) noexcept;
+  void judge(i64 now_ns, u32 index) noexcept;
   void on_peer_timer(i64 now_ns, u32 index) noexcept;
 
   Shared shared_;

@@ -68,7 +68,7 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
     case wire::Type::advert:
       return on_advert(now_ns, index, flow, packet.advert);
     case wire::Type::advert_ack:
-      flow.rx.on_advert_ack(packet.advert_ack);
+      flow.rx.on_advert_ack(now_ns, packet.advert_ack);
       return true;
     case wire::Type::demand:
       flow.rx.on_demand(now_ns, packet.common.path, packet.demand);
@@ -92,8 +92,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::refused:
       return refuse(&shared_.counters.malformed);
     case FlowReceiver::Outcome::too_long:
-      close_flow(now_ns, index, Status::message_too_long);
-      fail_flow(index, Status::message_too_long);
+      give_up_flow(now_ns, index, Status::message_too_long);
       return true;
     case FlowReceiver::Outcome::no_block:
       wait_for_block(index);
@@ -119,6 +118,7 @@ bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& adv
     return true;
   }
   flow.peer->on_heard(now_ns);
+  flow.tx.on_progress(now_ns);
   if (flow.confirm_ns == kNever) flow.confirm_ns = now_ns + shared_.config.rto_ns_min / 2;
   return true;
 }

@@ -187,6 +187,7 @@ void Stack::schedule_flow(u32 index) noexcept {
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
     at_ns = std::min({at_ns, target.tx.check_ns(), target.rx.poll_timeout(), target.confirm_ns});
+    at_ns = std::min(at_ns, target.stuck_ns(shared_.config.peer_silence_ns));
     if (!target.in_control) at_ns = std::min({at_ns, target.tx.demand_ns(), target.rx.ack_ns()});
     if (!target.in_ready && !target.in_resend) at_ns = std::min(at_ns, target.tx.pace_ns());
   }
@@ -229,6 +230,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     }
   }
   if (target.retry_ns <= now_ns) target.retry_ns = kNever;
+  if (target.is_open() && target.stuck_ns(shared_.config.peer_silence_ns) <= now_ns) judge(now_ns, index);
   if (target.is_open()) {
     if (target.confirm_ns <= now_ns) {
       target.confirm_ns = kNever;
@@ -247,6 +249,19 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
   if (target.is_open() && target.rx.due(now_ns)) queue_control(index);
   schedule_flow(index);
   schedule_peer(target.config.peer);
+}
+
+// What a peer that is not heard owes is its own verdict's.
+void Stack::judge(i64 now_ns, u32 index) noexcept {
+  Flow& target = *flows_[index];
+  target.judged_ns = now_ns;
+  if (now_ns - target.peer->heard_ns() >= shared_.config.peer_silence_ns) return;
+  Event event{};
+  event.kind = Event::Kind::flow_stuck;
+  event.flow = index;
+  event.peer = target.config.peer;
+  shared_.events.push(event);
+  if (!shared_.config.owner_judges) give_up_flow(now_ns, index, Status::no_progress);
 }
 
 void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {

@@ -49,8 +49,8 @@ struct StackConfig {
   i64 rto_ns_min = 1'000'000;
   i64 rto_ns_max = 1'000'000'000;
   i64 peer_silence_ns = 20'000'000'000;
-  // A silent peer is dead only when the owner says so by fail_peer() or give_up_peer(): it knows more than the paths
-  // do.
+  // A silent peer and a flow that makes no progress end only when the owner says so, by fail_peer(), give_up_peer() and
+  // give_up_flow(): it is told by events, and knows more than the paths do.
   bool owner_judges = false;
   i64 link_bytes_per_s = 0;  // of the receiving ports, when the OS says; for credit policies
   // An acknowledgment waits for this many bytes or this long, whichever is first: each costs both ends a system call. A

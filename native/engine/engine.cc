@@ -368,6 +368,9 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::peer_quiet:
         if (peer_watch_ != nullptr) peer_watch_->on_peer_quiet(id_, event.peer);
         break;
+      case core::Event::Kind::flow_stuck:
+        on_flow_stuck(event.flow);
+        break;
       case core::Event::Kind::segment_size:
         log_segment_size(event);
         break;
@@ -390,7 +393,22 @@ void Engine::on_flow_closed(std::uint32_t flow) noexcept {
   if (let_go_[flow]) release(flow);
 }
 
+// Said again every quarter of the silence while it lasts. The second time is believed: the first may come because this
+// thread itself did not run.
+void Engine::on_flow_stuck(std::uint32_t flow) noexcept {
+  try {
+    const auto [place, first] = stuck_.try_emplace(flow, now_ns_);
+    const std::int64_t since_ns = now_ns_ - std::exchange(place->second, now_ns_);
+    if (first || since_ns > stack_.config().peer_silence_ns / 2) return;
+    stuck_.erase(place);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  stack_.give_up_flow(now_ns_, flow, Status::no_progress);
+}
+
 void Engine::release(std::uint32_t flow) noexcept {
+  stuck_.erase(flow);
   owners_[flow]->on_flow_released(this, flow, stack_.flow(flow));
   owners_[flow].reset();
   open_flows_.fetch_sub(1, std::memory_order_relaxed);

@@ -121,6 +121,7 @@ class Engine final : private datapath::RxSink {
   bool transmit() noexcept;
   bool take_events() noexcept;
   void on_flow_closed(std::uint32_t flow) noexcept;
+  void on_flow_stuck(std::uint32_t flow) noexcept;
   void release(std::uint32_t flow) noexcept;
   ConnectionCore* owner(std::uint32_t flow) noexcept { return flow < owners_.size() ? owners_[flow].get() : nullptr; }
   void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override;
@@ -144,6 +145,7 @@ class Engine final : private datapath::RxSink {
   std::vector<bool> let_go_;                                  // by flow: its connection has been told
   std::vector<bool> closed_;                                  // by flow: the stack is done with it
   std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open ones: the flow by key
+  std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows that were told to make no progress, and when
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
   bool stranger_logged_ = false, policy_failure_logged_ = false;

@@ -26,6 +26,7 @@ constexpr Result result_of(Status status) noexcept {
     case Status::peer_stalled:
     case Status::refused:
     case Status::timed_out:
+    case Status::no_progress:
       return Result::remote_error;
     case Status::address_unavailable:
     case Status::out_of_memory:

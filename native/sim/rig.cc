@@ -314,6 +314,7 @@ void Rig::drain_events(int end) {
         break;
       case core::Event::Kind::peer_quiet:
       case core::Event::Kind::peer_released:
+      case core::Event::Kind::flow_stuck:
         break;
       case core::Event::Kind::segment_size:
         ++report_.size_changes;

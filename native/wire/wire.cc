@@ -226,6 +226,12 @@ std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nac
   return seal(out, bytes);
 }
 
+void set_path(std::uint8_t* packet, std::size_t bytes, std::uint8_t path) noexcept {
+  put(packet, 20, path);
+  put<std::uint32_t>(packet, kCrcAt, 0);
+  seal(packet, bytes);
+}
+
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept {
   if (header_bytes < kCommonBytes) return Verdict::too_short;
   if (get<std::uint16_t>(header, 0) != kMagic) return Verdict::bad_magic;

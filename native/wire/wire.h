@@ -180,6 +180,9 @@ std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& c
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
 std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nack, const NackEntry* entries) noexcept;
 
+// The same packet, of control, for another path.
+void set_path(std::uint8_t* packet, std::size_t bytes, std::uint8_t path) noexcept;
+
 enum class Verdict : std::uint8_t { ok, too_short, bad_magic, bad_version, bad_type, bad_length, bad_crc };
 
 struct Packet {

@@ -148,7 +148,7 @@ DEFECTS = (
     Defect(
         "lost_advertisement_never_repeated",
         "native/core/advertiser.h",
-        "resend_ns_ = now_ns + (rto_ns << backoff_);",
+        "resend_ns_ = now_ns + std::min(rto_ns << backoff_, interval_ns_max);",
         "resend_ns_ = rto_ns < 0 ? now_ns : kNever;",
     ),
     Defect(
