@@ -88,6 +88,9 @@ def test_bench__fabric_by_size() -> None:
 def test_bench__p2p() -> None:
     found = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000")
     assert [row["contender"] for row in found["rows"]] == ["TCP", "weft 9000"]
+    both = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000", "--unchecked")
+    assert [row["contender"] for row in both["rows"]][1:] == ["weft 9000", "weft 9000 unchecked"]
+    assert ["payload check off" in row["summary"] for row in both["rows"][1:]] == [False, True]
     for row in found["rows"]:
         assert row["gbytes_per_s"] > 0
         assert row["corrupt_messages"] == 0
