@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules docs tidy wheel clean
+        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -119,6 +119,11 @@ swarm: build ## Planted mistakes, then 10,000 drawn scenarios of the simulated f
 
 schedules: build ## A thousand random schedules of real processes: stops, deaths, forks, cuts (root, half an hour)
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
+
+fuzz: build ## The control plane's parsers, 10^8 bodies, and 10^6 whole handshakes at a live listener: half an hour
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
+	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
+	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
 
 docs: build ## Regenerate the documentation that comes from tables
 	@mkdir -p docs

@@ -183,7 +183,8 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
 void PathSet::on_probed_by_peer(i64 now_ns, u8 path) noexcept {
   if (this->path(path).usable || troubles_ == nullptr) return;
   const i64 soonest_ns = trouble(path).probe_sent_ns + probe_interval_ns(path);
-  if (trouble(path).probe_ns > soonest_ns) set_probe(path, std::max(now_ns, soonest_ns));
+  const i64 due_ns = trouble(path).probe_ns;
+  if (due_ns != kNever && due_ns > soonest_ns) set_probe(path, std::max(now_ns, soonest_ns));
 }
 
 bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes) noexcept {

@@ -26,9 +26,9 @@ DEFECTS = (
     ),
     Defect(
         "verdict_on_an_old_copy",
-        "native/core/flow_sender_ack.cc",
-        "segment.state != SentSegment::in_flight || segment.sent_ns != entry.sent_ns",
-        "segment.state != SentSegment::in_flight",
+        "native/core/flow_sender_room.cc",
+        "segment.state == SentSegment::in_flight && segment.sent_ns == entry.sent_ns",
+        "segment.state == SentSegment::in_flight",
     ),
     Defect(
         "silent_path_never_probed",
