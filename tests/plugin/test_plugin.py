@@ -71,7 +71,7 @@ def test_plugin__every_line_goes_to_the_logger_of_nccl(
 ) -> None:
     """What the engine's threads say, too; and the host fails at a line after the last finalize."""
     done = play(plugin, version, 2, "strays", WEFT_LOG_LEVEL="debug")
-    assert "log 2 NET/weft: a stranger at the control port" in done.stderr
+    assert "log 2 NET/weft: dropped an unknown peer at the control port" in done.stderr
     assert all(line.startswith("log ") for line in done.stderr.splitlines())
 
 

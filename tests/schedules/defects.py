@@ -76,8 +76,8 @@ DEFECTS = (
     Defect(
         "silent_peer_never_dies",
         "native/core/stack_transmit.cc",
-        "if (target->silent(now_ns)) {",
-        "if (target->silent(now_ns) && index == kNone) {",
+        "!shared_.config.owner_judges && target->silent(now_ns)",
+        "!shared_.config.owner_judges && target->silent(now_ns) && index == kNone",
     ),
     Defect(
         "eager_slot_reused_while_in_use",
