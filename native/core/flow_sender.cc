@@ -72,6 +72,7 @@ void FlowSender::release_idle() noexcept {
   per_path_.reset();
   loss_.close();
   adverts_.release(queue_.next_number());
+  queue_.release();
   next_check_ns_ = kNever;
 }
 

@@ -71,6 +71,10 @@ class SendQueue {
   }
   // Takes finished messages off the front.
   void advance() noexcept;
+  // Gives the storage back where no message is in it.
+  void release() noexcept {
+    if (empty()) ring_.reset();
+  }
 
  private:
   bool grow() noexcept;
