@@ -74,6 +74,12 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
     if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
+    // Another flow may have met a segment of the message first: the sizes must agree before a byte is copied.
+    i64 agreed = -1;
+    const auto bytes = static_cast<i64>(slot.message_bytes);
+    if (!ticket->agreed_bytes.compare_exchange_strong(agreed, bytes) && agreed != bytes) {
+      return Status::message_too_long;
+    }
     u8* block = slot.data;
     if (stage != nullptr) stage->settle_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
@@ -84,7 +90,6 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
     unheld_post_ = false;
     --eager_held_;
     shared_->eager_blocks.give(block);
-    ticket->agreed_bytes.store(static_cast<i64>(slot.message_bytes), std::memory_order_release);
   } else {
     clear(slot, message);
     unheld_post_ = true;

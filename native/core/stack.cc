@@ -116,6 +116,7 @@ void Stack::release_flow(u32 index) noexcept {
 
 void Stack::release_peer(u32 index) noexcept {
   if (index >= peers_.size() || reserved_peers_[index] == 0) return;
+  if (peers_[index] != nullptr && peers_[index]->in_control) peer_control_.remove(index);  // its index is used again
   peers_[index].reset();
   timers_.set(kNever, index | TimerHeap::kPeerBit);
   reserved_peers_[index] = 0;

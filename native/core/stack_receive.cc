@@ -132,7 +132,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   }
   // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
   if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters.malformed;
-  const bool known = close.reason != 0 && is_status(close.reason);
+  const bool known = close.reason > static_cast<u32>(Status::would_block) && is_status(close.reason);
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
   if (reason != Status::connection_closed && reason != Status::cancelled) {
     flow.closer.on_peer_close();

@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
 constexpr std::size_t kAttemptsMax = 8;  // under way at once
+// Sockets of a session that the other end opened, beside the current one: its attempts may get through together.
+constexpr std::size_t kJoinedMax = 16;
 
 // The host behind an idle socket is asked whether it is there; one that answers nothing for `dead_ns` ends the socket.
 void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
@@ -165,6 +167,13 @@ void ControlPlane::join(Session* session, Channel* channel, std::int64_t now_ns)
       others.push_back(each.get());
     }
   }
+  if (!session->dialled) {
+    for (const auto& [id, each] : channels_) {
+      if (each->session == session->id && each.get() != channel) others.push_back(each.get());
+    }
+    others.resize(others.size() -
+                  std::min(others.size(), kJoinedMax));  // the newest stay, until the other end closes them
+  }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
   say_again(session);
 }
@@ -177,6 +186,11 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
+  // Nothing in it is worth being kept: a peer that means it begins another.
+  if (!session->dialled && !session->confirmed) {
+    session->ends_ns = now_ns;
+    return;
+  }
   session->ended = ended;
   session->refused = false;
   session->ended_ns = session->attempt_ns = now_ns;

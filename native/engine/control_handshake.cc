@@ -330,7 +330,8 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &verdict)) return false;
   constexpr std::int64_t kFarewellNs = 20'000'000;  // what it sent last may still be in our sockets
-  if (verdict.status == 0 || !is_status(verdict.status)) {
+  constexpr std::uint32_t kWouldBlock = 1;          // is no end
+  if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
     session->ends_ns = now_ns() + kFarewellNs;
     return true;
   }

@@ -143,11 +143,26 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
+// Of sessions in which nothing was ever confirmed. False: there is none that is older than an answer takes.
+bool ControlPlane::drop_oldest_accept() {
+  constexpr std::int64_t kAnswerNs = 1'000'000'000;
+  auto oldest = accepts_.end();
+  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
+    const Session* session = find_session(place->first.first);
+    if (session != nullptr && session->confirmed) continue;
+    if (oldest == accepts_.end() || place->second.begun_ns < oldest->second.begun_ns) oldest = place;
+  }
+  if (oldest == accepts_.end() || now_ns() - oldest->second.begun_ns < kAnswerNs) return false;
+  oldest->second.connection->fail(Status::timed_out);
+  accepts_.erase(oldest);
+  return true;
+}
+
 Status ControlPlane::check_limits(const Session& session, const ListenerState& listener, const Open& open,
                                   std::string* error) {
   const auto own = static_cast<std::size_t>(std::count_if(
       accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
-  if (own >= kUnconfirmedMax || accepts_.size() >= kUnconfirmedOfAllMax) {
+  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
     *error = "too many connections are being opened at once";
     return Status::refused;
   }
@@ -215,6 +230,8 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
     return true;
   }
   keep_proved(*session, &open);
+  const std::deque<std::uint64_t>& finished = session->finished;
+  if (std::find(finished.begin(), finished.end(), open.dial) != finished.end()) return true;
   PendingAccept accept;
   std::string error;
   const Status status = accept_open(session, open, &accept, &error);
@@ -261,6 +278,13 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   return true;
 }
 
+// Its copies may still be on their way in a control socket that was lost and is not dead.
+void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
+  constexpr std::size_t kFinishedMax = 1024;  // far more than can be under way
+  session->finished.push_back(dial);
+  if (session->finished.size() > kFinishedMax) session->finished.pop_front();
+}
+
 bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
@@ -268,6 +292,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   if (place == accepts_.end()) return true;  // said again, or too late
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
+  forget_open(session, confirm.dial);
   session->confirmed = true;
   bool closed = false;
   {

@@ -179,7 +179,13 @@ void ControlPlane::take_dials() {
     const std::lock_guard<std::mutex> lock(mutex_);
     taken.swap(new_dials_);
   }
-  for (const auto& dial : taken) start_dial(dial);
+  for (const auto& dial : taken) {
+    try {
+      start_dial(dial);
+    } catch (const std::bad_alloc&) {
+      finish_dial(dial, Status::out_of_memory, "");
+    }
+  }
 }
 
 void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
@@ -292,6 +298,7 @@ void ControlPlane::check_accepts(std::int64_t now_ns) {
       continue;
     }
     place->second.connection->fail(Status::timed_out);
+    if (session != nullptr) forget_open(session, place->first.second);
     place = accepts_.erase(place);
   }
 }

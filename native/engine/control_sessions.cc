@@ -23,6 +23,7 @@ constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
 // One in which nothing was ever opened to the end, and how many of these there may be.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
 constexpr std::size_t kUnusedSessionsMax = 256;
+constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a peer that means it opens something sooner
 
 std::string seconds(std::int64_t ns) { return std::to_string(ns / 1'000'000'000) + " s"; }
 
@@ -54,9 +55,11 @@ Session* ControlPlane::add_session(bool dialled) {
   for (const auto& [id, session] : sessions_) {
     if (session->dialled || session->confirmed) continue;
     ++unconfirmed;
-    if (oldest == nullptr) oldest = session.get();
+    const bool opens = std::any_of(accepts_.begin(), accepts_.end(),
+                                   [&, of = id](const auto& each) { return each.first.first == of; });
+    if (oldest == nullptr && !opens && made->busy_ns - session->busy_ns >= kOpensSoonNs) oldest = session.get();
   }
-  if (!dialled && unconfirmed >= kUnusedSessionsMax)
+  if (!dialled && tls_ == nullptr && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
     end_session(oldest, Status::refused, "too many sessions without a connection", true);
   Session* session = made.get();
   sessions_[session->id] = std::move(made);

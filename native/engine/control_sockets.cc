@@ -221,7 +221,7 @@ void ControlPlane::accept_all(int listening) {
   const auto place = listening_.find(listening);
   if (place == listening_.end()) return;
   // Bounded: the rest waits in the backlog while those that were taken are heard.
-  for (int i = 0; i < kBacklog / 2; ++i) {
+  for (std::size_t i = 0; i < strangers_max() / 2; ++i) {
     if (!accept_one(listening, place->second)) return;
   }
 }

@@ -23,7 +23,7 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   const bool host = data || recent(facts.pong_ns, kKernelRecentNs) || recent(facts.kernel_ns, kKernelRecentNs);
 
   nothing_ns_ = host ? 0 : nothing_ns_ + passed_ns;
-  ended_ns_ = facts.ended && !host ? ended_ns_ + passed_ns : 0;
+  ended_ns_ = facts.ended && !host ? ended_ns_ + std::min(passed_ns, kEndedCreditNs) : 0;
   stalled_ns_ = host && !data && !runs ? stalled_ns_ + passed_ns : 0;
   // Only time in which it ran counts. Five sixteenths of the silence are over when the examination begins.
   if (!facts.data_quiet) silent_ns_ = 0;

@@ -50,6 +50,8 @@ class PeerHealth {
   static constexpr std::int64_t kKernelRecentNs = 2'500'000'000;
   // After its sockets were closed and refused, a live process would still answer probes of its data paths.
   static constexpr std::int64_t kConfirmNs = 150'000'000;
+  // What one tick may add to that: a single late one proves nothing, as the answers are read after it.
+  static constexpr std::int64_t kEndedCreditNs = 60'000'000;
   // The same where its host neither refuses nor answers.
   static constexpr std::int64_t kEndedNsMax = 3'000'000'000;
 

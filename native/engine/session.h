@@ -45,6 +45,9 @@ struct Session {
   std::deque<std::uint64_t> waiting;
   std::uint32_t opening = 0;
 
+  // Opens of the other end that were confirmed or given up: a copy of one that comes late opens nothing.
+  std::deque<std::uint64_t> finished;
+
   // The examination of a process that is quiet.
   PeerHealth health;
   std::int64_t tick_ns = -1;  // the next; -1: none is under way
