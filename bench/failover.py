@@ -1,4 +1,4 @@
-"""Decides what a flow goes through when paths are cut: how long it stands, how it ends.
+"""One flow while paths are cut: how long it stands, and how it ends.
 
 Cuts are silent, as of a switch that forwards into nothing. Never cuts a path that carries nothing.
 """

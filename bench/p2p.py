@@ -1,4 +1,4 @@
-"""Decides the throughput of one connection over lo: weft against TCP cubic, one core a side.
+"""Throughput of one connection over lo: weft against TCP cubic, one core a side.
 
 Never trusts a transfer: every message's stamps are checked, and the whole buffer at the end.
 """

@@ -1,6 +1,6 @@
 """The exceptions of weft: one tree, one class for each outcome of the native table.
 
-Never raises anything itself and never decides what went wrong: that is the native side's.
+`error_for` makes the exception of a status that the native side has returned.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Decides when the sender must be told of posted receives, and tells it again until it confirms.
-// Knows how many receives there are, not what is in them.
+// When the sender must be told of posted receives; it is told again until it confirms.
+// Counts receives only: what is in them is the receive queue's.
 #pragma once
 
 #include <algorithm>

@@ -198,11 +198,14 @@ void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexc
 }
 
 void ControlPlane::take_notices() {
-  std::vector<Notice> taken;
-  taken.reserve(kNoticesMax);
   {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
     if (notices_.empty()) return;
+  }
+  std::vector<Notice> taken;
+  taken.reserve(kNoticesMax);  // what the engines are left with must not grow
+  {
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
     taken.swap(notices_);
   }
   const std::int64_t now = now_ns();

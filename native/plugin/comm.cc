@@ -1,5 +1,5 @@
-// Decides how NCCL's sends, receives and registrations become the engine's.
-// Never waits for the peer: what cannot be done now is a null request with success.
+// Maps NCCL's sends, receives and registrations to the engine's.
+// A post that cannot be taken now is a null request with success, as NCCL wants it.
 #include "native/plugin/comm.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Decides which NCCL result each outcome of the engine becomes: one table, which a test walks.
-// Never returns in_progress, and knows no call.
+// Which NCCL result each outcome of the engine becomes: one table, which a test walks.
+// in_progress is not among them: what is under way is success with a null result.
 #pragma once
 
 #include "native/core/status.h"

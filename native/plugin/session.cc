@@ -1,5 +1,5 @@
-// Decides when the process's one runtime starts and stops, and keeps what NCCL may abandon half-way.
-// Joins threads only outside its lock, and never calls into a comm.
+// Starts and stops the process's one runtime, and keeps what NCCL may abandon half-way.
+// Threads are joined outside the lock, so that NCCL's other calls go on meanwhile.
 #include "native/plugin/session.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Decides when the process's one runtime starts and stops, and keeps what NCCL may abandon half-way.
-// Moves no data and knows no interface version.
+// Starts and stops the process's one runtime, and keeps what NCCL may abandon half-way.
+// Listeners and attempts belong to it until they become comms or are given up.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Decides how devices, listeners and connection attempts look to NCCL.
-// Never blocks: an attempt that is not through yet is a null comm and success.
+// Devices, listeners and connection attempts as NCCL sees them.
+// No call blocks: an attempt that is not through yet is a null comm and success.
 #include <algorithm>
 #include <climits>
 #include <cstring>

@@ -1,6 +1,6 @@
-"""Decides whether two interfaces carry one connection together, and one when the other goes down.
+"""Two interfaces carry one connection together, and one does when the other goes down.
 
-Never touches an interface of this host: both ends live in namespaces made here, joined by veth.
+Both ends live in namespaces made here and joined by veth; no interface of the host is touched.
 """
 
 import os

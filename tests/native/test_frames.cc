@@ -1,5 +1,4 @@
-// Decides whether control frames and handles survive the way, and whether damaged ones are refused without harm.
-// Never opens a socket.
+// Control frames and handles survive encoding and decoding; damaged ones are refused without harm.
 #include <cstdlib>
 #include <iterator>
 

@@ -1,4 +1,4 @@
-// Decides whether lines come whole, in order and bounded, whatever reads them, and whether no caller waits for that.
+// Log lines come whole, in order and bounded, whatever reads them, and no caller waits for that.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

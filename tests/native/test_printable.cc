@@ -1,4 +1,4 @@
-// Decides whether text of a peer can do nothing to a log line or a terminal.
+// Text of a peer does nothing to a log line or a terminal.
 #include <string>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// Decides whether two runtimes over loopback connect, move data, fail and close as runtime.h promises.
-// Never leaves the loopback interface; every wait has an end.
+// Two runtimes over loopback connect, move data, fail and close as runtime.h promises.
+// Every wait has an end.
 #include <chrono>
 #include <cstdint>
 #include <cstring>

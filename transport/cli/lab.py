@@ -1,6 +1,6 @@
-"""`weft lab`: decides how a lab is asked for, changed and shown.
+"""`weft lab`: how a lab is asked for, changed and shown.
 
-Never touches a namespace itself: transport.lab does.
+The namespaces are transport.lab's.
 """
 
 from __future__ import annotations

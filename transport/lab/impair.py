@@ -1,6 +1,6 @@
-"""Decides what happens to each packet of a link: lost, corrupted, marked or left alone.
+"""What happens to each packet of a link: lost, corrupted, marked or left alone.
 
-Never touches a device: it is one eBPF program a direction, told what to do by an entry of an
+It is one eBPF program a direction, told what to do by an entry of an
 array map, which may change while packets pass. Its state and counters are in a second map, so
 that a change of the first loses no count.
 """

@@ -1,6 +1,6 @@
-"""Decides the life of a lab: built whole or not at all, changed while traffic runs, removed.
+"""A lab's life: built whole or not at all, changed while traffic runs, removed.
 
-Never moves traffic itself, and says nothing: results and exceptions are for the caller to show.
+Results and exceptions are for the caller to show.
 """
 
 from __future__ import annotations

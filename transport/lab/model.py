@@ -1,7 +1,7 @@
-"""Decides what a lab file says: hosts, leaves, spines, and what each of their links is like.
+"""A lab file: hosts, leaves, spines, and what each of their links is like.
 
-Never builds anything: the namespaces of this host and a simulator read the same model, so this
-file uses the standard library alone.
+The namespaces of this host and a simulator read the same model, so this file uses the standard
+library alone.
 """
 
 from __future__ import annotations
