@@ -1,8 +1,10 @@
 """Two GPUs across four paths: a rank stops, paths are cut, a rank dies and comes back.
 
-python3 -m tests.device.liveness FOLDER [SECONDS]      needs root, pyroute2, PyTorch, two GPUs
+python3 -m tests.device.liveness FOLDER [--seconds 60] [--under torch|nccl]
+Needs root, pyroute2, PyTorch and two GPUs. The results go to FOLDER/liveness-torch.json.
 """
 
+import argparse
 import json
 import os
 import signal
@@ -14,10 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bench.common import document
+from bench.nccl import driver
 from transport import native
 from transport.lab import Lab, load
 
 LINKS = [f"leaf0-spine{i}" for i in range(4)]
+PROGRAMS = {"torch": "tests.device.liveness_torch", "nccl": "tests.device.liveness_rank"}
 NCCL = {
     "NCCL_NET": "weft",
     "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
@@ -37,13 +44,13 @@ NCCL = {
 class Rank:
     """A rank's process and what it has said."""
 
-    def __init__(self, lab: Lab, folder: Path, rank: int, generation: int) -> None:
+    def __init__(self, lab: Lab, program: str, folder: Path, rank: int, generation: int) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
         log = folder / f"nccl-{rank}-{generation}.log"
         words = [str(folder), str(rank), "2", str(generation)]
         self.process: subprocess.Popen[str] = lab.popen(
             f"host{rank}",
-            [sys.executable, "-m", "tests.device.liveness_rank", *words],
+            [sys.executable, "-m", program, *words],
             stdout=subprocess.PIPE,
             text=True,
             env=clean | NCCL | {"NCCL_DEBUG_FILE": str(log)},
@@ -66,6 +73,16 @@ class Rank:
         return int(found["rounds"]) if found.get("generation") == generation else 0
 
 
+def libraries() -> dict[str, Any]:
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "gpus": torch.cuda.device_count(),
+        "driver": driver(),
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+    }
+
+
 def wait(what: Callable[[], bool], limit_s: float) -> bool:
     until = time.monotonic() + limit_s
     while not what():
@@ -78,9 +95,9 @@ def wait(what: Callable[[], bool], limit_s: float) -> bool:
 class Trial:
     """The two ranks, and each phase's outcome."""
 
-    def __init__(self, lab: Lab, folder: Path, long_s: float) -> None:
-        self.lab, self.folder, self.long_s = lab, folder, long_s
-        self.ranks = [Rank(lab, folder, rank, 0) for rank in range(2)]
+    def __init__(self, lab: Lab, program: str, folder: Path, long_s: float) -> None:
+        self.lab, self.program, self.folder, self.long_s = lab, program, folder, long_s
+        self.ranks = [Rank(lab, program, folder, rank, 0) for rank in range(2)]
         self.rows: list[dict[str, Any]] = []
 
     def row(self, phase: str, passed: bool, **facts: Any) -> None:
@@ -122,30 +139,35 @@ class Trial:
         took_s = error["at"] - begin if told else None
         remote = "remote" in error.get("error", "")
         self.row("rank 1 killed", told and remote, error=error.get("error"), seconds=took_s)
-        self.ranks[1] = Rank(self.lab, self.folder, 1, 1)
+        self.ranks[1] = Rank(self.lab, self.program, self.folder, 1, 1)
         again = wait(lambda: self.ranks[0].rounds(1) > 2, 120)
         self.row("a restarted rank and the survivor, the same process", again)
 
 
 def main() -> int:
-    folder = Path(sys.argv[1]).resolve()
-    long_s = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each stop and cut")
+    parser.add_argument("--under", choices=PROGRAMS, default="torch")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
     with Lab(load(Path("examples/labs/gpus.toml")), name="liveness") as lab:
-        trial = Trial(lab, work, long_s)
+        trial = Trial(lab, PROGRAMS[options.under], work, options.seconds)
         began = wait(lambda: trial.ranks[0].rounds() > 3, 120)
-        trial.row("all-reduce of 32 MB across four paths", began)
+        trial.row(f"rounds of all-reduce under {options.under} across four paths", began)
         if began:
             trial.stop()
             for link in LINKS:
-                trial.cut([link], long_s / 2)
-            trial.cut(LINKS[1:], long_s)
+                trial.cut([link], options.seconds)
+            trial.cut(LINKS[1:], options.seconds)
             trial.kill()
-    (folder / "liveness.json").write_text(json.dumps(trial.rows, indent=1))
+    result = document("liveness", trial.rows, **libraries())
+    (folder / f"liveness-{options.under}.json").write_text(json.dumps(result, indent=1))
     for log in work.glob("nccl-*.log"):
         lines = [one for one in log.read_text(errors="replace").splitlines() if "weft" in one]
-        (folder / log.name).write_text("\n".join(lines[:200]))
+        (folder / f"{options.under}-{log.name}").write_text("\n".join(lines[:200]))
     return 0 if all(row["passed"] for row in trial.rows) else 1
 
 
