@@ -87,6 +87,9 @@ def test_run__names_the_plugin_and_keeps_the_rest() -> None:
     assert chosen["NCCL_NET"] == "weft"
     assert chosen["NCCL_ALGO"] == "Ring"
     assert "NCCL_DEBUG" not in chosen
+    assert chosen["NCCL_NET_PLUGIN_REF_COUNT"] == "1"
+    kept = run.environment({"NCCL_NET_PLUGIN_REF_COUNT": "0"}, net_debug=False)
+    assert kept["NCCL_NET_PLUGIN_REF_COUNT"] == "0"
     assert run.environment({}, net_debug=True)["NCCL_DEBUG_SUBSYS"] == "INIT,NET"
 
 

@@ -28,6 +28,7 @@ PROGRAMS = {"torch": "tests.device.liveness_torch", "nccl": "tests.device.livene
 NCCL = {
     "NCCL_NET": "weft",
     "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
+    "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as weft run sets it
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "NCCL_SOCKET_IFNAME": "eth0",
@@ -120,16 +121,22 @@ class Trial:
         os.kill(pid, signal.SIGCONT)
         self.row(f"rank 1 stopped for {self.long_s:.0f} s", survived and self.goes_on())
 
-    def cut(self, links: list[str], seconds: float) -> None:
-        for link in links:
-            self.lab.cut(link)
+    def rate(self, seconds: float) -> float:
+        """Rounds a second, for so long from now."""
         before = self.ranks[0].rounds()
         time.sleep(seconds)
-        during = self.ranks[0].rounds() - before
+        return (self.ranks[0].rounds() - before) / seconds
+
+    def cut(self, links: list[str], seconds: float) -> None:
+        before = self.rate(5)
+        for link in links:
+            self.lab.cut(link)
+        during = self.rate(seconds)
         for link in links:
             self.lab.heal(link)
-        passed = during > 1 and self.healthy() and self.goes_on()
-        self.row(f"{'+'.join(links)} cut for {seconds:.0f} s", passed, rounds_meanwhile=during)
+        passed = during > 0 and self.healthy() and self.goes_on()
+        rates = {"rounds_per_s_before": before, "rounds_per_s_meanwhile": during}
+        self.row(f"{'+'.join(links)} cut for {seconds:.0f} s", passed, **rates)
 
     def kill(self) -> None:
         begin = time.time()
@@ -153,7 +160,9 @@ def main() -> int:
     folder = options.folder.resolve()
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
-    with Lab(load(Path("examples/labs/gpus.toml")), name="liveness") as lab:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the lab is taken down
+    name = f"liveness-{options.under}"
+    with Lab(load(Path("examples/labs/gpus.toml")), name=name) as lab:
         trial = Trial(lab, PROGRAMS[options.under], work, options.seconds)
         began = wait(lambda: trial.ranks[0].rounds() > 3, 120)
         trial.row(f"rounds of all-reduce under {options.under} across four paths", began)
@@ -163,7 +172,8 @@ def main() -> int:
                 trial.cut([link], options.seconds)
             trial.cut(LINKS[1:], options.seconds)
             trial.kill()
-    result = document("liveness", trial.rows, **libraries())
+    rounds = [[one["at"], one["rounds"]] for one in trial.ranks[0].said if one["event"] == "rounds"]
+    result = document("liveness", trial.rows, rounds=rounds, **libraries())
     (folder / f"liveness-{options.under}.json").write_text(json.dumps(result, indent=1))
     for log in work.glob("nccl-*.log"):
         lines = [one for one in log.read_text(errors="replace").splitlines() if "weft" in one]

@@ -3,7 +3,9 @@
 Says what happened as lines of JSON. An error ends a generation; the next begins with a new group.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -44,7 +46,7 @@ class Job:
         self.model(data).square().mean().backward()
         self.optimizer.step()
         total = self.index * (self.rank + 1)
-        dist.all_reduce(total)
+        dist.all_reduce(total, async_op=True).wait()  # without it nothing waits on the CPU
         wrong = int((total != self.index * (self.ranks * (self.ranks + 1) // 2)).sum())
         if number % 20 == 0:
             wrong += self._models_differ()
@@ -55,7 +57,7 @@ class Job:
         """Parameters that are not bit for bit those of rank 0."""
         mine = torch.cat([one.detach().flatten() for one in self.model.parameters()])
         first = mine.clone()
-        dist.broadcast(first, src=0)
+        dist.broadcast(first, src=0, async_op=True).wait()
         return int((mine.view(torch.int32) != first.view(torch.int32)).sum())
 
     def run(self) -> str:
@@ -79,6 +81,7 @@ def main() -> None:
     # A wait that looks for errors on the CPU, and no thread that ends the process at one.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    faulthandler.register(signal.SIGUSR1)
     folder, rank, ranks, generation = Path(sys.argv[1]), *map(int, sys.argv[2:5])
     torch.cuda.set_device(rank)
     while True:

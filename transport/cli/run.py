@@ -22,6 +22,9 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     chosen["NCCL_NET_PLUGIN"] = str(native.PLUGIN_PATH)
     # With the name given NCCL refuses to start where it would fall back in silence.
     chosen["NCCL_NET"] = "weft"
+    # NCCL 2.28 and 2.29 unload a plugin with its last communicator and forget NCCL_NET_PLUGIN then
+    # (NVIDIA/nccl issue 1978): the next communicator finds no network. A reference prevents it.
+    chosen.setdefault("NCCL_NET_PLUGIN_REF_COUNT", "1")
     if net_debug:
         chosen["NCCL_DEBUG"] = "INFO"
         chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
