@@ -13,7 +13,7 @@
 
 namespace weft::core {
 FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
-                           const FlowConfig& flow_config, const PeerConfig& peer_config, const PathSet* paths) noexcept
+                           const FlowConfig& flow_config, const PeerConfig& peer_config, PathSet* paths) noexcept
     : shared_(shared),
       paths_(paths),
       window_(&shared->bitmaps),
@@ -58,9 +58,10 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-// The acknowledgment may have been lost.
-FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
+// The acknowledgment may have been lost: of a sender that goes on meanwhile that is soon made good by the next one.
+FlowReceiver::Outcome FlowReceiver::on_again(i64 now_ns, u8 path) noexcept {
   ++counters_.segments_duplicate;
+  if (acknowledged_.at_ns >= fresh_ns_) paths_->doubt(now_ns, acknowledged_.path, acknowledged_.at_ns);
   repeated_ = true;
   last_path_ = path;
   acks_.on_due(path);
@@ -134,7 +135,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   const u64 message = expand32(queue_.posted(), data.message);
   const u8* payload = datagram.payload;
   if (datagram.body != RxDatagram::Body::here) {
-    if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(path);
+    if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(now_ns, path);
     if (datagram.body == RxDatagram::Body::missing) return Outcome::missing;
     if (datagram.body == RxDatagram::Body::trimmed) return on_trimmed(path, data, datagram.last_hop);
     payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
@@ -145,7 +146,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
-      return damaged() ? Outcome::bad_crc : on_again(path);
+      return damaged() ? Outcome::bad_crc : on_again(now_ns, path);
     case ReceiveWindow::Arrival::beyond:
       if (damaged()) return Outcome::bad_crc;
       ++counters_.segments_refused;
@@ -278,7 +279,7 @@ void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) no
 }
 
 void FlowReceiver::on_timer(i64 now_ns) noexcept {
-  advertiser_.on_timer(now_ns);
+  if (advertiser_.on_timer(now_ns)) paths_->doubt(now_ns, advertised_.path, advertised_.at_ns);
   if (credit_ != nullptr && credit_->on_timer(now_ns, credited_bytes())) acks_.on_due(last_path_);
 }
 
@@ -287,7 +288,7 @@ i64 FlowReceiver::poll_timeout() const noexcept {
   return std::min(advertiser_.poll_timeout(), tick_ns);
 }
 
-bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept {
+bool FlowReceiver::poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst* out) noexcept {
   out->peer = peer_;
   out->count = 1;
   out->payload[0] = {};
@@ -298,21 +299,21 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst
   }
   if (acks_.due(now_ns)) {
     next_piece_seq_ = window_.cumulative_seq();
-    write_ack(now_ns, last_path_, out);
+    write_ack(now_ns, reply_path(last_path_, usable_path), out);
     return true;
   }
   if (again_ != nullptr) {
-    out->path = advert_path;
+    out->path = usable_path;
     std::memcpy(out->headers, again_->packet, again_->bytes);
-    wire::set_path(out->headers, again_->bytes, advert_path);
+    wire::set_path(out->headers, again_->bytes, usable_path);
     out->header_bytes = again_->bytes;
     out->datagram_bytes = again_->bytes;
     if (--again_->left == 0) again_.reset();
     return true;
   }
   if (!advertiser_.due()) return false;
-  // A receiver sends nothing that shows it which paths are dead: each second attempt goes where something came from.
-  write_advert(now_ns, advertiser_.retries() % 2 == 1 ? last_path_ : advert_path, rto_ns, out);
+  const bool heard = paths_->heard_ns() >= 0 && advertiser_.retries() % 2 == 0;
+  write_advert(now_ns, heard ? reply_path(paths_->heard_path(), usable_path) : usable_path, rto_ns, out);
   return true;
 }
 
@@ -353,6 +354,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
     if (now_ns - fresh_ns_ >= kStaleTimeouts * shared_->config.rto_ns_min)
       say_again(*out, kTriesAlone - 1 + stale_acks_);
   }
+  acknowledged_ = {now_ns, path};
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
   more_pieces_ = cut_short && next_piece_seq_ < window_.highest_end();
@@ -374,6 +376,7 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
       static_cast<u16>(wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
   out->datagram_bytes = out->header_bytes;
   advertiser_.on_sent(count, now_ns, rto_ns, shared_->config.rto_ns_max);
+  advertised_ = {now_ns, path};
   say_again(*out, advertiser_.retries());
 }
 

@@ -40,9 +40,10 @@ class FlowReceiver {
   // no_block, no_room: to be sent again once there is memory for it (ReceiveQueue::Placement).
   enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
-  // `port`: null when no credit policy is in force. `paths`: whose segment size bounds what is said here.
+  // `port`: null when no credit policy is in force. `paths`: over which all this is said, and whose segment size bounds
+  // it.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
-               const PeerConfig& peer_config, const PathSet* paths) noexcept;
+               const PeerConfig& peer_config, PathSet* paths) noexcept;
   ~FlowReceiver();
   // Another credit policy from now on, or none. False when out of memory: the old one stays.
   bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
@@ -62,8 +63,9 @@ class FlowReceiver {
   i64 poll_timeout() const noexcept;
   i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // when a waiting acknowledgment has waited enough
 
-  // One acknowledgment or advertisement into `out`; false when nothing is owed. `path`: for adverts, where to.
-  bool poll_transmit(i64 now_ns, u8 advert_path, i64 rto_ns, TxBurst* out) noexcept;
+  // One acknowledgment or advertisement into `out`; false when nothing is owed. `usable_path`: one that is, where any
+  // is.
+  bool poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
            room_messages_ != 0 || queue_.room_due() || again_ != nullptr;
@@ -93,7 +95,7 @@ class FlowReceiver {
   }
 
  private:
-  Outcome on_again(u8 path) noexcept;
+  Outcome on_again(i64 now_ns, u8 path) noexcept;
   Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
   Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
   Outcome on_not_placed(const wire::Data& data, u8 path, ReceiveQueue::Placement placement) noexcept;
@@ -116,6 +118,8 @@ class FlowReceiver {
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
+  // Where something came from is the likeliest to be alive: a receiver may send nothing that shows it more.
+  u8 reply_path(u8 heard, u8 usable_path) const noexcept { return paths_->path(heard).usable ? heard : usable_path; }
 
   // What was said and seems not to get through goes over several paths at once.
   struct Again {
@@ -129,7 +133,7 @@ class FlowReceiver {
   static constexpr u64 kControlBytesLeast = 440;  // 17 receives: one more than are said again; UD has 512
 
   Shared* shared_;
-  const PathSet* paths_;
+  PathSet* paths_;
   ReceiveWindow window_;
   ReceiveQueue queue_;
   AckSchedule acks_;
@@ -139,6 +143,12 @@ class FlowReceiver {
   std::unique_ptr<Refusals> unroomed_;        // the same
   std::unique_ptr<Again> again_;              // the same
   std::unique_ptr<PartialSegments> partial_;  // only where segments come in fragments, and a while after
+  // What was said last, and has an answer to come: an advertisement, an acknowledgment.
+  struct Said {
+    i64 at_ns = 0;
+    u8 path = 0;
+  };
+  Said advertised_, acknowledged_;
   i64 progress_ns_ = 0;
   i64 fresh_ns_ = 0;    // when a segment last came that was new
   u32 stale_acks_ = 0;  // acknowledgments since then that answered repeated segments

@@ -162,6 +162,16 @@ void PathSet::measure(i64 now_ns) noexcept {
   }
 }
 
+bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
+  if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
+  heard_ns_ = now_ns;
+  heard_path_ = path;
+  if (this->path(path).usable) return false;
+  if (size_ != nullptr) size_->path(path).small_ns = now_ns;
+  hasten_probe(now_ns, path);
+  return true;
+}
+
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
   heard_ns_ = now_ns;
@@ -180,7 +190,7 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
 }
 
 // A probe may be a replay, so it proves nothing by itself; and however many come, we ask no more than once an interval.
-void PathSet::on_probed_by_peer(i64 now_ns, u8 path) noexcept {
+void PathSet::hasten_probe(i64 now_ns, u8 path) noexcept {
   if (this->path(path).usable || troubles_ == nullptr) return;
   const i64 soonest_ns = trouble(path).probe_sent_ns + probe_interval_ns(path);
   const i64 due_ns = trouble(path).probe_ns;
@@ -214,7 +224,10 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
   set_probe(path, usable ? kNever : now_ns);
-  if (troubles_ != nullptr) troubles_[path].probe_interval_ns = probe_interval_ns(path);
+  if (troubles_ != nullptr) {
+    troubles_[path].probe_interval_ns = probe_interval_ns(path);
+    troubles_[path].doubted = false;
+  }
   mirror(path);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
@@ -303,6 +316,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     PathState& state = paths_[i];
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
+    if (trouble.doubted && !state.probe_asked) set_usable(now_ns, static_cast<u8>(i), false);
     if (state.usable && state.rtt.measured() && !state.probe_asked) {
       set_probe(static_cast<u8>(i), kNever);  // traffic has measured it meanwhile
       continue;
@@ -336,6 +350,13 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
+void PathSet::doubt(i64 now_ns, u8 path, i64 sent_ns) noexcept {
+  const PathState& state = this->path(path);
+  if (state.heard_ns >= sent_ns || now_ns - sent_ns < state.rtt.smoothed_ns()) return;
+  ask_probe(now_ns, path);
+  if (this->path(path).probe_asked) troubles_[path].doubted = true;
+}
+
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (size_ != nullptr && probe_id != 0 && states()) {
     PathSize& size = size_->path(path);
@@ -351,6 +372,7 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (probe_id != trouble(path).probe_id || probe_id == 0) return false;
   PathTrouble& trouble = troubles_[path];
   trouble.probe_id = 0;
+  trouble.doubted = false;
   const bool asked = trouble.probe_order_ns >= 0;
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
   if (size_ != nullptr && (asked || !paths_[path].usable)) on_carried(now_ns, path, segment_payload_bytes());

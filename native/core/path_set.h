@@ -19,7 +19,7 @@ namespace weft::core {
 struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
-  i64 heard_ns = -1;  // when anything last came back over it
+  i64 heard_ns = -1;  // when it last proved that it carries something to the peer
   i64 bytes_sent = 0;
   i64 segments_sent = 0;
   u32 timeouts = 0;  // in a row, with nothing heard between
@@ -37,6 +37,7 @@ struct PathTrouble {
   i64 probe_order_ns = -1;  // that probe's place among the segments' send times
   i64 probed_sent_ns = -1;  // and of the newest such probe that came back
   i64 segments_lost = 0;
+  bool doubted = false;  // it is usable, and is silent unless that probe is answered
 };
 
 struct PickRequest {
@@ -81,15 +82,22 @@ class PathSet {
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Another policy from now on. False when out of memory: the old one stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // The peer said something over this path that cannot be a replay. True when the path came back by it: flows that wait
-  // for room may look again.
+  // The peer answered something that went over this path, which cannot be a replay. True when the path came back by it:
+  // flows that wait for room may look again.
   bool on_heard(i64 now_ns, u8 path) noexcept;
+  // New data of the peer's came over this path: the peer lives, and the path carries data to here. Whether it carries
+  // any to the peer is another question, as switches choose the links of the two directions apart. True when a probe
+  // may be due earlier for it.
+  bool on_arrival(i64 now_ns, u8 path) noexcept;
+  // The answer to what went over this path at `sent_ns` has not come: unless it has proved itself since, it is probed,
+  // and silent if that is not answered either.
+  void doubt(i64 now_ns, u8 path, i64 sent_ns) noexcept;
   // When that was last, over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
   i64 resumed_ns() const noexcept { return resumed_ns_; }  // when it was heard after a silence
   // The peer probes a path that is silent here: it may be back, so our own probe does not wait for its turn.
-  void on_probed_by_peer(i64 now_ns, u8 path) noexcept;
+  void on_probed_by_peer(i64 now_ns, u8 path) noexcept { hasten_probe(now_ns, path); }
 
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
@@ -141,6 +149,7 @@ class PathSet {
     return troubles_ != nullptr;
   }
   void set_probe(u8 path, i64 at_ns) noexcept;
+  void hasten_probe(i64 now_ns, u8 path) noexcept;
   i64 probe_interval_ns(u8 path) const noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record

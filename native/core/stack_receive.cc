@@ -99,12 +99,13 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       return true;
     case FlowReceiver::Outcome::no_room:  // may be a replay, as a segment that was taken before may
     case FlowReceiver::Outcome::duplicate:
-      return true;  // may be a replay: it says nothing about the path
+      schedule_peer(flow.config.peer);  // the path of its acknowledgment may be doubted
+      return true;                      // may be a replay: it says nothing about the path
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
   }
-  if (flow.peer->paths().on_heard(now_ns, packet.common.path)) wake_path_waiters(*flow.peer);
+  if (flow.peer->paths().on_arrival(now_ns, packet.common.path)) schedule_peer(flow.config.peer);
   return true;
 }
 
