@@ -128,7 +128,7 @@ class Trial:
         return (self.ranks[0].rounds() - before) / seconds
 
     def cut(self, links: list[str], seconds: float) -> None:
-        before = self.rate(5)
+        before = self.rate(3)
         for link in links:
             self.lab.cut(link)
         during = self.rate(seconds)
@@ -154,7 +154,7 @@ class Trial:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each stop and cut")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the stop and of each cut")
     parser.add_argument("--under", choices=PROGRAMS, default="torch")
     options = parser.parse_args()
     folder = options.folder.resolve()
@@ -170,7 +170,7 @@ def main() -> int:
             trial.stop()
             for link in LINKS:
                 trial.cut([link], options.seconds)
-            trial.cut(LINKS[1:], options.seconds)
+            trial.cut(LINKS[1:], options.seconds / 2)
             trial.kill()
     rounds = [[one["at"], one["rounds"]] for one in trial.ranks[0].said if one["event"] == "rounds"]
     result = document("liveness", trial.rows, rounds=rounds, **libraries())
