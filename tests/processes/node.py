@@ -3,6 +3,7 @@
 Every line of its standard output is JSON: what became of each connection, and what it holds.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -15,11 +16,20 @@ from transport import Connection, Endpoint
 from transport.errors import WeftError
 
 BYTES_MAX = 200_000
+BURST = 400  # more control frames than the listener's end reads in one turn
+CHURN_S = 1.0
+CHILD_S = 120  # how long a forked child lives: longer than anyone waits for word of a death
 POLICIES = {
     "window": ("swift", "dctcp", "cubic"),
     "path": ("power_of_two", "oblivious", "round_robin"),
 }
-
+# Of single connections, and no defaults: their libraries come and go with the connections.
+OWN_POLICIES = (
+    {"window": "cubic", "path": "flowlet", "loss": "sleek"},
+    {"window": "aimd", "path": "plb", "loss": "go_back_n", "credit": "grant"},
+    {"window": "timely", "loss": "sleek"},
+    {"window": "fixed", "path": "bitmap"},
+)
 
 SPEAKING = threading.Lock()
 
@@ -63,8 +73,9 @@ class Node:
     def dial(self, number: int, handle: str) -> None:
         """Dials, then exchanges messages until the connection ends; compares every byte."""
         chance = random.Random(number)
+        own = chance.choice(OWN_POLICIES) if chance.random() < 0.3 else None
         try:
-            connection = self.endpoint.connect(bytes.fromhex(handle), timeout_s=120)
+            connection = self.endpoint.connect(bytes.fromhex(handle), timeout_s=120, policies=own)
             self.dialled[number] = connection
             say(event="dialled", number=number)
             back = bytearray(BYTES_MAX)
@@ -89,10 +100,67 @@ class Node:
                 say(event="not swapped", number=number, status=error.status)
 
     def fork(self) -> None:
-        """A child that holds what it inherited for a while, as a loader's worker does."""
+        """A child that holds what it inherited, as a loader's worker does."""
         if os.fork() == 0:
-            time.sleep(5)
+            time.sleep(CHILD_S)
             os._exit(0)
+
+    def burst(self, number: int, handle: str) -> None:
+        """Many dials at once; each connection carries one message there and back."""
+        failures: list[str] = []
+
+        def one(index: int) -> None:
+            data = index.to_bytes(4, "little")
+            try:
+                with self.endpoint.connect(bytes.fromhex(handle), timeout_s=120) as connection:
+                    connection.send(data)
+                    if connection.recv(4) != data:
+                        say(event="wrong", number=number, round=index)
+            except WeftError as error:
+                failures.append(error.status)
+
+        threads = [
+            threading.Thread(target=one, args=[index], daemon=True) for index in range(BURST)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        say(event="burst", number=number, failures=sorted(set(failures)), count=len(failures))
+
+    def churn(self, seed: int) -> None:
+        """Policies of the process and of connections change while others are dialled and closed."""
+        until = time.monotonic() + CHURN_S
+
+        def change() -> None:
+            chance = random.Random(seed)
+            while time.monotonic() < until:
+                self.endpoint.set_policy("window", chance.choice(POLICIES["window"]))
+                for connection in list(self.dialled.values()):
+                    with contextlib.suppress(WeftError):
+                        connection.set_policy("path", chance.choice(POLICIES["path"]))
+
+        def dial() -> None:
+            chance = random.Random(seed + 1)
+            handle = self.listener.handle
+            while time.monotonic() < until:
+                own = chance.choice(OWN_POLICIES)
+                with self.endpoint.connect(handle, timeout_s=120, policies=own) as connection:
+                    connection.send(b"policies")
+                    if connection.recv(8) != b"policies":
+                        say(event="wrong", number=-1, round=0)
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (change, dial, dial)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        say(event="churned")
+
+    def abort(self) -> None:
+        """As a communicator is aborted: every connection of its own, with messages under way."""
+        for connection in list(self.dialled.values()):
+            connection.close()
 
     def end(self) -> None:
         self.ended.set()
@@ -110,6 +178,13 @@ class Node:
                     self.dialled[order["number"]].close()
             case "swap":
                 self.swap(order["number"], order["seed"])
+            case "abort":
+                self.abort()
+            case "burst":
+                words = (order["number"], order["handle"])
+                threading.Thread(target=self.burst, args=words, daemon=True).start()
+            case "churn":
+                threading.Thread(target=self.churn, args=[order["seed"]], daemon=True).start()
             case "fork":
                 self.fork()
             case "report":

@@ -20,8 +20,25 @@ from tests.lab.support import ROOT, unique
 from transport.lab import Lab, LabModel
 
 HOSTS, PATHS = 4, 4
-ACTIONS = ("stop", "go", "kill", "fork", "cut", "heal", "dial", "dial", "close", "swap", "swap")
+ACTIONS = (
+    *("stop", "go", "kill", "kill", "fork", "fork", "cut", "cut", "heal", "rest"),
+    *("dial", "dial", "close", "abort", "burst", "swap", "swap", "churn"),
+)
 PATIENCE_S = 60.0
+# A death is told within this, whatever else holds the dead process's sockets.
+DEATH_S = 30.0
+# Longer than control sockets live on a path that is cut, under the knobs below.
+REST_S = 6.0
+KNOBS = {
+    "WEFT_INTERFACES": "eth0",
+    "WEFT_PATHS": "16",
+    "WEFT_ENGINES": "1",
+    "WEFT_PEER_SILENCE_NS": "3000000000",
+    "WEFT_PEER_DEAD_NS": "3000000000",
+    "WEFT_LOG_LEVEL": "error",
+}
+# Where the library and the nodes' script are; another tree for one with a planted mistake.
+TREE = os.environ.get("SCHEDULES_TREE", str(ROOT))
 # What a connection may end with when the process at its other end was killed.
 DEATHS = {"peer_dead", "connection_closed", "refused", "timed_out"}
 # Sockets of the paths, of the log and of the sessions to the other processes.
@@ -37,7 +54,6 @@ class Process:
 
     def __init__(self, lab: Lab, host: int) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-        own = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "16", "WEFT_ENGINES": "1"}
         self.host = host
         self.child: subprocess.Popen[str] = lab.popen(
             f"host{host}",
@@ -46,11 +62,13 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
-            env=clean | own | {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_LOG_LEVEL": "error"},
+            cwd=TREE,
+            env=clean | KNOBS,
+            start_new_session=True,  # so that its children can be ended with it
         )
         self.said: list[dict[str, Any]] = []
-        self.killed = self.stopped = False
+        self.killed = False
+        self.churns = 0
         threading.Thread(target=self._listen, daemon=True).start()
         wait(lambda: bool(self.of("ready")), "a process that is ready")
         self.handle = str(self.of("ready")[0]["handle"])
@@ -94,9 +112,15 @@ class Dialled:
     target: Process
     closed: bool = False
 
+    burst: bool = False  # many short ones at once, and not one that lasts
+
     @property
     def mortal(self) -> bool:
         return self.source.killed or self.target.killed
+
+    def ended(self) -> dict[str, Any] | None:
+        found = [one for one in self.source.of("burst") if one["number"] == self.number]
+        return found[0] if found else None
 
     def failure(self) -> dict[str, Any] | None:
         found = [one for one in self.source.of("failed") if one["number"] == self.number]
@@ -138,14 +162,14 @@ class Schedule:
     def living(self) -> list[Process]:
         return [one for one in self.processes if not one.killed]
 
-    def dial(self, source: Process) -> None:
+    def dial(self, source: Process, burst: bool = False) -> None:
         others = [one for one in self.living() if one is not source]
         if not others or source.killed:
             return
         target = self.chance.choice(others)
         number = len(self.dialled)
-        self.dialled.append(Dialled(number, source, target))
-        source.order(do="dial", number=number, handle=target.handle)
+        self.dialled.append(Dialled(number, source, target, burst=burst))
+        source.order(do="burst" if burst else "dial", number=number, handle=target.handle)
 
     def act(self, action: str) -> None:
         process = self.chance.choice(self.living())
@@ -162,8 +186,20 @@ class Schedule:
                 process.order(do="fork")
             case "cut" | "heal":
                 self.change(action)
+            case "rest":
+                time.sleep(REST_S if self.cut else 0)
             case "dial":
                 self.dial(process)
+            case "burst":
+                if not any(each.burst for each in self.dialled):
+                    self.dial(process, burst=True)
+            case "churn":
+                process.order(do="churn", seed=self.chance.randrange(1 << 32))
+                process.churns += 1
+            case "abort":
+                for each in self.dialled:
+                    each.closed = each.closed or each.source is process
+                process.order(do="abort")
             case "close":
                 if one is not None and not one.source.killed:
                     one.closed = True
@@ -204,7 +240,8 @@ class Schedule:
 
     def reckon(self) -> None:
         """The healthy go on, the others have ended with a cause, and nothing was wrong or left."""
-        healthy = [one for one in self.dialled if not one.mortal and not one.closed]
+        bursts = [one for one in self.dialled if one.burst]
+        healthy = [one for one in self.dialled if not (one.mortal or one.closed or one.burst)]
         for process in self.living():
             process.order(do="report")
         time.sleep(0.1)
@@ -212,8 +249,12 @@ class Schedule:
 
         for one in healthy:
             self.await_progress(one, before[one.number])
+        for one in bursts:
+            self.await_burst(one)
+        for process in self.living():
+            self.await_churns(process)
         for one in self.dialled:
-            if not one.mortal or one.source.killed:
+            if not one.mortal or one.source.killed or one.burst:
                 continue
             failure = self.await_failure(one)
             if failure["status"] not in DEATHS and not one.closed:
@@ -232,8 +273,27 @@ class Schedule:
 
         wait(goes_on, f"connection {one.number} to go on")
 
+    def await_burst(self, one: Dialled) -> None:
+        if one.source.killed:
+            return
+        wait(lambda: one.ended() is not None, f"the end of the dials at once, {one.number}")
+        told = one.ended()
+        assert told is not None
+        if told["count"] and not one.target.killed:
+            raise ViolationError(f"dials that failed: {told}")
+        if not set(told["failures"]) <= DEATHS:
+            raise ViolationError(f"a death is told as {told}")
+
+    def await_churns(self, process: Process) -> None:
+        def over() -> bool:
+            if process.child.poll() is not None:
+                raise ViolationError(f"a process ended by itself: {process.child.returncode}")
+            return len(process.of("churned")) == process.churns
+
+        wait(over, "policies that change")
+
     def await_failure(self, one: Dialled) -> dict[str, Any]:
-        wait(lambda: one.failure() is not None, f"the end of connection {one.number}")
+        wait(lambda: one.failure() is not None, f"the end of connection {one.number}", DEATH_S)
         failure = one.failure()
         assert failure is not None
         return failure
@@ -258,7 +318,8 @@ class Schedule:
     def clear(self) -> None:
         self.make_peace()
         for process in self.processes:
-            process.signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.child.pid, signal.SIGKILL)  # its children too
             process.child.wait(PATIENCE_S)
             for pipe in (process.child.stdin, process.child.stderr):
                 if pipe is not None:
