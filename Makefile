@@ -117,7 +117,7 @@ swarm: build ## Planted mistakes, then 10,000 drawn scenarios of the simulated f
 	@SWARM=full $(PY) -m pytest --build-tree $(BUILD)/release tests/swarm/test_defects.py
 	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
-schedules: build ## A thousand random schedules of real processes: stops, deaths, forks, cuts (root, half an hour)
+schedules: build ## A thousand random schedules of real processes, and five planted mistakes (root, an hour)
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
 fuzz: build ## The control plane's parsers, 10^8 bodies, and 10^6 whole handshakes at a live listener: half an hour

@@ -1,8 +1,9 @@
 """Random schedules of real processes on a lab: stops, deaths, forks, dials, cuts; then a reckoning.
 
-python -m tests.processes.schedule FIRST LAST    plays the seeds and names those that fail
+python -m tests.processes.schedule FIRST LAST plays the seeds and names those that fail.
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.lab.support import ROOT, unique
@@ -340,14 +342,23 @@ def play(lab_name: str, seeds: range) -> list[str]:
 
 
 def main() -> int:
-    first, last = map(int, sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--until", type=Path, help="end with the first that fails, and make this")
+    options = parser.parse_args()
     begin = time.monotonic()
-    failures = 0
-    for seed in range(first, last + 1):
+    played = failures = 0
+    for seed in range(options.first, options.last + 1):
+        if options.until is not None and options.until.exists():
+            break
+        played += 1
         for violation in play("seed", range(seed, seed + 1)):
             failures += 1
             print(violation, flush=True)
-    print(f"{last - first + 1} schedules, {failures} failed, {time.monotonic() - begin:.0f} s")
+            if options.until is not None:
+                options.until.touch()
+    print(f"{played} schedules, {failures} failed, {time.monotonic() - begin:.0f} s")
     return 1 if failures else 0
 
 
