@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <mutex>
 #include <new>
 #include <set>
@@ -39,25 +40,44 @@ void after_fork_in_child() {
   table.mutex.unlock();
 }
 
-}  // namespace
-
-void close_in_child(int descriptor) noexcept {
-  if (descriptor < 0) return;
-  Registry& table = registry();
+// With the lock held.
+int noted(Registry& table, int descriptor) noexcept {
+  if (descriptor < 0) return -1;
   static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   static_cast<void>(handles);
-  const std::lock_guard<std::mutex> lock(table.mutex);
   if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   try {
     table.descriptors.insert(descriptor);
-  } catch (const std::bad_alloc&) {  // a child may keep it; nothing else is lost
+    return descriptor;
+  } catch (const std::bad_alloc&) {
+    ::close(descriptor);
+    errno = ENOMEM;
+    return -1;
   }
 }
 
-void keep_in_child(int descriptor) noexcept {
+}  // namespace
+
+int open_socket(int family, int type) noexcept {
+  Registry& table = registry();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  return noted(table, ::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept {
+  Registry& table = registry();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  return noted(table, ::accept4(listening, from, length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+void close_socket(int descriptor) noexcept {
+  if (descriptor < 0) return;
+  const int problem = errno;
   Registry& table = registry();
   const std::lock_guard<std::mutex> lock(table.mutex);
   table.descriptors.erase(descriptor);
+  ::close(descriptor);
+  errno = problem;
 }
 
 }  // namespace weft::datapath

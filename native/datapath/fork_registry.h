@@ -1,11 +1,16 @@
 // Sockets that a forked child must not keep: while it holds them the kernel tells nobody that the parent has died.
 // In the child each becomes /dev/null under the same number, so that a destructor that closes it there does no harm.
+// No fork comes between making one and noting it, nor between forgetting it and closing it.
 #pragma once
+
+#include <sys/socket.h>
 
 namespace weft::datapath {
 
-void close_in_child(int descriptor) noexcept;
-// Before the descriptor is closed: its number may be another file's from then on.
-void keep_in_child(int descriptor) noexcept;
+// As socket() and accept4(), non-blocking and closed by exec(): a descriptor, or -1 and errno.
+int open_socket(int family, int type) noexcept;
+int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept;
+// Of these two; errno stays as it is. Nothing for -1.
+void close_socket(int descriptor) noexcept;
 
 }  // namespace weft::datapath

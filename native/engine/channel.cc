@@ -46,15 +46,9 @@ Channel::Channel(std::uint64_t id, int descriptor, bool dialled, std::int64_t no
       dialled_(dialled),
       since_ns_(now_ns),
       state_(dialled ? State::connecting : State::greeting),
-      tls_(std::move(tls)) {
-  datapath::close_in_child(descriptor_);
-}
+      tls_(std::move(tls)) {}
 
-Channel::~Channel() {
-  if (descriptor_ < 0) return;
-  datapath::keep_in_child(descriptor_);
-  ::close(descriptor_);
-}
+Channel::~Channel() { datapath::close_socket(descriptor_); }
 
 bool Channel::send(const std::string& frame) {
   if (tls_ != nullptr) {

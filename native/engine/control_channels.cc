@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "native/datapath/fork_registry.h"
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
 #include "native/engine/log.h"
@@ -37,13 +38,11 @@ void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
 
 // A socket that is connecting to `to`, from `from` where that is possible.
 int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddress* from) noexcept {
-  const int descriptor = ::socket(to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int descriptor = datapath::open_socket(to.any.sa_family, SOCK_STREAM);
   if (descriptor < 0) return -1;
   const bool bound = from == nullptr || ::bind(descriptor, &from->any, from->bytes()) == 0;
   if (bound && (::connect(descriptor, &to.any, to.bytes()) == 0 || errno == EINPROGRESS)) return descriptor;
-  const int problem = errno;
-  ::close(descriptor);
-  errno = problem;
+  datapath::close_socket(descriptor);
   return -1;
 }
 
@@ -55,7 +54,7 @@ Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   if (tls_ != nullptr) {
     tls = TlsStream::make(*tls_, dialled);
     if (tls == nullptr) {
-      ::close(descriptor);
+      datapath::close_socket(descriptor);
       return nullptr;
     }
   }

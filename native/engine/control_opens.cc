@@ -143,16 +143,24 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
-// Of sessions in which nothing was ever confirmed. False: there is none that is older than an answer takes.
-bool ControlPlane::drop_oldest_accept() {
-  constexpr std::int64_t kAnswerNs = 1'000'000'000;
-  auto oldest = accepts_.end();
-  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
+// Of the sessions in which nothing was ever confirmed, the one with the most opens loses its oldest: whoever fills the
+// table loses places to those that want a few. False: there is none.
+bool ControlPlane::drop_accept_of_greediest() {
+  std::uint64_t greediest = 0;
+  std::size_t most = 0, own = 0;
+  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {  // in order of their sessions
+    own = place != accepts_.begin() && std::prev(place)->first.first == place->first.first ? own + 1 : 1;
     const Session* session = find_session(place->first.first);
-    if (session != nullptr && session->confirmed) continue;
+    if (own <= most || (session != nullptr && session->confirmed)) continue;
+    most = own;
+    greediest = place->first.first;
+  }
+  if (most == 0) return false;
+  auto oldest = accepts_.end();
+  for (auto place = accepts_.lower_bound({greediest, 0}); place != accepts_.end() && place->first.first == greediest;
+       ++place) {
     if (oldest == accepts_.end() || place->second.begun_ns < oldest->second.begun_ns) oldest = place;
   }
-  if (oldest == accepts_.end() || now_ns() - oldest->second.begun_ns < kAnswerNs) return false;
   oldest->second.connection->fail(Status::timed_out);
   accepts_.erase(oldest);
   return true;
@@ -162,7 +170,7 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
                                   std::string* error) {
   const auto own = static_cast<std::size_t>(std::count_if(
       accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
-  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
+  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_accept_of_greediest())) {
     *error = "too many connections are being opened at once";
     return Status::refused;
   }

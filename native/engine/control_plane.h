@@ -130,7 +130,7 @@ class ControlPlane final : private PeerWatch {
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
   void forget_open(Session* session, std::uint64_t dial);
-  bool drop_oldest_accept();
+  bool drop_accept_of_greediest();
   Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);
   void keep_proved(const Session& session, Open* open);
   Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);

@@ -37,27 +37,21 @@ datapath::SocketAddress any_address(bool v6) noexcept {
   return address;
 }
 
-void close_listening(int descriptor) noexcept {
-  datapath::keep_in_child(descriptor);
-  ::close(descriptor);
-}
-
 }  // namespace
 
 int ControlPlane::open_listening(const datapath::SocketAddress& address, std::string* error) noexcept {
-  const int descriptor = ::socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int descriptor = datapath::open_socket(address.any.sa_family, SOCK_STREAM);
   const int on = 1;
   if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (descriptor >= 0 && ::bind(descriptor, &address.any, address.bytes()) == 0 &&
       ::listen(descriptor, kBacklog) == 0) {
-    datapath::close_in_child(descriptor);
     return descriptor;
   }
   const int problem = errno;
   *error = "cannot listen on " + target_of(address) + ": " + std::strerror(problem);
   if (problem == EADDRINUSE) *error += "; choose another port, or 0 for any free one";
   if (problem == EMFILE || problem == ENFILE) *error += "; raise the limit (ulimit -n)";
-  if (descriptor >= 0) ::close(descriptor);
+  datapath::close_socket(descriptor);
   errno = problem;
   return -1;
 }
@@ -87,7 +81,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
   }
   const Status status = watch_listening(*descriptor, error);
   if (status != Status::ok) {
-    close_listening(*descriptor);
+    datapath::close_socket(*descriptor);
     return status;
   }
   device_sockets_[device] = *descriptor;
@@ -145,7 +139,7 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
   }
   const Status status = watch_listening(descriptor, error);
   if (status != Status::ok) {
-    close_listening(descriptor);
+    datapath::close_socket(descriptor);
     return status;
   }
   listening_[descriptor] = listener->device;
@@ -193,7 +187,7 @@ datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noex
 }
 
 void ControlPlane::close_sockets() noexcept {
-  for (const auto& [descriptor, device] : listening_) close_listening(descriptor);
+  for (const auto& [descriptor, device] : listening_) datapath::close_socket(descriptor);
 }
 
 void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener) noexcept {
@@ -202,7 +196,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listeners_.erase(listener->id);
     if (listener->descriptor >= 0) {
       listening_.erase(listener->descriptor);
-      close_listening(listener->descriptor);  // leaves the epoll by itself
+      datapath::close_socket(listener->descriptor);  // leaves the epoll by itself
       listener->descriptor = -1;
     }
   }
@@ -230,7 +224,7 @@ void ControlPlane::accept_all(int listening) {
 bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   datapath::SocketAddress from;
   socklen_t length = sizeof from;
-  const int descriptor = ::accept4(listening, &from.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int descriptor = datapath::accept_socket(listening, &from.any, &length);
   if (descriptor < 0) {
     if (errno == EINTR || errno == ECONNABORTED) return true;
     const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;

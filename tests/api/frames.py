@@ -64,6 +64,21 @@ def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:
     return frame(REFUSE, struct.pack("<QIHH", dial, status, VERSION, len(text)) + text)
 
 
+def confirm(dial: int) -> bytes:
+    """The dialler's last word about an open."""
+    return frame(CONFIRM, struct.pack("<Q", dial))
+
+
+def ping(number: int) -> bytes:
+    """A question whether the control thread runs."""
+    return frame(PING, struct.pack("<Q", number))
+
+
+def verdict(status: int) -> bytes:
+    """What a session ends with."""
+    return frame(VERDICT, struct.pack("<I", status))
+
+
 def read_frames(peer: socket.socket, count: int) -> list[tuple[int, bytes]]:
     """The next frames, as many as come before the end or the socket's timeout."""
     found: list[tuple[int, bytes]] = []

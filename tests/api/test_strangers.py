@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ import pytest
 
 from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
-from transport import Endpoint
+from transport import Connection, Endpoint, Listener
 from transport.connection import deadline
 from transport.endpoint import _poll_until
-from transport.errors import AuthenticationError, RefusedError, TimedOutError, WeftError
+from transport.errors import (
+    AuthenticationError,
+    PeerDeadError,
+    RefusedError,
+    TimedOutError,
+    WeftError,
+)
 
 LOCALHOST = "127.0.0.1"
 
@@ -153,6 +160,16 @@ def greeted(port: int, **words: Any) -> Iterator[socket.socket]:
         yield one
 
 
+@contextlib.contextmanager
+def opened(listener: Listener) -> Iterator[tuple[socket.socket, Connection]]:
+    """A control socket of ours, and the connection that it has opened."""
+    with greeted(listener.port) as one:
+        one.sendall(frames.open_frame(1))
+        assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
+        one.sendall(frames.confirm(1))
+        yield one, listener.accept(timeout_s=PATIENCE_S)
+
+
 def test_open__that_names_somebody_else_sends_nothing_there() -> None:
     ports = range(40_000, 40_008)
     with contextlib.ExitStack() as held:
@@ -187,6 +204,73 @@ def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
             assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
             here.isend(data := content(1_000_000, 1))
             assert there.recv(len(data), timeout_s=PATIENCE_S) == data
+
+
+def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out() -> None:
+    """The table of opens is full, and a peer that means it gets a place within moments."""
+    with pair() as (here, there), contextlib.ExitStack() as held:
+        listener = held.enter_context(there._endpoint.listen())
+        kinds: list[int] = []
+        for session in range(1, 65):
+            one = held.enter_context(greeted(listener.port, node=session, session=session))
+            for dial in range(1, 34):
+                one.sendall(frames.open_frame(dial, peer=dial))
+            kinds += [kind for kind, _ in frames.read_frames(one, 33)]
+        assert kinds.count(frames.OPEN_REPLY) == 2048  # 32 of each
+        assert kinds.count(frames.REFUSE) == 64
+        held.enter_context(
+            closing(Endpoint(**LOCAL).connect(listener.handle, timeout_s=PATIENCE_S))
+        )
+        here.isend(data := content(1_000_000, 1))
+        assert there.recv(len(data), timeout_s=PATIENCE_S) == data
+
+
+def test_open__that_comes_late_once_more_harms_no_connection() -> None:
+    """A copy of the open that control sockets carried before, after the connection is there."""
+    with (
+        Endpoint(**LOCAL) as endpoint,
+        endpoint.listen() as listener,
+        opened(listener) as (one, connection),
+    ):
+        one.sendall(frames.open_frame(1) + frames.ping(9))
+        assert [kind for kind, _ in frames.read_frames(one, 1)] == [frames.PONG]
+        connection.check()
+        with pytest.raises(TimedOutError):
+            listener.accept(timeout_s=0.2)
+
+
+@pytest.mark.parametrize("status", [0, 1, 999])
+def test_verdict__that_is_no_end_ends_the_session_as_a_farewell(status: int) -> None:
+    with (
+        Endpoint(**LOCAL) as endpoint,
+        endpoint.listen() as listener,
+        opened(listener) as (one, connection),
+    ):
+        one.sendall(frames.verdict(status))
+        with pytest.raises(PeerDeadError):
+            connection.recv(10, timeout_s=PATIENCE_S)
+
+
+def test_session__without_a_connection_gives_way_to_others() -> None:
+    """More sessions than are kept: the oldest go, the one that is used stays."""
+    with pair() as (here, there), contextlib.ExitStack() as held:
+        listener = held.enter_context(there._endpoint.listen())
+        unused = [
+            held.enter_context(greeted(listener.port, node=number, session=number))
+            for number in range(1, 257)
+        ]
+        time.sleep(1.2)  # a peer that means it has opened something by then
+        unused += [
+            held.enter_context(greeted(listener.port, node=number, session=number))
+            for number in range(257, 277)
+        ]
+        ended = 0
+        for one in unused[:256]:
+            one.settimeout(0.01)
+            ended += frames.VERDICT in [kind for kind, _ in frames.read_frames(one, 1)]
+        assert ended == 20
+        here.isend(data := content(100_000, 1))
+        assert there.recv(len(data), timeout_s=PATIENCE_S) == data
 
 
 def test_session__of_somebody_else_cannot_be_joined() -> None:

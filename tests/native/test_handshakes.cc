@@ -121,10 +121,20 @@ std::string conversation(Random& random) {
   return bytes;
 }
 
-void play(std::uint16_t port, Random& random) {
+// Closed connections hold their ports for a minute, and one address has 28,000: strangers come from many.
+datapath::SocketAddress own_address(long number) {
+  datapath::SocketAddress address = localhost();
+  address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 0x100 + static_cast<std::uint32_t>(number % 0xFFFF));
+  return address;
+}
+
+void play(std::uint16_t port, long number, Random& random) {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const datapath::SocketAddress to = localhost(port);
-  CHECK(descriptor >= 0 && ::connect(descriptor, &to.any, to.bytes()) == 0);
+  const datapath::SocketAddress from = own_address(number), to = localhost(port);
+  const int on = 1;  // connect() finds a port for the pair of addresses; bind() would look at every socket of every port
+  ::setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+  CHECK(descriptor >= 0 && ::bind(descriptor, &from.any, from.bytes()) == 0);
+  CHECK(::connect(descriptor, &to.any, to.bytes()) == 0);
   const std::string bytes = conversation(random);
   // In pieces, so that frames end in the middle.
   for (std::size_t at = 0; at < bytes.size();) {
@@ -169,7 +179,7 @@ TEST(handshakes__of_strangers_leave_the_listener_and_its_peer_well) {
   std::shared_ptr<Connection> unasked;
   for (long i = 0; i < count; ++i) {
     Random random(static_cast<std::uint64_t>(i) + 1);
-    play(port, random);
+    play(port, i, random);
     if (i % 200 == 0) exchange(pair, static_cast<std::uint32_t>(i));
     while (pair.listener->accept(&unasked) == Status::ok) unasked.reset();
   }

@@ -17,6 +17,8 @@
 #include <fstream>
 #include <map>
 
+#include "native/datapath/fork_registry.h"
+
 namespace weft::datapath {
 namespace {
 
@@ -161,14 +163,14 @@ bool resolve(const std::string& host, std::uint16_t port, int family, SocketAddr
 }
 
 std::int64_t route_mtu_bytes(const SocketAddress& to) {
-  const int descriptor = ::socket(to.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int descriptor = open_socket(to.any.sa_family, SOCK_DGRAM);
   if (descriptor < 0) return 0;
   int mtu = 0;
   socklen_t length = sizeof mtu;
   const bool known = ::connect(descriptor, &to.any, to.bytes()) == 0 &&
                      ::getsockopt(descriptor, to.is_v6() ? IPPROTO_IPV6 : IPPROTO_IP, to.is_v6() ? IPV6_MTU : IP_MTU,
                                   &mtu, &length) == 0;
-  ::close(descriptor);
+  close_socket(descriptor);
   return known ? mtu : 0;
 }
 

@@ -30,8 +30,7 @@ UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_
 
 UdpDatapath::~UdpDatapath() {
   for (const Port& port : ports_) {
-    keep_in_child(port.descriptor);
-    ::close(port.descriptor);
+    close_socket(port.descriptor);
   }
   if (epoll_ >= 0) ::close(epoll_);
 }
@@ -81,7 +80,7 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
 bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string* error) {
   Port made;
   made.v6 = place.address.is_v6();
-  made.descriptor = ::socket(place.address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  made.descriptor = open_socket(place.address.any.sa_family, SOCK_DGRAM);
   if (made.descriptor < 0) {
     *error = complaint("no socket for a path");
     return false;
@@ -99,10 +98,9 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
                      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
   if (!ready) {
     if (error->empty()) *error = complaint(("cannot bind a path to " + place.address.text()).c_str());
-    ::close(made.descriptor);
+    close_socket(made.descriptor);
     return false;
   }
-  close_in_child(made.descriptor);
   made.number = bound.port();
   *port = static_cast<std::uint32_t>(ports_.size());
   ports_.push_back(made);

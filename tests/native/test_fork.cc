@@ -1,0 +1,60 @@
+// A child that is forked at any moment has none of the sockets of control and data: the kernel would tell nobody that
+// the parent has died.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/native/check.h"
+#include "tests/native/runtime_pair.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::engine;
+using weft::test::RuntimePair;
+
+constexpr int kDescriptorsMax = 1024;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kForks = 20;
+#else
+constexpr int kForks = 300;
+#endif
+
+int sockets() noexcept {
+  int count = 0;
+  for (int descriptor = 0; descriptor < kDescriptorsMax; ++descriptor) {
+    // Netlink's, which asks the kernel for a moment, reaches nobody else.
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    const bool is_socket = ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0;
+    count += is_socket && own.ss_family != AF_NETLINK ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
+  const int before = sockets();  // what this program was started with
+  RuntimePair pair{Knobs{}};
+  CHECK(sockets() > before);
+  std::atomic<bool> over{false};
+  // Runtimes come and go: sockets are made, accepted and closed all the while.
+  std::thread dialler([&] {
+    while (!over) RuntimePair{Knobs{}};
+  });
+  int kept = 0;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(std::min(sockets() - before, 100));
+    int status = 0;
+    CHECK(child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status));
+    kept += WEXITSTATUS(status);
+  }
+  over = true;
+  dialler.join();
+  CHECK_EQUAL(kept, 0);
+}
