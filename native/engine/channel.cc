@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "native/datapath/fork_registry.h"
 
@@ -60,8 +61,13 @@ bool Channel::send(const std::string& frame) {
   return out_.size() <= kOutputBytesMax;
 }
 
+// Out of memory, a socket is as good as lost: what TLS has handed out would be missing in its stream.
 bool Channel::flush() noexcept {
-  if (tls_ != nullptr) tls_->take_output(&out_);
+  try {
+    if (tls_ != nullptr) tls_->take_output(&out_);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   std::size_t sent_bytes = 0;
   bool alive = true;
   while (sent_bytes < out_.size()) {
@@ -95,13 +101,17 @@ bool Channel::receive() noexcept {
   if (received_bytes_ == 0) first_byte_ = buffer[0];
   received_bytes_ += static_cast<std::size_t>(got);
   // An end that does not use TLS says so with its first byte; what it says is then read as it is.
-  if (tls_ == nullptr || !begins_tls(first_byte_)) {
-    in_.append(buffer, static_cast<std::size_t>(got));
-  } else {
-    unproved_ = !tls_->on_received(buffer, static_cast<std::size_t>(got), &in_);
-    tls_->take_output(&out_);
+  try {
+    if (tls_ == nullptr || !begins_tls(first_byte_)) {
+      in_.append(buffer, static_cast<std::size_t>(got));
+    } else {
+      unproved_ = !tls_->on_received(buffer, static_cast<std::size_t>(got), &in_);
+      tls_->take_output(&out_);
+    }
+  } catch (const std::bad_alloc&) {
+    ended_ = true;
   }
-  return true;
+  return !ended_;
 }
 
 Channel::Read Channel::poll(Frame* out, std::uint16_t* version) {

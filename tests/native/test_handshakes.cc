@@ -131,7 +131,8 @@ datapath::SocketAddress own_address(long number) {
 void play(std::uint16_t port, long number, Random& random) {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const datapath::SocketAddress from = own_address(number), to = localhost(port);
-  const int on = 1;  // connect() finds a port for the pair of addresses; bind() would look at every socket of every port
+  const int on =
+      1;  // connect() finds a port for the pair of addresses; bind() would look at every socket of every port
   ::setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
   CHECK(descriptor >= 0 && ::bind(descriptor, &from.any, from.bytes()) == 0);
   CHECK(::connect(descriptor, &to.any, to.bytes()) == 0);
