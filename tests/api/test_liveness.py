@@ -162,7 +162,7 @@ def test_death__what_was_sent_to_the_end_is_received_first() -> None:
 
 
 def test_dials__by_the_hundred_at_once_all_succeed() -> None:
-    many = 500
+    many = 1000
     with Endpoint(**LOCAL) as left, Endpoint(**LOCAL) as right, right.listen() as listener:
         dials = [left._dial(listener.handle, None, 0) for _ in range(many)]
         made: list[Connection] = []
