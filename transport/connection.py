@@ -291,7 +291,10 @@ class Connection(AsyncCloses):
             raise
 
     def recv(self, max_bytes: int, timeout_s: float | None = None) -> bytes:
-        """Receives one message of at most `max_bytes` bytes; as recv_into otherwise."""
+        """Receives one message of at most `max_bytes` bytes.
+
+        As with recv_into, a time that is over ends the connection.
+        """
         memory = self._memory(max_bytes)
         count = self.recv_into(memory, timeout_s)
         return bytes(memoryview(memory)[:count])

@@ -53,6 +53,11 @@ def _knob_text(value: KnobValue) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
+def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> TimedOutError:
+    why = f": {known}" if (known := dial.error()) else ""
+    return TimedOutError(f"connect to {name}: no answer within {timeout_s} s{why}")
+
+
 def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
     """Asks ever more patiently; False when the time is over first."""
     pause_s = PAUSE_S_MIN
@@ -206,7 +211,7 @@ class Endpoint(AsyncCloses):
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
         if not _poll_until(lambda: self._reached(name, dial, made), until):
-            raise TimedOutError(f"connect to {name}: no answer within {timeout_s} s")
+            raise _no_answer(name, timeout_s, dial)
         return made[0]
 
     async def aconnect(
@@ -228,8 +233,7 @@ class Endpoint(AsyncCloses):
         except TimeoutError as error:
             if isinstance(error, WeftError):
                 raise
-            text = f"connect to {name}: no answer within {timeout_s} s"
-            raise TimedOutError(text) from None
+            raise _no_answer(name, timeout_s, dial) from None
         return made[0]
 
     def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
@@ -389,7 +393,8 @@ class Endpoint(AsyncCloses):
         if status == WOULD_BLOCK:
             return False
         if status != OK or connection is None:
-            raise error_for(status, f"cannot connect to {name}", dial.error())
+            why = dial.error().removeprefix(f"{name}: ")
+            raise error_for(status, f"cannot connect to {name}", why)
         made.append(self._adopt(connection))
         return True
 

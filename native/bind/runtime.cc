@@ -222,12 +222,13 @@ struct BoundRuntime {
     std::unique_ptr<Native> made;
     std::string error;
     Status status = Status::forked_child;
-    if (!open()->forked()) {
+    const std::shared_ptr<Home> held = open();  // another thread may close the endpoint meanwhile
+    if (!held->forked()) {
       const py::gil_scoped_release others_run;
-      status = call(home->runtime(), &made, &error);
+      status = call(held->runtime(), &made, &error);
     }
     if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
-    return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{home, std::move(made)}));
+    return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{held, std::move(made)}));
   }
   py::tuple listen(int device, std::uint16_t port, const std::string& policies) const {
     return make<BoundListener, engine::Listener>([&](engine::Runtime& runtime, auto* out, std::string* error) {

@@ -316,7 +316,10 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     PathState& state = paths_[i];
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
-    if (trouble.doubted && !state.probe_asked) set_usable(now_ns, static_cast<u8>(i), false);
+    if (trouble.doubted && !state.probe_asked) {
+      trouble.doubted = false;
+      if (state.heard_ns < trouble.probe_sent_ns) set_usable(now_ns, static_cast<u8>(i), false);
+    }
     if (state.usable && state.rtt.measured() && !state.probe_asked) {
       set_probe(static_cast<u8>(i), kNever);  // traffic has measured it meanwhile
       continue;
@@ -352,7 +355,7 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
 
 void PathSet::doubt(i64 now_ns, u8 path, i64 sent_ns) noexcept {
   const PathState& state = this->path(path);
-  if (state.heard_ns >= sent_ns || now_ns - sent_ns < state.rtt.smoothed_ns()) return;
+  if (trouble(path).doubted || state.heard_ns >= sent_ns || now_ns - sent_ns < state.rtt.smoothed_ns()) return;
   ask_probe(now_ns, path);
   if (this->path(path).probe_asked) troubles_[path].doubted = true;
 }

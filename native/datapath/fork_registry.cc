@@ -37,14 +37,22 @@ void after_fork_in_child() {
       ::close(descriptor);
     }
   }
+  // Whatever has these numbers from now on is the child's own.
+  table.descriptors.clear();
+  table.null = -1;
   table.mutex.unlock();
+}
+
+// The table, with handlers that lock it across each fork from now on.
+Registry& watched() noexcept {
+  static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+  static_cast<void>(handles);
+  return registry();
 }
 
 // With the lock held.
 int noted(Registry& table, int descriptor) noexcept {
   if (descriptor < 0) return -1;
-  static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
-  static_cast<void>(handles);
   if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   try {
     table.descriptors.insert(descriptor);
@@ -59,13 +67,13 @@ int noted(Registry& table, int descriptor) noexcept {
 }  // namespace
 
 int open_socket(int family, int type) noexcept {
-  Registry& table = registry();
+  Registry& table = watched();
   const std::lock_guard<std::mutex> lock(table.mutex);
   return noted(table, ::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept {
-  Registry& table = registry();
+  Registry& table = watched();
   const std::lock_guard<std::mutex> lock(table.mutex);
   return noted(table, ::accept4(listening, from, length, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
@@ -75,8 +83,8 @@ void close_socket(int descriptor) noexcept {
   const int problem = errno;
   Registry& table = registry();
   const std::lock_guard<std::mutex> lock(table.mutex);
-  table.descriptors.erase(descriptor);
-  ::close(descriptor);
+  // Not one that was inherited: its number may be another file's.
+  if (table.descriptors.erase(descriptor) != 0) ::close(descriptor);
   errno = problem;
 }
 

@@ -1,5 +1,5 @@
 // Sockets that a forked child must not keep: while it holds them the kernel tells nobody that the parent has died.
-// In the child each becomes /dev/null under the same number, so that a destructor that closes it there does no harm.
+// In the child each becomes /dev/null under the same number, and is nobody's from then on: nothing closes it there.
 // No fork comes between making one and noting it, nor between forgetting it and closing it.
 #pragma once
 

@@ -19,7 +19,8 @@ namespace weft::engine {
 namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
-constexpr std::size_t kAttemptsMax = 8;  // under way at once
+constexpr std::int64_t kRejoinNs = 2'000'000'000;  // for a session in which nothing was confirmed yet
+constexpr std::size_t kAttemptsMax = 8;            // under way at once
 // Sockets of a session that the other end opened, beside the current one: its attempts may get through together.
 constexpr std::size_t kJoinedMax = 16;
 
@@ -157,6 +158,7 @@ void ControlPlane::join(Session* session, Channel* channel, std::int64_t now_ns)
                             std::to_string((now_ns - session->ended_ns) / 1'000'000) + " ms");
   }
   session->current = channel->id();
+  if (!session->dialled && !session->confirmed) session->ends_ns = -1;
   session->ended = session->refused = false;
   session->ended_ns = session->ping_ns = -1;
   // Both ends may have dialled: the one that opened the session keeps the newest.
@@ -185,9 +187,12 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // Nothing in it is worth being kept: a peer that means it begins another.
+  // Where nothing is being opened nothing is worth being kept: a peer that means it begins another. An open that was
+  // answered may be a connection at the other end already, which dials again.
   if (!session->dialled && !session->confirmed) {
-    session->ends_ns = now_ns;
+    const auto opens = accepts_.lower_bound({session->id, 0});
+    const bool opening = opens != accepts_.end() && opens->first.first == session->id;
+    session->ends_ns = opening ? now_ns + kRejoinNs : now_ns;
     return;
   }
   session->ended = ended;

@@ -11,7 +11,7 @@
 namespace weft::engine {
 namespace {
 
-constexpr int kFramesATurn = 256;
+constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
 constexpr std::int64_t kProofNs =
     1'000'000'000;                         // a NIC that is down proves nothing, and the others do not wait for it
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine that took no turn for longer is starved
@@ -30,6 +30,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 }  // namespace
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
+  if (channel.dialled()) return;  // who was dialled is told of by the dial's own error
   strangers_.fetch_add(1, std::memory_order_relaxed);
   stranger_log_.log(now_ns(), LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
@@ -53,7 +54,10 @@ void ControlPlane::on_readable(Channel* channel) {
     drop_channel(channel, "the connection was reset", Status::would_block);
     return;
   }
-  for (int i = 0; i < kFramesATurn; ++i) {
+  // Whoever has confirmed nothing takes few turns from those that have.
+  const Session* session = find_session(channel->session);
+  const bool known = session != nullptr && (session->dialled || session->confirmed);
+  for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     Frame frame;
     std::uint16_t version = 0;
     const Channel::Read read = channel->poll(&frame, &version);
@@ -91,7 +95,7 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
     case Channel::Read::plain:
     case Channel::Read::sealed: {
       // Said in plain text: it is the only language that both ends have.
-      stranger(*channel, "has no secret where we have one, or the reverse");
+      stranger(*channel, tls_ != nullptr ? "has no secret, and this end has" : "has a secret, and this end has none");
       Refuse refusal;
       refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
       refusal.text = kOneSecret;
@@ -283,7 +287,8 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const bool known = refusal.status != 0 && is_status(refusal.status);
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + printable(refusal.text, kRefusalTextMax);
-  refusal_log_.log(now_ns(), LogLevel::warn, text);
+  const bool given_up = channel->session != 0 && accepts_.count({channel->session, refusal.dial}) != 0;
+  if (!given_up) refusal_log_.log(now_ns(), LogLevel::warn, text);
   if (!channel->dialled() && channel->state() != Channel::State::ready) {
     strangers_.fetch_add(1, std::memory_order_relaxed);
     return false;
@@ -291,6 +296,14 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   if (refusal.dial == 0) {
     drop_channel(channel, text, status);
     return false;
+  }
+  const auto accept = accepts_.find({channel->session, refusal.dial});
+  if (accept != accepts_.end()) {
+    accept->second.connection->fail(Status::cancelled);
+    accepts_.erase(accept);
+    Session* session = find_session(channel->session);
+    if (session != nullptr) forget_open(session, refusal.dial);
+    return true;
   }
   const auto place = dials_.find(refusal.dial);
   if (place == dials_.end() || place->second.session != channel->session) return true;
@@ -336,6 +349,13 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
     return true;
   }
   const auto status = static_cast<Status>(verdict.status);
+  // What the other end says of "the peer" is said of this process.
+  if (status == Status::peer_stalled) {
+    const std::string why =
+        "the other end has given it up, as this process did not run for longer than that end's WEFT_PEER_STALL_NS";
+    end_session(session, Status::connection_closed, why, false);
+    return true;
+  }
   end_session(session, status, std::string("the other end has given it up: ") + status_text(status), false);
   return true;
 }

@@ -45,7 +45,14 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
   const auto place = dials_.find(dial->id);
   if (place != dials_.end()) {
     Session* session = find_session(place->second.session);
-    if (session != nullptr && !place->second.frame.empty()) --session->opening;
+    if (session != nullptr && !place->second.frame.empty()) {
+      --session->opening;
+      // The other end need not wait for a confirmation.
+      if (status == Status::cancelled || status == Status::timed_out) {
+        const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion, "given up by the dialler"};
+        static_cast<void>(send_to(session, encode(given_up)));
+      }
+    }
     if (status != Status::ok) setup_.give_back(place->second.flows);
     dials_.erase(place);
   }
@@ -112,6 +119,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
   pending->segment_bytes = open.segment_bytes;
   pending->frame = encode(FrameType::open, open);
+  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;  // of the answer, whatever was waited for before
   static_cast<void>(send_to(session, pending->frame));
   return true;
 }
@@ -143,24 +151,16 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
-// Of the sessions in which nothing was ever confirmed, the one with the most opens loses its oldest: whoever fills the
-// table loses places to those that want a few. False: there is none.
-bool ControlPlane::drop_accept_of_greediest() {
-  std::uint64_t greediest = 0;
-  std::size_t most = 0, own = 0;
-  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {  // in order of their sessions
-    own = place != accepts_.begin() && std::prev(place)->first.first == place->first.first ? own + 1 : 1;
-    const Session* session = find_session(place->first.first);
-    if (own <= most || (session != nullptr && session->confirmed)) continue;
-    most = own;
-    greediest = place->first.first;
-  }
-  if (most == 0) return false;
+// The oldest of sessions in which nothing was ever confirmed: a peer that means it confirms within a round trip. False:
+// there is none.
+bool ControlPlane::drop_oldest_accept() {
   auto oldest = accepts_.end();
-  for (auto place = accepts_.lower_bound({greediest, 0}); place != accepts_.end() && place->first.first == greediest;
-       ++place) {
+  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
+    const Session* session = find_session(place->first.first);
+    if (session != nullptr && session->confirmed) continue;
     if (oldest == accepts_.end() || place->second.begun_ns < oldest->second.begun_ns) oldest = place;
   }
+  if (oldest == accepts_.end()) return false;
   oldest->second.connection->fail(Status::timed_out);
   accepts_.erase(oldest);
   return true;
@@ -170,7 +170,7 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
                                   std::string* error) {
   const auto own = static_cast<std::size_t>(std::count_if(
       accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
-  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_accept_of_greediest())) {
+  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
     *error = "too many connections are being opened at once";
     return Status::refused;
   }

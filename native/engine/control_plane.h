@@ -130,7 +130,7 @@ class ControlPlane final : private PeerWatch {
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
   void forget_open(Session* session, std::uint64_t dial);
-  bool drop_accept_of_greediest();
+  bool drop_oldest_accept();
   Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);
   void keep_proved(const Session& session, Open* open);
   Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);
@@ -143,7 +143,8 @@ class ControlPlane final : private PeerWatch {
   void examine(Session* session, std::int64_t now_ns);
   void tick(Session* session, std::int64_t now_ns);
   HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
-  void log_condition(Session* session, std::int64_t now_ns);
+  // `heard_ns`: when its process last gave a sign of life, -1: never.
+  void log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
   HealthLimits limits() const noexcept;

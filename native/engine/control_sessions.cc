@@ -95,7 +95,7 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
     }
   }
   if (!session->key.empty()) by_key_.erase(session->key);
-  move_dials(id, reason, session->name + ": " + why);
+  move_dials(id, reason, why.rfind(session->name, 0) == 0 ? why : session->name + ": " + why);
   std::vector<Channel*> channels;
   for (const auto& [channel_id, channel] : channels_) {
     if (channel->session == id) channels.push_back(channel.get());
@@ -163,7 +163,7 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
     static_cast<void>(send_to(session, encode(Ping{++session->ping})));
   }
   const Status verdict = session->health.on_tick(now_ns, facts_of(*session, survey, now_ns));
-  log_condition(session, now_ns);
+  log_condition(session, std::max(survey.heard_ns, session->pong_ns), now_ns);
   if (verdict != Status::ok) {
     end_session(session, verdict, status_text(verdict), true);
     return;
@@ -179,7 +179,7 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
     ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
 }
 
-void ControlPlane::log_condition(Session* session, std::int64_t now_ns) {
+void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns) {
   const std::int64_t stalled_ns = session->health.stalled_for_ns();
   if (session->health.condition() != Condition::stalled) {
     if (session->stall_ns >= 0 && session->health.condition() == Condition::well) {
@@ -190,18 +190,19 @@ void ControlPlane::log_condition(Session* session, std::int64_t now_ns) {
   }
   if (stalled_ns < kStallSayNs) return;
   if (session->stall_ns < 0) {
-    session->stall_ns = now_ns - stalled_ns;
+    // It was examined only after a while: what it last did is the beginning.
+    session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
     stalls_.fetch_add(1, std::memory_order_relaxed);
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {
     return;
   }
   session->stall_logged_ns = now_ns;
   const std::string patience =
-      knobs_->peer_stall_ns == 0 ? "without a limit" : "for " + seconds(knobs_->peer_stall_ns) + " at most";
+      knobs_->peer_stall_ns == 0 ? "without a limit" : seconds(knobs_->peer_stall_ns) + " at most";
   log(LogLevel::warn, session->name +
                           ": the peer process does not run (stopped, frozen, swapped out or starved?) while "
                           "its host answers, for " +
-                          seconds(now_ns - session->stall_ns) + " now; it is waited for " + patience +
+                          seconds(now_ns - session->stall_ns) + " now; it is waited for, " + patience +
                           " (knob peer_stall_ns)");
 }
 

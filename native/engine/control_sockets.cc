@@ -246,13 +246,23 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   return true;
 }
 
-// Drops the oldest control socket that has not greeted, of those that have said nothing where there is one. One that
-// began at `spare_ns` is left. False: there is none.
+// Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
+// counts as a second older. One that began at `spare_ns` is left. False: there is none.
 bool ControlPlane::make_room(std::int64_t spare_ns) {
+  constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
   Channel* oldest = nullptr;
+  std::int64_t oldest_ns = 0;
+  const std::int64_t now = now_ns();
   for (const auto& [id, channel] : channels_) {
-    if (channel->state() != Channel::State::greeting || channel->dialled() || channel->since_ns() == spare_ns) continue;
-    if (oldest == nullptr || (channel->is_silent() && !oldest->is_silent())) oldest = channel.get();
+    if (channel->dialled() || channel->since_ns() == spare_ns) continue;
+    const Session* session = find_session(channel->session);
+    const bool unused = session != nullptr && !session->dialled && !session->confirmed;
+    if (channel->state() != Channel::State::greeting && !unused) continue;
+    const bool silent = channel->is_silent() && now - channel->since_ns() >= kSilentNs;
+    const std::int64_t since_ns = channel->since_ns() - (silent ? kHandicapNs : 0);
+    if (oldest != nullptr && since_ns >= oldest_ns) continue;
+    oldest = channel.get();
+    oldest_ns = since_ns;
   }
   if (oldest == nullptr) return false;
   stranger(*oldest, "gives way to newer ones");

@@ -58,7 +58,7 @@ class PeerHealth {
   HealthLimits limits_;
   Condition condition_ = Condition::well;
   std::int64_t tick_ns_ = -1;  // the last one; -1: not begun
-  // Credited time: a tick that comes late (this process was stopped or starved) counts as one tick.
+  // Credited time: a tick that comes late (this process was stopped or starved) counts as two at most.
   std::int64_t nothing_ns_ = 0;  // nothing at all was heard
   std::int64_t silent_ns_ = 0;   // it ran, and no data came
   std::int64_t stalled_ns_ = 0;  // its host answered, and it did not

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -188,6 +188,44 @@ def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> Non
         with stopped(peer), pytest.raises(TimedOutError):
             endpoint.connect(handle, timeout_s=0.5)
         assert echoed(endpoint.connect(handle, timeout_s=PATIENCE_S), 1000, 1)
+
+
+def test_dials__that_are_given_up_leave_room_for_the_next() -> None:
+    """To a stopped peer, which finds them all when it runs again."""
+    with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
+        handle = bytes.fromhex(line(peer))
+        kept = endpoint.connect(handle, timeout_s=PATIENCE_S)
+        with stopped(peer):
+            for _ in range(60):
+                with pytest.raises(TimedOutError):
+                    endpoint.connect(handle, timeout_s=0.02)
+        assert echoed(endpoint.connect(handle, timeout_s=PATIENCE_S), 1000, 1)
+        assert echoed(kept, 1000, 2)
+
+
+def test_close__of_an_endpoint_while_others_dial_and_listen_is_told_to_them() -> None:
+    for _ in range(5):
+        endpoint = Endpoint(**LOCAL)
+        told: list[Exception] = []
+
+        def use(work: Callable[[], object], told: list[Exception] = told) -> None:
+            while True:
+                try:
+                    work()
+                except Exception as error:
+                    told.append(error)
+                    return
+
+        works = [lambda e=endpoint: e._dial("127.0.0.1", 1, 0), lambda e=endpoint: e.listen()] * 2
+        threads = [threading.Thread(target=use, args=[work]) for work in works]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        endpoint.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert len(told) == len(threads)
 
 
 @pytest.mark.parametrize("deaf", ["dialler", "listener"])

@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +149,40 @@ def test_knocking__by_the_thousand_keeps_nobody_out(limit: int, many: int) -> No
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def cut_at_confirm(box: socket.socket, port: int) -> None:
+    """Passes frames to and from the listener until the dialler confirms."""
+    near, _ = box.accept()
+    far = socket.create_connection((LOCALHOST, port))
+
+    def back() -> None:
+        with contextlib.suppress(OSError):
+            while piece := far.recv(65536):
+                near.sendall(piece)
+
+    threading.Thread(target=back, daemon=True).start()
+    buffer = b""
+    while True:
+        buffer += near.recv(65536)
+        while len(buffer) >= frames.HEADER.size:
+            _, _, kind, size, _ = frames.HEADER.unpack_from(buffer)
+            if len(buffer) < frames.HEADER.size + size:
+                break
+            if kind == frames.CONFIRM:
+                for end in (near, far):
+                    end.shutdown(socket.SHUT_RDWR)
+                    end.close()
+                return
+            far.sendall(buffer[: frames.HEADER.size + size])
+            buffer = buffer[frames.HEADER.size + size :]
+
+
+def reached(endpoint: Endpoint, name: str, dial: Any) -> Connection:
+    """What a dial that was begun comes to."""
+    made: list[Connection] = []
+    assert _poll_until(lambda: endpoint._reached(name, dial, made), deadline(PATIENCE_S))
+    return made[0]
+
+
 @contextlib.contextmanager
 def greeted(port: int, **words: Any) -> Iterator[socket.socket]:
     """A control socket of ours that has joined a session of its own."""
@@ -206,23 +239,59 @@ def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
             assert there.recv(len(data), timeout_s=PATIENCE_S) == data
 
 
-def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out() -> None:
-    """The table of opens is full, and a peer that means it gets a place within moments."""
+@pytest.mark.parametrize(("sessions", "opens"), [(64, 32), (250, 9)])
+def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out(
+    sessions: int, opens: int
+) -> None:
+    """The table of opens is full: the oldest give way to a peer that means it."""
     with pair() as (here, there), contextlib.ExitStack() as held:
         listener = held.enter_context(there._endpoint.listen())
         kinds: list[int] = []
-        for session in range(1, 65):
+        for session in range(1, sessions + 1):
             one = held.enter_context(greeted(listener.port, node=session, session=session))
-            for dial in range(1, 34):
+            for dial in range(1, opens + 1):
                 one.sendall(frames.open_frame(dial, peer=dial))
-            kinds += [kind for kind, _ in frames.read_frames(one, 33)]
-        assert kinds.count(frames.OPEN_REPLY) == 2048  # 32 of each
-        assert kinds.count(frames.REFUSE) == 64
-        held.enter_context(
-            closing(Endpoint(**LOCAL).connect(listener.handle, timeout_s=PATIENCE_S))
-        )
+            kinds += [kind for kind, _ in frames.read_frames(one, opens)]
+        assert kinds.count(frames.OPEN_REPLY) == sessions * opens >= 2048
+        endpoint = held.enter_context(Endpoint(**LOCAL))
+        dials = [endpoint._dial(listener.handle, None, 0) for _ in range(16)]
+        made = [reached(endpoint, *begun) for begun in dials]
+        for number, connection in enumerate(made):
+            connection.send(bytes([number]), timeout_s=PATIENCE_S)
+        accepted = [listener.accept(timeout_s=PATIENCE_S) for _ in made]
+        seen = {each.recv(1, timeout_s=PATIENCE_S) for each in accepted}
+        assert seen == {bytes([number]) for number in range(16)}
         here.isend(data := content(1_000_000, 1))
         assert there.recv(len(data), timeout_s=PATIENCE_S) == data
+
+
+def test_session__that_is_only_held_gives_its_sockets_up() -> None:
+    """More greeted strangers than the listener may have descriptors."""
+    with running(child("listening", "256")) as peer, contextlib.ExitStack() as held:
+        handle, port = line(peer).split()
+        for number in range(1, 400):
+            one = held.enter_context(socket.create_connection((LOCALHOST, int(port)), timeout=5))
+            one.sendall(frames.hello(node=number, session=number) + frames.open_frame(1))
+        with Endpoint(**LOCAL) as endpoint:
+            endpoint.connect(bytes.fromhex(handle), timeout_s=PATIENCE_S).close()
+
+
+def test_session__outlives_a_cut_as_its_first_confirmation_passes() -> None:
+    """A box between the two ends resets the control socket and drops the last word."""
+    with (
+        Endpoint(**LOCAL) as there,
+        there.listen() as listener,
+        Endpoint(**LOCAL) as here,
+        socket.create_server((LOCALHOST, 0)) as box,
+    ):
+        thread = threading.Thread(target=cut_at_confirm, args=[box, listener.port])
+        thread.start()
+        connection = here.connect(LOCALHOST, box.getsockname()[1], timeout_s=PATIENCE_S)
+        send = connection.isend(b"hello")
+        accepted = listener.accept(timeout_s=PATIENCE_S)
+        assert accepted.recv(5, timeout_s=PATIENCE_S) == b"hello"
+        send.wait(PATIENCE_S)
+        thread.join()
 
 
 def test_open__that_comes_late_once_more_harms_no_connection() -> None:

@@ -1,6 +1,7 @@
 // A child that is forked at any moment has none of the sockets of control and data: the kernel would tell nobody that
 // the parent has died.
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,4 +58,30 @@ TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
   over = true;
   dialler.join();
   CHECK_EQUAL(kept, 0);
+}
+
+// A daemon closes what it inherited, opens files of its own, and forks again.
+TEST(fork__leaves_the_files_of_a_child_alone_when_it_forks_too) {
+  RuntimePair pair{Knobs{}};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int descriptor = 3; descriptor < kDescriptorsMax; ++descriptor) ::close(descriptor);
+    int ends[2];
+    while (::pipe(ends) == 0 && ends[1] < 200) {
+    }
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) {
+      for (int descriptor = 3; descriptor < ends[1]; ++descriptor) {
+        struct stat found{};
+        if (::fstat(descriptor, &found) != 0 || !S_ISFIFO(found.st_mode)) ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    int status = 1;
+    ::waitpid(grandchild, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  CHECK(child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status));
+  CHECK_EQUAL(WEXITSTATUS(status), 0);
 }
