@@ -219,7 +219,8 @@ class Connection(AsyncCloses):
     contiguous, of any size from 0 bytes, in host memory or a GPU's; or a list of them, all in the
     host's or all in one GPU's, which are one message (of host memory through a copy). Errors are
     transport.errors: ConnectionClosedError, PeerDeadError, PeerSilentError, PeerStalledError,
-    NoProgressError and OperationCancelledError everywhere; DeviceMissingError and DeviceError for memory of a GPU.
+    NoProgressError and OperationCancelledError everywhere; DeviceMissingError and DeviceError for
+    memory of a GPU.
 
     `stream`, for memory of a GPU: work that is on this stream by now comes first; None: the one
     that the array was made on. A stream of CuPy, PyTorch, Numba or CUDA, or its handle.
