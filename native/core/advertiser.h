@@ -28,15 +28,12 @@ class Advertiser {
     backoff_ = 0;
     if (confirmed_ >= posted_) resend_ns_ = kNever;
   }
-  // True: what was sent has not been confirmed in time.
-  bool on_timer(i64 now_ns) noexcept {
-    if (now_ns < resend_ns_) return false;
+  void on_timer(i64 now_ns) noexcept {
+    if (now_ns < resend_ns_) return;
     resend_ns_ = kNever;
-    const bool unconfirmed = sent_ > confirmed_;
-    if (unconfirmed && backoff_ < 10) ++backoff_;
+    if (sent_ > confirmed_ && backoff_ < 10) ++backoff_;
     sent_ = confirmed_;
     due_ = sent_ < posted_;
-    return unconfirmed;
   }
 
   bool due() const noexcept { return due_; }

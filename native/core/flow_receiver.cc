@@ -58,10 +58,9 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-// The acknowledgment may have been lost: of a sender that goes on meanwhile that is soon made good by the next one.
-FlowReceiver::Outcome FlowReceiver::on_again(i64 now_ns, u8 path) noexcept {
+// The acknowledgment may have been lost.
+FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   ++counters_.segments_duplicate;
-  if (acknowledged_.at_ns >= fresh_ns_) paths_->doubt(now_ns, acknowledged_.path, acknowledged_.at_ns);
   repeated_ = true;
   last_path_ = path;
   acks_.on_due(path);
@@ -135,7 +134,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   const u64 message = expand32(queue_.posted(), data.message);
   const u8* payload = datagram.payload;
   if (datagram.body != RxDatagram::Body::here) {
-    if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(now_ns, path);
+    if (window_.classify(data.seq) == ReceiveWindow::Arrival::duplicate) return on_again(path);
     if (datagram.body == RxDatagram::Body::missing) return Outcome::missing;
     if (datagram.body == RxDatagram::Body::trimmed) return on_trimmed(path, data, datagram.last_hop);
     payload = queue_.written_at(message, data.offset_bytes, datagram.payload_bytes);
@@ -146,7 +145,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
-      return damaged() ? Outcome::bad_crc : on_again(now_ns, path);
+      return damaged() ? Outcome::bad_crc : on_again(path);
     case ReceiveWindow::Arrival::beyond:
       if (damaged()) return Outcome::bad_crc;
       ++counters_.segments_refused;
@@ -279,7 +278,7 @@ void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) no
 }
 
 void FlowReceiver::on_timer(i64 now_ns) noexcept {
-  if (advertiser_.on_timer(now_ns)) paths_->doubt(now_ns, advertised_.path, advertised_.at_ns);
+  advertiser_.on_timer(now_ns);
   if (credit_ != nullptr && credit_->on_timer(now_ns, credited_bytes())) acks_.on_due(last_path_);
 }
 
@@ -354,7 +353,6 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
     if (now_ns - fresh_ns_ >= kStaleTimeouts * shared_->config.rto_ns_min)
       say_again(*out, kTriesAlone - 1 + stale_acks_);
   }
-  acknowledged_ = {now_ns, path};
   piece_path_ = path;
   next_piece_seq_ = ack.base_seq + 64u * ack.bitmap_words;
   more_pieces_ = cut_short && next_piece_seq_ < window_.highest_end();
@@ -376,7 +374,6 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
       static_cast<u16>(wire::encode_advert(out->headers, common(path), static_cast<u32>(first), entries, count));
   out->datagram_bytes = out->header_bytes;
   advertiser_.on_sent(count, now_ns, rto_ns, shared_->config.rto_ns_max);
-  advertised_ = {now_ns, path};
   say_again(*out, advertiser_.retries());
 }
 

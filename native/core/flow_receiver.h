@@ -95,7 +95,7 @@ class FlowReceiver {
   }
 
  private:
-  Outcome on_again(i64 now_ns, u8 path) noexcept;
+  Outcome on_again(u8 path) noexcept;
   Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
   Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
   Outcome on_not_placed(const wire::Data& data, u8 path, ReceiveQueue::Placement placement) noexcept;
@@ -143,12 +143,6 @@ class FlowReceiver {
   std::unique_ptr<Refusals> unroomed_;        // the same
   std::unique_ptr<Again> again_;              // the same
   std::unique_ptr<PartialSegments> partial_;  // only where segments come in fragments, and a while after
-  // What was said last, and has an answer to come: an advertisement, an acknowledgment.
-  struct Said {
-    i64 at_ns = 0;
-    u8 path = 0;
-  };
-  Said advertised_, acknowledged_;
   i64 progress_ns_ = 0;
   i64 fresh_ns_ = 0;    // when a segment last came that was new
   u32 stale_acks_ = 0;  // acknowledgments since then that answered repeated segments

@@ -224,10 +224,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
   set_probe(path, usable ? kNever : now_ns);
-  if (troubles_ != nullptr) {
-    troubles_[path].probe_interval_ns = probe_interval_ns(path);
-    troubles_[path].doubted = false;
-  }
+  if (troubles_ != nullptr) troubles_[path].probe_interval_ns = probe_interval_ns(path);
   mirror(path);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
@@ -316,10 +313,6 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     PathState& state = paths_[i];
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
-    if (trouble.doubted && !state.probe_asked) {
-      trouble.doubted = false;
-      if (state.heard_ns < trouble.probe_sent_ns) set_usable(now_ns, static_cast<u8>(i), false);
-    }
     if (state.usable && state.rtt.measured() && !state.probe_asked) {
       set_probe(static_cast<u8>(i), kNever);  // traffic has measured it meanwhile
       continue;
@@ -353,13 +346,6 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
-void PathSet::doubt(i64 now_ns, u8 path, i64 sent_ns) noexcept {
-  const PathState& state = this->path(path);
-  if (trouble(path).doubted || state.heard_ns >= sent_ns || now_ns - sent_ns < state.rtt.smoothed_ns()) return;
-  ask_probe(now_ns, path);
-  if (this->path(path).probe_asked) troubles_[path].doubted = true;
-}
-
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (size_ != nullptr && probe_id != 0 && states()) {
     PathSize& size = size_->path(path);
@@ -375,7 +361,6 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (probe_id != trouble(path).probe_id || probe_id == 0) return false;
   PathTrouble& trouble = troubles_[path];
   trouble.probe_id = 0;
-  trouble.doubted = false;
   const bool asked = trouble.probe_order_ns >= 0;
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
   if (size_ != nullptr && (asked || !paths_[path].usable)) on_carried(now_ns, path, segment_payload_bytes());

@@ -37,7 +37,6 @@ struct PathTrouble {
   i64 probe_order_ns = -1;  // that probe's place among the segments' send times
   i64 probed_sent_ns = -1;  // and of the newest such probe that came back
   i64 segments_lost = 0;
-  bool doubted = false;  // it is usable, and is silent unless that probe is answered
 };
 
 struct PickRequest {
@@ -89,9 +88,6 @@ class PathSet {
   // any to the peer is another question, as switches choose the links of the two directions apart. True when a probe
   // may be due earlier for it.
   bool on_arrival(i64 now_ns, u8 path) noexcept;
-  // The answer to what went over this path at `sent_ns` has not come: unless it has proved itself since, it is probed,
-  // and silent if that is not answered either.
-  void doubt(i64 now_ns, u8 path, i64 sent_ns) noexcept;
   // When that was last, over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }

@@ -99,8 +99,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
       return true;
     case FlowReceiver::Outcome::no_room:  // may be a replay, as a segment that was taken before may
     case FlowReceiver::Outcome::duplicate:
-      schedule_peer(flow.config.peer);  // the path of its acknowledgment may be doubted
-      return true;                      // may be a replay: it says nothing about the path
+      return true;  // may be a replay: it says nothing about the path
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;

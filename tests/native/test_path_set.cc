@@ -150,37 +150,3 @@ TEST(path_set__a_full_path_is_not_chosen) {
   CHECK(bench.picks(kMs) == std::set<int>({3}));
   CHECK(bench.paths.pick(kMs, request_of()).burst_bytes <= 5000);
 }
-
-// However often: the probe that is to settle it is not put off by another doubt.
-TEST(path_set__a_path_that_is_doubted_again_and_again_is_silent_after_one_timeout) {
-  for (const i64 pause_ns : {50'000, 300'000, 900'000, 3'000'000}) {
-    Bench bench;
-    i64 now_ns = kMs;
-    bench.paths.on_feedback(now_ns, 1, PathSet::Feedback::good, 50'000, 1400, -1);
-    const i64 said_ns = now_ns + 1;
-    i64 doubt_ns = now_ns + kMs;
-    for (const i64 end_ns = now_ns + 20 * kMs; now_ns < end_ns; now_ns += 10'000) {
-      if (now_ns >= doubt_ns) {
-        bench.paths.doubt(now_ns, 1, said_ns);
-        doubt_ns = now_ns + pause_ns;
-      }
-      u64 probe_id = 0;
-      while (bench.poll_probe(now_ns, &probe_id) >= 0) {
-      }
-    }
-    CHECK(!bench.paths.path(1).usable);
-  }
-}
-
-TEST(path_set__a_doubted_path_that_answers_stays) {
-  Bench bench;
-  bench.paths.on_feedback(kMs, 1, PathSet::Feedback::good, 50'000, 1400, -1);
-  bench.paths.doubt(2 * kMs, 1, kMs + 1);
-  u64 probe_id = 0;
-  CHECK_EQUAL(bench.poll_probe(2 * kMs, &probe_id), 1);
-  // Not that probe, but something that was sent after it.
-  bench.paths.on_feedback(2 * kMs + 100'000, 1, PathSet::Feedback::good, 50'000, 1400, -1);
-  while (bench.poll_probe(50 * kMs, &probe_id) >= 0) {
-  }
-  CHECK(bench.paths.path(1).usable);
-}

@@ -29,8 +29,8 @@ DEFECTS = (
     Defect(
         "lost_control_socket_is_a_death",
         "native/engine/control_channels.cc",
-        "  if (!session->dialled && !session->confirmed) {\n    session->ends_ns",
-        "  if (now_ns > 0) {\n    session->ends_ns",
+        "  if (!session->dialled && !session->confirmed) {\n    const auto opens",
+        "  if (now_ns > 0) {\n    const auto opens",
     ),
     Defect(
         "policies_are_counted_after_the_engines_were_asked",
