@@ -1,6 +1,6 @@
-"""Decides what NCCL's send and receive move between two GPUs, over its Socket and over weft.
+"""NCCL's send and receive between two GPUs, over its Socket transport and over weft.
 
-Never runs in the process that measures: each GPU has a rank of its own, and PyTorch.
+Each GPU has a rank in a process of its own, with PyTorch.
 """
 
 from __future__ import annotations

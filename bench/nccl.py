@@ -1,6 +1,6 @@
-"""Decides what NCCL gains from weft on this host: collectives and DDP against its Socket transport.
+"""NCCL over weft and over its Socket transport on this host: collectives and DDP.
 
-Never believes a name: a run over weft counts only if NCCL's own log says `via NET/weft`.
+Names are not trusted: a run over weft counts only if NCCL's own log says `via NET/weft`.
 """
 
 from __future__ import annotations

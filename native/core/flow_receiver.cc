@@ -13,7 +13,7 @@
 
 namespace weft::core {
 FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow,
-                           const FlowConfig& flow_config, const PeerConfig& peer_config, PathSet* paths) noexcept
+                           const FlowConfig& flow_config, const PeerConfig& peer_config, const PathSet* paths) noexcept
     : shared_(shared),
       paths_(paths),
       window_(&shared->bitmaps),
@@ -311,6 +311,7 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst
     return true;
   }
   if (!advertiser_.due()) return false;
+  // If the path that data came over is dead in this direction, the first retry takes another one.
   const bool heard = paths_->heard_ns() >= 0 && advertiser_.retries() % 2 == 0;
   write_advert(now_ns, heard ? reply_path(paths_->heard_path(), usable_path) : usable_path, rto_ns, out);
   return true;

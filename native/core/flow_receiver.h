@@ -40,10 +40,9 @@ class FlowReceiver {
   // no_block, no_room: to be sent again once there is memory for it (ReceiveQueue::Placement).
   enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
-  // `port`: null when no credit policy is in force. `paths`: over which all this is said, and whose segment size bounds
-  // it.
+  // `port`: null when no credit policy is in force. `paths`: the peer's; their segment size bounds control packets.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
-               const PeerConfig& peer_config, PathSet* paths) noexcept;
+               const PeerConfig& peer_config, const PathSet* paths) noexcept;
   ~FlowReceiver();
   // Another credit policy from now on, or none. False when out of memory: the old one stays.
   bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
@@ -63,8 +62,7 @@ class FlowReceiver {
   i64 poll_timeout() const noexcept;
   i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // when a waiting acknowledgment has waited enough
 
-  // One acknowledgment or advertisement into `out`; false when nothing is owed. `usable_path`: one that is, where any
-  // is.
+  // One acknowledgment or advertisement into `out`; false when nothing is owed. `usable_path`: a path in use, if any.
   bool poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
@@ -118,7 +116,8 @@ class FlowReceiver {
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
-  // Where something came from is the likeliest to be alive: a receiver may send nothing that shows it more.
+  // A flow that only receives learns nothing about its sending direction: the path that data came over is the best
+  // guess.
   u8 reply_path(u8 heard, u8 usable_path) const noexcept { return paths_->path(heard).usable ? heard : usable_path; }
 
   // What was said and seems not to get through goes over several paths at once.
@@ -133,7 +132,7 @@ class FlowReceiver {
   static constexpr u64 kControlBytesLeast = 440;  // 17 receives: one more than are said again; UD has 512
 
   Shared* shared_;
-  PathSet* paths_;
+  const PathSet* paths_;
   ReceiveWindow window_;
   ReceiveQueue queue_;
   AckSchedule acks_;

@@ -162,20 +162,21 @@ void PathSet::measure(i64 now_ns) noexcept {
   }
 }
 
-bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
+void PathSet::note_life(i64 now_ns, u8 path) noexcept {
   if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
   heard_ns_ = now_ns;
   heard_path_ = path;
+}
+
+bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
+  note_life(now_ns, path);
   if (this->path(path).usable) return false;
-  if (size_ != nullptr) size_->path(path).small_ns = now_ns;
   hasten_probe(now_ns, path);
   return true;
 }
 
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
-  if (now_ns - heard_ns_ >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
-  heard_ns_ = now_ns;
-  heard_path_ = path;
+  note_life(now_ns, path);
   if (paths_ == nullptr) return false;  // nothing was sent over it that this could answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;

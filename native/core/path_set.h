@@ -84,9 +84,9 @@ class PathSet {
   // The peer answered something that went over this path, which cannot be a replay. True when the path came back by it:
   // flows that wait for room may look again.
   bool on_heard(i64 now_ns, u8 path) noexcept;
-  // New data of the peer's came over this path: the peer lives, and the path carries data to here. Whether it carries
-  // any to the peer is another question, as switches choose the links of the two directions apart. True when a probe
-  // may be due earlier for it.
+  // New data from the peer arrived over this path. That proves that the peer lives, and nothing about the opposite
+  // direction, for which switches choose links independently: a silent path stays silent and is probed soon. True when
+  // the time of its next probe may have changed.
   bool on_arrival(i64 now_ns, u8 path) noexcept;
   // When that was last, over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
@@ -146,6 +146,7 @@ class PathSet {
   }
   void set_probe(u8 path, i64 at_ns) noexcept;
   void hasten_probe(i64 now_ns, u8 path) noexcept;
+  void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record

@@ -37,7 +37,8 @@ void after_fork_in_child() {
       ::close(descriptor);
     }
   }
-  // Whatever has these numbers from now on is the child's own.
+  if (table.null >= 0) ::close(table.null);
+  // From now on these numbers may belong to files that the child opens itself.
   table.descriptors.clear();
   table.null = -1;
   table.mutex.unlock();

@@ -1,6 +1,6 @@
 // Sockets that a forked child must not keep: while it holds them the kernel tells nobody that the parent has died.
-// In the child each becomes /dev/null under the same number, and is nobody's from then on: nothing closes it there.
-// No fork comes between making one and noting it, nor between forgetting it and closing it.
+// In the child each descriptor becomes /dev/null and is no longer in the registry, so nothing here closes it there.
+// A lock that fork() takes too makes creating and registering a socket one step, and so unregistering and closing it.
 #pragma once
 
 #include <sys/socket.h>

@@ -61,7 +61,7 @@ bool Channel::send(const std::string& frame) {
   return out_.size() <= kOutputBytesMax;
 }
 
-// Out of memory, a socket is as good as lost: what TLS has handed out would be missing in its stream.
+// Without memory for what TLS has produced the stream would have a hole: the socket counts as failed.
 bool Channel::flush() noexcept {
   try {
     if (tls_ != nullptr) tls_->take_output(&out_);

@@ -19,7 +19,7 @@ namespace weft::engine {
 namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
-constexpr std::int64_t kRejoinNs = 2'000'000'000;  // for a session in which nothing was confirmed yet
+constexpr std::int64_t kRejoinNs = 2'000'000'000;  // how long an unconfirmed session waits for a new control socket
 constexpr std::size_t kAttemptsMax = 8;            // under way at once
 // Sockets of a session that the other end opened, beside the current one: its attempts may get through together.
 constexpr std::size_t kJoinedMax = 16;
@@ -187,8 +187,8 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // Where nothing is being opened nothing is worth being kept: a peer that means it begins another. An open that was
-  // answered may be a connection at the other end already, which dials again.
+  // An unconfirmed session ends here, unless an open in it was answered: the dialler may have its connection already,
+  // has lost only the confirmation, and connects again.
   if (!session->dialled && !session->confirmed) {
     const auto opens = accepts_.lower_bound({session->id, 0});
     const bool opening = opens != accepts_.end() && opens->first.first == session->id;

@@ -30,7 +30,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 }  // namespace
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
-  if (channel.dialled()) return;  // who was dialled is told of by the dial's own error
+  if (channel.dialled()) return;  // the dial fails with this reason
   strangers_.fetch_add(1, std::memory_order_relaxed);
   stranger_log_.log(now_ns(), LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
@@ -54,7 +54,7 @@ void ControlPlane::on_readable(Channel* channel) {
     drop_channel(channel, "the connection was reset", Status::would_block);
     return;
   }
-  // Whoever has confirmed nothing takes few turns from those that have.
+  // A session without a confirmed connection gets a smaller share of a turn: strangers must not starve the others.
   const Session* session = find_session(channel->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
@@ -287,8 +287,14 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const bool known = refusal.status != 0 && is_status(refusal.status);
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + printable(refusal.text, kRefusalTextMax);
-  const bool given_up = channel->session != 0 && accepts_.count({channel->session, refusal.dial}) != 0;
-  if (!given_up) refusal_log_.log(now_ns(), LogLevel::warn, text);
+  const auto accept = accepts_.find({channel->session, refusal.dial});
+  if (accept != accepts_.end()) {  // the dialler has given up, and will not confirm
+    accept->second.connection->fail(Status::cancelled);
+    accepts_.erase(accept);
+    forget_open(find_session(channel->session), refusal.dial);
+    return true;
+  }
+  refusal_log_.log(now_ns(), LogLevel::warn, text);
   if (!channel->dialled() && channel->state() != Channel::State::ready) {
     strangers_.fetch_add(1, std::memory_order_relaxed);
     return false;
@@ -296,14 +302,6 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   if (refusal.dial == 0) {
     drop_channel(channel, text, status);
     return false;
-  }
-  const auto accept = accepts_.find({channel->session, refusal.dial});
-  if (accept != accepts_.end()) {
-    accept->second.connection->fail(Status::cancelled);
-    accepts_.erase(accept);
-    Session* session = find_session(channel->session);
-    if (session != nullptr) forget_open(session, refusal.dial);
-    return true;
   }
   const auto place = dials_.find(refusal.dial);
   if (place == dials_.end() || place->second.session != channel->session) return true;
@@ -349,7 +347,7 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
     return true;
   }
   const auto status = static_cast<Status>(verdict.status);
-  // What the other end says of "the peer" is said of this process.
+  // In the other end's verdict "the peer" is this process.
   if (status == Status::peer_stalled) {
     const std::string why =
         "the other end has given it up, as this process did not run for longer than that end's WEFT_PEER_STALL_NS";

@@ -47,7 +47,7 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     Session* session = find_session(place->second.session);
     if (session != nullptr && !place->second.frame.empty()) {
       --session->opening;
-      // The other end need not wait for a confirmation.
+      // Otherwise the other end would hold a place for this open until its own handshake timeout.
       if (status == Status::cancelled || status == Status::timed_out) {
         const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion, "given up by the dialler"};
         static_cast<void>(send_to(session, encode(given_up)));
@@ -119,7 +119,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
   pending->segment_bytes = open.segment_bytes;
   pending->frame = encode(FrameType::open, open);
-  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;  // of the answer, whatever was waited for before
+  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;  // time spent in the queue does not count
   static_cast<void>(send_to(session, pending->frame));
   return true;
 }
@@ -151,7 +151,7 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
-// The oldest of sessions in which nothing was ever confirmed: a peer that means it confirms within a round trip. False:
+// Drops the oldest open among sessions that never confirmed one: an honest dialler confirms within a round trip. False:
 // there is none.
 bool ControlPlane::drop_oldest_accept() {
   auto oldest = accepts_.end();

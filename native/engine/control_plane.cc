@@ -26,7 +26,7 @@ constexpr int kIdlePauseMs = 1000;         // while there are sessions, which ma
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
 // An open that nobody answers for so long has its session examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
-// A dial that was not greeted so long after its socket was taken says why it waits.
+// A dial to a peer that takes connections and does not answer is logged after so long, once a session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
 
 }  // namespace
@@ -261,34 +261,26 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     }
     const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
     if (session->greeted && answered_late) examine(session, now_ns);
-    // One that waits for its turn is bounded by those before it.
+    // A dial that was not sent yet has no deadline of its own: those before it have.
     const bool queued = session->greeted && pending.frame.empty() && session->opening != 0;
     const bool late = now_ns >= dial.deadline_ns && !queued;
-    if (!late && (dial.stall_logged_ns >= 0 || now_ns - dial.begun_ns < kStalledDialNs)) continue;
-    bool stalled = session->greeted && session->health.begun() && session->health.condition() != Condition::well;
+    if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;
+    const bool examined = session->greeted && session->health.begun();
+    bool stalled = examined && session->health.condition() == Condition::stalled;
     for (const auto& [channel_id, channel] : channels_) {
       if (session->greeted || channel->session != session->id) continue;
       const Channel::Kernel kernel = channel->kernel(now_ns);
       stalled = stalled || (kernel.established && kernel.answers);
     }
-    if (!late && !stalled) continue;
+    if (stalled) tell_stalled(session, &dial, now_ns);
+    if (!late) continue;
+    const bool waits = stalled || (examined && session->health.condition() != Condition::well);
     const bool for_ever = knobs_->peer_stall_ns == 0;
-    if (!stalled || (!for_ever && now_ns - dial.begun_ns >= knobs_->peer_stall_ns)) {
+    if (!waits || (!for_ever && now_ns - dial.begun_ns >= knobs_->peer_stall_ns)) {
       overdue.push_back(pending.state);
       continue;
     }
-    if (late) dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // once it runs again it has all of that
-    if (dial.stall_logged_ns < 0 || now_ns - dial.stall_logged_ns >= kStallLogNs) {
-      dial.stall_logged_ns = now_ns;
-      const std::string what = " takes connections and does not answer: its process is stalled, or is not weft";
-      {
-        const std::lock_guard<std::mutex> lock(dial.mutex);
-        dial.error = session->name + what;
-      }
-      log(LogLevel::warn, session->name + what + "; waiting since " +
-                              std::to_string((now_ns - dial.begun_ns) / 1'000'000'000) +
-                              " s (knob peer_stall_ns bounds it)");
-    }
+    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // once it runs again it has all of that
   }
   for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
   for (const auto& dial : overdue) {
@@ -299,6 +291,21 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
         dial, Status::timed_out,
         "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)" + last);
   }
+}
+
+// In the dial's error, for a caller that stops waiting; and in the log.
+void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t now_ns) {
+  const std::string what =
+      session->name + " takes connections and does not answer: its process is stalled, or is not weft";
+  if (!dial->stall_told) {
+    const std::lock_guard<std::mutex> lock(dial->mutex);
+    dial->error = what;
+  }
+  dial->stall_told = true;
+  if (session->dial_stall_logged_ns >= 0 && now_ns - session->dial_stall_logged_ns < kStallLogNs) return;
+  session->dial_stall_logged_ns = now_ns;
+  log(LogLevel::warn, what + "; waiting since " + std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
+                          " s (knob peer_stall_ns bounds it)");
 }
 
 void ControlPlane::check_accepts(std::int64_t now_ns) {

@@ -72,6 +72,7 @@ class ControlPlane final : private PeerWatch {
   void check_deadlines(std::int64_t now_ns);
   void check_strangers(std::int64_t now_ns);
   void check_dials(std::int64_t now_ns);
+  void tell_stalled(Session* session, DialState* dial, std::int64_t now_ns);
   void check_accepts(std::int64_t now_ns);
   void take_dials();
   void take_notices();

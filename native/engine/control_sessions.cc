@@ -190,7 +190,7 @@ void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::i
   }
   if (stalled_ns < kStallSayNs) return;
   if (session->stall_ns < 0) {
-    // It was examined only after a while: what it last did is the beginning.
+    // The examination begins seconds after the process stopped; the stall is counted from its last sign of life.
     session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
     stalls_.fetch_add(1, std::memory_order_relaxed);
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {

@@ -50,7 +50,7 @@ struct DialState {
   std::string error;
   std::shared_ptr<ConnectionCore> connection;
   bool abandoned = false;
-  std::int64_t stall_logged_ns = -1;  // of the control thread, as the rest below
+  bool stall_told = false;  // its error says that the peer is stalled; of the control thread, as the rest below
   std::int64_t begun_ns = 0;
   bool retried = false;  // its session died before it was through, and another was tried
 };

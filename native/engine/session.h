@@ -56,11 +56,14 @@ struct Session {
   std::int64_t pong_ns = -1;
   bool engines_turn = true;
   int well_ticks = 0;
-  std::int64_t stall_ns = -1;         // since when it has been taken for stalled
-  std::int64_t stall_logged_ns = -1;  // when that was last said
+  std::int64_t stall_ns = -1;              // since when it has been taken for stalled
+  std::int64_t stall_logged_ns = -1;       // when that was last said
+  std::int64_t dial_stall_logged_ns = -1;  // when it was last said that dials wait for it
 
-  std::int64_t busy_ns = 0;   // when it was last seen to be of use
-  std::int64_t ends_ns = -1;  // the other end has said goodbye: what it sent last is still read until then
+  std::int64_t busy_ns = 0;  // when it was last seen to be of use
+  // When the session ends, unless -1: after the other end's farewell, what it sent last is still read until then;
+  // without a control socket and unconfirmed, another one is awaited until then.
+  std::int64_t ends_ns = -1;
 };
 
 }  // namespace weft::engine

@@ -42,8 +42,8 @@ WEFT_WIDE inline __m512i taken(std::uint8_t* to, const std::uint8_t* from, std::
   return value;
 }
 
-// What is read from afar or written afar is asked for so many bytes ahead: the CPU's own guesses end with a page, and
-// a copy would wait for each line that it is going to overwrite.
+// How far ahead cache lines are prefetched. The hardware's prefetcher stops at the end of each page, and a store to a
+// line that is not in the cache waits until it has been read.
 constexpr std::size_t kAhead = 2048;
 
 template <bool copies>

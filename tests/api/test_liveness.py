@@ -83,6 +83,9 @@ def test_stall__ends_within_the_knob_where_one_is_set() -> None:
         assert line(peer) == "accepted"
         with stopped(peer), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
             connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
+        # The one that was stopped does not hear that its peer was.
+        assert peer.stderr is not None
+        assert "this process did not run" in peer.stderr.readline()
 
 
 def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:

@@ -39,7 +39,7 @@ DEFECTS = (
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
     ),
-    # That they merely stay unread would show no more: each turn's answers bring other frames.
+    # Merely leaving them unread would not show: the answers of each turn bring more frames.
     Defect(
         "frames_beyond_a_turn_are_lost",
         "native/engine/control_handshake.cc",

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from transport import Connection, Endpoint
@@ -131,6 +132,13 @@ class Node:
     def churn(self, seed: int) -> None:
         """Policies of the process and of connections change while others are dialled and closed."""
         until = time.monotonic() + CHURN_S
+        failures: list[str] = []
+
+        def guarded(work: Callable[[], None]) -> None:
+            try:
+                work()
+            except WeftError as error:
+                failures.append(f"{error.status}: {error}")
 
         def change() -> None:
             chance = random.Random(seed)
@@ -150,12 +158,13 @@ class Node:
                     if connection.recv(8) != b"policies":
                         say(event="wrong", number=-1, round=0)
 
-        threads = [threading.Thread(target=work, daemon=True) for work in (change, dial, dial)]
+        works = (change, dial, dial)
+        threads = [threading.Thread(target=guarded, args=[work], daemon=True) for work in works]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        say(event="churned")
+        say(event="churned", failures=failures)
 
     def abort(self) -> None:
         """As a communicator is aborted: every connection of its own, with messages under way."""

@@ -293,6 +293,8 @@ class Schedule:
             return len(process.of("churned")) == process.churns
 
         wait(over, "policies that change")
+        if failures := [one for told in process.of("churned") for one in told["failures"]]:
+            raise ViolationError(f"dials to itself or policies failed: {failures}")
 
     def await_failure(self, one: Dialled) -> dict[str, Any]:
         wait(lambda: one.failure() is not None, f"the end of connection {one.number}", DEATH_S)

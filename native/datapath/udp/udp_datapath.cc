@@ -29,9 +29,7 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {}
 
 UdpDatapath::~UdpDatapath() {
-  for (const Port& port : ports_) {
-    close_socket(port.descriptor);
-  }
+  for (const Port& port : ports_) close_socket(port.descriptor);
   if (epoll_ >= 0) ::close(epoll_);
 }
 
