@@ -31,7 +31,7 @@ namespace weft::policy {
 
 _MEANING = {
     "now_ns": "the caller's clock",
-    "ack_delay_ns": "how long the receiver held the acknowledgment",
+    "ack_delay_ns": "how long the receiver had the segment, less what its thread was away",
     "delivered_bytes": "cumulative",
     "window_bytes": "in force",
     "app_limited": "1: the sender had less to send than the window allowed",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
+#include "native/bind/unlocked.h"
 
 namespace py = pybind11;
 
@@ -160,7 +161,7 @@ void bind_report(py::module_& module) {
       [](const BoundPlan& plan) {
         const std::string complaint = sim::Arena::complaint(plan);
         if (!complaint.empty()) throw py::value_error("the plan needs " + complaint);
-        const py::gil_scoped_release others_run;
+        const Unlocked others_run;
         return sim::run_arena(plan);
       },
       "Runs a plan to its end; ValueError when it makes no sense.", py::arg("plan"));

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "native/bind/unlocked.h"
+
 namespace py = pybind11;
 
 namespace weft::bind {
@@ -26,7 +28,7 @@ void bind_core_bench(py::module_& module) {
         }
         engine::CoreBenchResult result;
         if (status == Status::ok) {
-          const py::gil_scoped_release unlocked;
+          const Unlocked others_run;
           status = engine::bench_core(knobs, segments, segment_bytes, paths, &result, &error);
         }
         if (status != Status::ok) throw std::invalid_argument(error.empty() ? status_text(status) : error);

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "native/bind/unlocked.h"
 #include "native/gpu/kernel_image.h"
 #include "native/gpu/kernels_bench.h"
 #include "native/gpu/staging_bench.h"
@@ -77,7 +78,7 @@ py::tuple read_dlpack(const py::capsule& capsule) {
 void DeviceBuffer::forget_stream() {
   const engine::After after = std::exchange(after_, {});
   if (home_->forked() || (after.event == nullptr && after.intake == nullptr)) return;
-  const py::gil_scoped_release others_run;
+  const Unlocked others_run;
   worker_->drop(after);
 }
 
@@ -86,7 +87,7 @@ py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = worker_->mark(reinterpret_cast<gpu::Stream>(stream), &after_.event, &error);
   }
   return py::make_tuple(code(status), error);
@@ -104,7 +105,7 @@ py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
 Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection, bool receive,
                           std::shared_ptr<engine::DeviceRequest>* out) {
   const auto way = receive ? gpu::Way::to_device : gpu::Way::to_host;
-  const py::gil_scoped_release others_run;
+  const Unlocked others_run;
   const Status status = worker_->post(connection, way, layout_, after_, out);
   if (status == Status::ok) after_ = {};
   return status;
@@ -117,7 +118,7 @@ py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = home->devices().worker_at(device, &worker, &error);
     if (status == Status::ok) stream = worker->lend_intake(&error);
   }
@@ -184,7 +185,7 @@ py::tuple DevicePosted::wait_on(std::uint64_t stream) {
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = buffer->worker().wait_on(request_, reinterpret_cast<gpu::Stream>(stream), &error);
   }
   return py::make_tuple(code(status), error);
@@ -194,7 +195,7 @@ void DevicePosted::await_end(Clock::time_point until) {
   const std::shared_ptr<engine::DeviceRequest> request = request_;
   if (request == nullptr) return;
   const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
-  const py::gil_scoped_release others_run;
+  const Unlocked others_run;
   static_cast<void>(request->wait(std::max<std::int64_t>(left_ns, 0)));
 }
 
@@ -207,7 +208,7 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = layout->bytes() == 0 ? home->devices().worker_at(device, &worker, &error)
                                   : home->devices().worker_of(*layout, &worker, &error);
   }
@@ -224,7 +225,7 @@ py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, 
   std::string error;
   std::int64_t staged = -1, copied = -1;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     const gpu::Driver* const driver = gpu::load_driver("libcuda.so.1", &error);
     if (driver != nullptr) staged = gpu::time_staged(*driver, plan, &error);
     if (staged >= 0) copied = gpu::time_copied(*driver, plan, &error);
@@ -244,7 +245,7 @@ py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source
   std::string error;
   gpu::KernelTimes times;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     const gpu::Driver* const driver = gpu::load_driver("libcuda.so.1", &error);
     if (driver != nullptr) times = gpu::time_kernel(*driver, plan, &error);
   }
@@ -286,7 +287,7 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = out.worker().reduce(element->second.first, what->second, reduction, reinterpret_cast<gpu::Stream>(stream),
                                  events, &error);
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
+#include "native/bind/unlocked.h"
 
 namespace py = pybind11;
 
@@ -186,8 +187,7 @@ void bind_fabric(py::module_& module) {
       .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError when the plan makes no sense.", py::arg("plan"))
       .def(
           "run", [](BoundFabric& self, i64 hops) { return self.fabric->run(hops); },
-          "Goes on for about so many packet-hops; False when it is over.", py::arg("hops"),
-          py::call_guard<py::gil_scoped_release>())
+          "Goes on for about so many packet-hops; False when it is over.", py::arg("hops"), py::call_guard<Unlocked>())
       .def_property_readonly("totals", [](BoundFabric& self) { return self.fabric->totals(); })
       .def_property_readonly("violation", [](BoundFabric& self) { return self.fabric->violation(); })
       .def_property_readonly("policy_failure", [](BoundFabric& self) { return self.fabric->policy_failure(); })

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "native/bind/unlocked.h"
 #include "native/engine/device_board.h"
 #include "native/engine/runtime.h"
 
@@ -68,7 +69,7 @@ class Home {
       new std::shared_ptr<engine::Runtime>(runtime_);
       new std::shared_ptr<engine::DeviceBoard>(devices_);
     } else {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       devices_.reset();  // first: what it carries holds connections
       runtime_.reset();
     }
@@ -89,7 +90,7 @@ class RegisteredMemory {
   // `owner` keeps the memory where it is. Takes some time, with the GIL released.
   RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<const void> owner, const datapath::Memory& memory)
       : home_(std::move(home)), owner_(std::move(owner)), data_(memory.data), bytes_(memory.bytes) {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     static_cast<void>(home_->runtime().register_memory(memory, &id_));
   }
   RegisteredMemory(const RegisteredMemory&) = delete;
@@ -98,7 +99,7 @@ class RegisteredMemory {
     if (home_->forked()) {
       new std::shared_ptr<const void>(owner_);
     } else {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       home_->runtime().deregister_memory(id_);
     }
   }
@@ -130,7 +131,7 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
     const std::int64_t left_ns = timeout_ns < 0 ? kSliceNs : std::max<std::int64_t>(timeout_ns - past_ns, 0);
     Status result = Status::timed_out;
     {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       result = wait_ns(std::min(left_ns, kSliceNs));
     }
     if (done()) result = Status::ok;

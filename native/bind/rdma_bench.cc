@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "native/bind/unlocked.h"
+
 namespace py = pybind11;
 
 namespace weft::bind {
@@ -22,7 +24,7 @@ Result call(const Plan& plan, const Bench& bench) {
   Result result;
   Status status = engine::load_knobs(&knobs, &error);
   if (status == Status::ok) {
-    const py::gil_scoped_release unlocked;
+    const Unlocked others_run;
     status = bench(plan, knobs, &result, &error);
   }
   if (status != Status::ok) throw std::invalid_argument(error.empty() ? status_text(status) : error);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
+#include "native/bind/unlocked.h"
 
 namespace py = pybind11;
 
@@ -30,7 +31,7 @@ void run(BoundReplay& replay, const py::buffer& recording) {
   const auto bytes = static_cast<std::size_t>(image.size * image.itemsize);
   bool is_recording = false;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     is_recording = replay.run({static_cast<const std::byte*>(image.ptr), bytes});
   }
   if (!is_recording) throw py::value_error("not a recording of policy decisions, or one of another version");

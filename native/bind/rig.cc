@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/bind/libraries.h"
+#include "native/bind/unlocked.h"
 
 namespace py = pybind11;
 
@@ -196,7 +197,7 @@ void bind_run(py::module_& module) {
           "step", [](BoundRig& self) { return self.rig.step(); },
           "The earliest thing that is due. False when nothing will ever happen again.")
       .def(
-          "run", [](BoundRig& self) { return self.rig.run(); }, py::call_guard<py::gil_scoped_release>(),
+          "run", [](BoundRig& self) { return self.rig.run(); }, py::call_guard<Unlocked>(),
           "To the end, with the checks of the end.")
       .def("report", [](BoundRig& self) { return self.rig.report(); })
       .def_property_readonly("finished", [](const BoundRig& self) { return self.rig.finished(); })
@@ -213,7 +214,7 @@ void bind_run(py::module_& module) {
       "run_schedule",
       [](const BoundSchedule& schedule) {
         const sim::Schedule& plain = checked(schedule);
-        const py::gil_scoped_release others_run;
+        const Unlocked others_run;
         return sim::run_schedule(plain);
       },
       "Runs a schedule to its end.", py::arg("schedule"));

@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "native/bind/device.h"
 #include "native/bind/held.h"
+#include "native/bind/unlocked.h"
 
 namespace weft::bind {
 namespace {
@@ -82,7 +84,7 @@ class BoundConnection {
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
       if (!posted->holds(buffer) || posted->done()) continue;
       {
-        const py::gil_scoped_release others_run;
+        const Unlocked others_run;
         connection->close();
       }
       posted->await_end(Clock::now() + kCopiesEnd);
@@ -95,7 +97,7 @@ class BoundConnection {
     const std::shared_ptr<engine::Connection> connection = connection_;
     if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
     {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       connection->quiesce(buffer.data(), buffer.bytes());
     }
     for (Lane& lane : lanes_) reap(&lane);
@@ -107,7 +109,7 @@ class BoundConnection {
     if (home_->forked()) {
       new std::shared_ptr<engine::Connection>(connection);
     } else {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       connection->close();
     }
     Lane gone[2];
@@ -224,7 +226,7 @@ struct BoundRuntime {
     Status status = Status::forked_child;
     const std::shared_ptr<Home> held = open();  // another thread may close the endpoint meanwhile
     if (!held->forked()) {
-      const py::gil_scoped_release others_run;
+      const Unlocked others_run;
       status = call(held->runtime(), &made, &error);
     }
     if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
@@ -258,7 +260,7 @@ py::tuple change(const std::string& family, const std::string& text, bool params
   std::string error;
   Status status = Status::ok;
   {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = call(family, text, params ? engine::PolicyChange::params : engine::PolicyChange::policy, &error);
   }
   return py::make_tuple(code(status), error);
@@ -286,7 +288,7 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
   if (status == Status::ok) status = engine::check_knobs(knobs, &error);
   const bool knobs_fit = status == Status::ok;
   if (knobs_fit) {
-    const py::gil_scoped_release others_run;
+    const Unlocked others_run;
     status = engine::Runtime::open(knobs, &runtime, &error);
   }
   if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
@@ -295,6 +297,19 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
   auto home = std::make_shared<Home>(std::move(runtime), limits);
   return py::make_tuple(code(status), error, knobs_fit,
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
+}
+
+py::tuple descriptors() {
+  engine::Knobs knobs;
+  std::string error;
+  engine::DescriptorNeed need;
+  Status status = engine::load_knobs(&knobs, &error);
+  if (status == Status::ok) status = engine::Runtime::descriptor_need(knobs, &need, &error);
+  const engine::DescriptorState state = engine::descriptor_state();
+  engine::DescriptorNeed least = need;
+  least.paths = std::min<std::int64_t>(need.paths, 1);
+  return py::make_tuple(code(status), error, least.total(), need.total(),
+                        py::make_tuple(state.soft, state.hard, state.open, engine::kProgramDescriptorsMax));
 }
 
 void bind_requests(py::module_& module) {
@@ -367,20 +382,32 @@ void bind_connections(py::module_& module) {
            [](const C& self) {
              const std::shared_ptr<engine::Connection> connection = self.open();
              if (self.forked()) return std::vector<engine::PolicyInfo>();
-             const py::gil_scoped_release others_run;
+             const Unlocked others_run;
              return connection->policies();
            })
       .def("counters", [](const C& self) {
         const std::shared_ptr<engine::Connection> connection = self.open();
         if (self.forked()) return engine::ConnectionCounters();  // the parent's engines count
-        const py::gil_scoped_release others_run;
+        const Unlocked others_run;
         return connection->counters();
       });
   py::class_<BoundDial>(module, "Dial", "A connection on its way; dropping it gives up.")
       .def("poll", &BoundDial::poll, "(status, connection).")
-      .def("error", [](const BoundDial& self) { return self.dial->error(); });
+      .def("error", [](const BoundDial& self) { return self.dial->error(); })
+      .def(
+          "cause", [](const BoundDial& self) { return code(self.dial->cause()); },
+          "Status code: why its attempts fail while poll() says not now; would_block: nothing is known.");
   py::class_<BoundListener>(module, "Listener", "Takes peers until it is dropped.")
       .def("accept", &BoundListener::accept, "(status, connection).")
+      .def(
+          "trouble",
+          [](const BoundListener& self, std::int64_t within_ns) {
+            std::string text;
+            const Status status = self.listener->trouble(within_ns, &text);
+            return py::make_tuple(code(status), text);
+          },
+          "(status, text): why a peer that had connected was not accepted in the last `within_ns`.",
+          py::arg("within_ns"))
       .def("handle", &BoundListener::handle)
       .def("port", [](const BoundListener& self) { return self.listener->port(); });
 }
@@ -448,7 +475,7 @@ void bind_runtime(py::module_& module) {
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
              if (home->forked()) return std::vector<engine::PolicyInfo>();
-             const py::gil_scoped_release others_run;
+             const Unlocked others_run;
              return home->runtime().policies();
            })
       .def(
@@ -458,7 +485,7 @@ void bind_runtime(py::module_& module) {
             std::string error, written;
             Status status = Status::forked_child;
             if (!home->forked()) {
-              const py::gil_scoped_release others_run;
+              const Unlocked others_run;
               status = home->runtime().start_recording(path, &written, &error);
             }
             return py::make_tuple(code(status), error, written);
@@ -472,7 +499,7 @@ void bind_runtime(py::module_& module) {
             engine::RecordingStats stats;
             Status status = Status::forked_child;
             if (!home->forked()) {
-              const py::gil_scoped_release others_run;
+              const Unlocked others_run;
               status = home->runtime().stop_recording(&stats, &error);
             }
             return py::make_tuple(code(status), error,
@@ -484,11 +511,14 @@ void bind_runtime(py::module_& module) {
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
              if (home->forked()) return engine::EngineCounters();
-             const py::gil_scoped_release others_run;
+             const Unlocked others_run;
              return home->runtime().counters();
            })
       .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
       .def("close", [](BoundRuntime& self) { self.home.reset(); });
+  module.def("descriptors", &descriptors,
+             "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, left to the "
+             "program at most)).");
   module.def("open_runtime", &open_runtime, "(status, error, whether the knobs fit, runtime).", py::arg("settings"));
 }
 

@@ -11,7 +11,7 @@
 namespace weft::nccl {
 namespace {
 
-constexpr int kSpeedMbpsUnknown = 100'000;  // lo and virtual devices: what a current NIC has
+constexpr int kSpeedMbpsUnknown = 10'000;  // lo and virtual devices: as NCCL's own Socket transport says
 
 // The second half of NCCL's handle is ours alone: it survives from one call of connect to the next. It holds a number
 // and no pointer, since the first half comes from another process and so might the second.
@@ -25,20 +25,17 @@ static_assert(engine::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + engine::kHandleBytes; }
 
 // Which policies the connections of a traffic class use: both ends ask for the same ones (knob traffic_classes).
-std::string policies_of(const void* context, int traffic_class) {
-  if (context != nullptr) traffic_class = static_cast<const Context*>(context)->traffic_class;
-  return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class);
-}
+std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
 
-Status begin_attempt(void* context, int device, int traffic_class, const engine::Handle& handle,
+Status begin_attempt(const void* context, int device, int traffic_class, const engine::Handle& handle,
                      std::shared_ptr<Attempt>* out) {
   auto attempt = std::make_shared<Attempt>();
-  attempt->context = static_cast<Context*>(context);
+  attempt->context = context;
   attempt->handle = handle;
+  if (!Session::instance().knows(context, &traffic_class)) return Status::invalid_argument;
   if (const Status status = Session::instance().runtime(&attempt->runtime); status != Status::ok) return status;
   std::string error;
-  const Status status =
-      attempt->runtime->connect(device, handle, policies_of(context, traffic_class), &attempt->dial, &error);
+  const Status status = attempt->runtime->connect(device, handle, policies_of(traffic_class), &attempt->dial, &error);
   if (status != Status::ok) {
     Session::instance().log(
         engine::LogLevel::warn,
@@ -58,14 +55,14 @@ Status init(Logger log) {
 
 Status init(Logger log, std::uint64_t comm_id, int traffic_class, void** context) {
   if (!mark_parent()) return Status::forked_child;
-  Context* made = nullptr;
+  void* made = nullptr;
   const Status status = Session::instance().init(log, comm_id, traffic_class, &made);
   if (context != nullptr) *context = made;
   return status;
 }
 
 Status finalize(void* context) {
-  Session::instance().finalize(static_cast<Context*>(context));
+  Session::instance().finalize(context);
   return Status::ok;
 }
 
@@ -91,20 +88,21 @@ Status device_facts(int device, DeviceFacts* facts) {
 Status listen(void* context, int device, void* handle, void** listen_comm) {
   *listen_comm = nullptr;
   std::memset(handle, 0, kHandleBytesMax);
+  int traffic_class = kNoTrafficClass;
+  if (!Session::instance().knows(context, &traffic_class)) return Status::invalid_argument;
   auto made = std::make_unique<ListenComm>();
-  made->context = static_cast<Context*>(context);
+  made->context = context;
   if (const Status status = Session::instance().runtime(&made->runtime); status != Status::ok) return status;
   std::string error;
-  const Status status =
-      made->runtime->listen(device, 0, policies_of(context, kNoTrafficClass), &made->listener, &error);
+  const Status status = made->runtime->listen(device, 0, policies_of(traffic_class), &made->listener, &error);
   if (status != Status::ok) {
     Session::instance().log(engine::LogLevel::warn, "cannot listen: " + error);
     return status;
   }
   const engine::Handle own = made->listener->handle();
   std::memcpy(handle, own.bytes, engine::kHandleBytes);
-  Session::instance().add_listener(std::move(made), listen_comm);
-  return Status::ok;
+  *listen_comm = Session::instance().listeners().add(std::move(made));
+  return *listen_comm == nullptr ? Status::out_of_memory : Status::ok;
 }
 
 Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
@@ -129,30 +127,31 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   const Status status = attempt->dial->poll(&connection);
   if (status == Status::would_block) return Status::ok;
   if (status == Status::ok) {
-    *send_comm = make_comm(attempt->runtime, std::move(connection));
+    *send_comm = make_comm(attempt->context, attempt->runtime, std::move(connection));
   } else {
     session.log(engine::LogLevel::warn, "cannot connect: " + attempt->dial->error());
   }
   session.remove_attempt(tail.attempt);
   std::memset(tail_of(handle), 0, sizeof tail);
-  return status;
+  return status == Status::ok && *send_comm == nullptr ? Status::out_of_memory : status;
 }
 
 Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm) {
   *receive_comm = nullptr;
   if (device_comm != nullptr) *device_comm = nullptr;
-  ListenComm* const found = Session::instance().find_listener(listen_comm);
+  ListenComm* const found = Session::instance().listeners().find(listen_comm);
   if (found == nullptr) return Status::invalid_argument;
   std::shared_ptr<engine::Connection> connection;
   const Status status = found->listener->accept(&connection);
   if (status == Status::would_block) return Status::ok;
-  if (status == Status::ok) *receive_comm = make_comm(found->runtime, std::move(connection));
-  return status;
+  if (status != Status::ok) return status;
+  *receive_comm = make_comm(found->context, found->runtime, std::move(connection));
+  return *receive_comm == nullptr ? Status::out_of_memory : Status::ok;
 }
 
 Status close_listen(void* listen_comm) {
-  // One that is not ours any more went with its context's finalize.
-  Session::instance().remove_listener(listen_comm).reset();
+  // One that is not known any more went with its context's finalize.
+  Session::instance().listeners().remove(listen_comm).reset();
   Session::instance().settle();
   return Status::ok;
 }

@@ -1,5 +1,5 @@
-// Decides whether a compiled policy may run here, and which library a policy's name means.
-// Never touches an event or calls a hook; never throws.
+// Finds the library of a policy by its name, and checks that it may run here.
+// Calls no hook and throws nothing.
 #include "native/policy/loader.h"
 
 #include <dlfcn.h>
@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "native/policy/library_file.h"
+#include "native/wire/cpu.h"
 
 // The objects that `python -m transport.compiler --all` writes for each family's fixed.
 extern "C" {
@@ -56,9 +57,8 @@ bool terminated(const char (&text)[bytes]) {
 bool runs_here(const char* baseline) {
 #if defined(__x86_64__)
   if (std::strcmp(baseline, "x86-64-v3") != 0) return false;
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
+  static const bool runs = wire::Cpu::of_this_machine().v3;
+  return runs;
 #elif defined(__aarch64__)
   return std::strcmp(baseline, "aarch64") == 0;
 #else

@@ -21,7 +21,7 @@ struct WindowEvent {
   std::int64_t rtt_ns;
   std::int64_t rtt_min_ns;
   std::int64_t srtt_ns;
-  std::int64_t ack_delay_ns;  // how long the receiver held the acknowledgment
+  std::int64_t ack_delay_ns;  // how long the receiver had the segment, less what its thread was away
   std::int64_t acked_bytes;
   std::int64_t acked_segments;
   std::int64_t ecn_segments;

@@ -151,6 +151,7 @@ Arena::Pair& Arena::pair_of(u32 from, u32 to) {
   config.path_count = static_cast<u16>(plan_.paths.size());
   config.segment_bytes = plan_.segment_bytes;
   config.train_bytes_max = std::max<u32>(65'000, plan_.segment_bytes);
+  config.rtt_expected_ns = 2 * plan_.paths.front().delay_ns;  // as a handshake would have shown
   config.port_buffer_bytes = plan_.port_buffer_bytes;
   config.local_token = config.remote_token = seed_of(plan_, 6, pairs_.size());
   core::Stack& sender = hosts_[from]->stack;

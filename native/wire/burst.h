@@ -50,7 +50,8 @@ struct RxDatagram {
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
-  bool last_hop = false;  // trimmed: in the queue of the link to us
+  bool last_hop = false;      // trimmed: in the queue of the link to us
+  std::int64_t stamp_ns = 0;  // when the kernel had it, by CLOCK_REALTIME; 0: it did not say
 };
 
 // Cuts a contiguous datagram where its header ends.

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "native/wire/cpu.h"
 #include "native/wire/crc32c_field.h"
 
 namespace weft::wire {
@@ -98,9 +99,7 @@ WEFT_WIDE std::uint32_t run(std::uint32_t state, std::uint8_t* to, const std::ui
 }  // namespace
 
 bool crc32c_wide_runs_here() noexcept {
-  static const bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("pclmul") &&
-                           __builtin_cpu_supports("vpclmulqdq");
+  static const bool runs = Cpu::of_this_machine().wide;
   return runs;
 }
 

@@ -50,7 +50,7 @@ def _reached(policy: Policy) -> Iterator[FunctionType]:
             continue
         seen.add(function)
         yield function
-        known = (function.__globals__.get(name) for name in function.__code__.co_names)
+        known = (function.__globals__.get(name) for name in source.global_names(function))
         waiting += [one for one in known if isinstance(one, FunctionType)]
 
 
@@ -68,7 +68,7 @@ def fingerprint(policy: Policy, cpu: str) -> str:
     constants: set[str] = set()
     for function in _reached(policy):
         files.add(function.__code__.co_filename)
-        for name in function.__code__.co_names:
+        for name in source.global_names(function):
             value = function.__globals__.get(name)
             if isinstance(value, int | float):
                 constants.add(f"{function.__qualname__} {name} {value!r}")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from congestion.api import Policy, Record
+from transport.compiler import source
 from transport.compiler.errors import INSTALL_NUMBA, PolicyError
 
 OPTIONS = {
@@ -94,7 +95,7 @@ class _Lowering:
         if function in self.functions:
             return self.functions[function]
         namespace: dict[str, Any] = {"__name__": function.__module__}
-        for name in function.__code__.co_names:
+        for name in source.global_names(function):
             value = function.__globals__.get(name)
             if isinstance(value, python_types.FunctionType):
                 namespace[name] = self.native(value)

@@ -6,6 +6,7 @@ the same text, whatever becomes of the file meanwhile and whatever byte code lie
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import types
@@ -97,6 +98,16 @@ def is_current(code: types.CodeType) -> bool:
         code.co_consts,
         code.co_names,
     )
+
+
+def global_names(function: types.FunctionType) -> list[str]:
+    """The names that a function looks up outside itself, each once; not those of attributes."""
+    loads = (
+        str(step.argval)
+        for step in dis.get_instructions(function)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
+    return list(dict.fromkeys(loads))
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,45 @@
+"""What the plugin and the policies ask of a system: nothing newer than glibc 2.28."""
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from transport import native
+
+# Of RHEL 8 and Debian 10.
+NEWEST = (2, 28)
+NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
+
+
+def versions(library: Path) -> set[tuple[str, tuple[int, ...]]]:
+    """The symbol versions that a library needs, as readelf lists them."""
+    said = subprocess.run(
+        ["readelf", "--version-info", "--wide", str(library)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return {(name, tuple(map(int, text.split(".")))) for name, text in NEEDED.findall(said)}
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None,
+    reason="built by the system's compiler: pip install ziglang, and build again",
+)
+def test_plugin__asks_for_no_newer_c_library(plugin: Path) -> None:
+    for library in (plugin, native.PLUGIN_PATH):
+        needed = versions(library)
+        assert {name for name, _ in needed} == {"GLIBC"}, "it brings its own C++ runtime"
+        assert max(number for _, number in needed) <= NEWEST
+
+
+def test_policies__ask_for_no_library_at_all() -> None:
+    policies = sorted(native.POLICY_DIRECTORY.glob("*.so"))
+    assert policies
+    for policy in policies:
+        assert versions(policy) == set()
+        said = subprocess.run(
+            ["readelf", "--dynamic", str(policy)], capture_output=True, text=True, check=True
+        ).stdout
+        assert "NEEDED" not in said or "libm.so.6" in said

@@ -1,0 +1,50 @@
+"""Which weft this is: its version, and the commit of the checkout that it runs from.
+
+Results carry both, so that a figure can be found again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@cache
+def version() -> str:
+    """Of the installed package, or of the checkout that is run in place."""
+    try:
+        return installed_version("weft")
+    except PackageNotFoundError:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        return str(project["version"])
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout, with + when files differ from it; None for an installed package.
+
+    Read once a process: what is edited while it runs does not run.
+    """
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return None
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def build_info() -> dict[str, str | None]:
+    """Both, as results hold them."""
+    return {"weft": version(), "commit": commit()}
+
+
+def build_text() -> str:
+    """Both in words: "weft 0.1.0, commit 1f2e3d4c5b6a"."""
+    known = commit()
+    return f"weft {version()}" + (f", commit {known}" if known else "")
