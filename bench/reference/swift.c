@@ -16,16 +16,21 @@ struct result {
 
 struct flow {
   double window_bytes, host_window_bytes, scaling_alpha, scaling_beta, round_lost_bytes;
-  int64_t round_start_ns, round_queue_ns, last_queue_ns, round_host_ns, last_host_ns, last_cut_ns, host_cut_ns, timeouts;
+  int64_t round_start_ns, round_queue_ns, last_queue_ns, round_host_ns, last_host_ns, last_cut_ns, host_cut_ns, doubling,
+      late_samples, timeouts;
 };
 
 struct params {
   int64_t target_queue_ns;
   double target_multiple;
   int64_t host_target_ns;
+  double host_target_share;
   double scaling_multiple, scaling_segments_min, scaling_segments_max, increase_segments, decrease_gain, decrease_max,
       loss_tolerance;
-  int64_t timeout_limit, window_segments_min;
+  int64_t timeout_limit, long_rtt_ns, target_max_ns, doubling_segments, doubling_samples, doubling_late_ns_min,
+      doubling_late_ns_max;
+  double growth_share_max;
+  int64_t window_segments_min;
   double start_divisor, pacing_gain;
   int64_t pacing_segments_max;
 };
@@ -60,7 +65,13 @@ int32_t reference_start(void* flow, void* shared, int64_t count, const void* par
   f->scaling_beta = f->scaling_alpha * high;
   f->round_queue_ns = f->last_queue_ns = f->round_host_ns = f->last_host_ns = no_sample_ns;
   f->window_bytes = (double)e->window_bytes_max / p->start_divisor;
-  if (e->hint_window_bytes > 0.0) f->window_bytes = e->hint_window_bytes;
+  f->doubling = 0;
+  if (e->hint_window_bytes > 0.0) {
+    f->window_bytes = e->hint_window_bytes;
+  } else if (e->srtt_ns >= p->long_rtt_ns) {
+    f->window_bytes = (double)p->doubling_segments * max_f((double)e->segment_bytes, 1.0);
+    f->doubling = 1;
+  }
   f->host_window_bytes = (double)e->window_bytes_max;
   answer(f, p, e, result);
   return 0;
@@ -83,26 +94,41 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
   if (e->rtt_ns > 0) f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
   int64_t queue_ns = min_i(f->round_queue_ns, f->last_queue_ns);
   double segment_bytes = max_f((double)e->segment_bytes, 1.0);
-  double base_ns = max_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_queue_ns);
+  double multiple_ns = min_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_max_ns);
+  double base_ns = max_f(multiple_ns, (double)p->target_queue_ns);
   double segments = max_f(f->window_bytes / segment_bytes, 1.0);
   double scaling = f->scaling_alpha / sqrt(segments) - f->scaling_beta;
   double target_ns = base_ns * (1.0 + min_f(max_f(scaling, 0.0), p->scaling_multiple));
   double grown = 0.0;
-  if (e->app_limited == 0)
-    grown = p->increase_segments * segment_bytes * (double)e->acked_bytes;
-
+  if (e->app_limited == 0) {
+    double increase = p->increase_segments * segment_bytes;
+    if (e->rtt_min_ns >= p->long_rtt_ns)
+      increase = min_f(increase * (double)e->rtt_min_ns / (double)p->long_rtt_ns,
+                       max_f(p->growth_share_max * f->window_bytes, increase));
+    grown = increase * (double)e->acked_bytes;
+  }
   f->round_host_ns = min_i(f->round_host_ns, e->ack_delay_ns);
   int64_t host_ns = min_i(f->round_host_ns, f->last_host_ns);
-  if (host_ns <= p->host_target_ns) {
+  double host_target_ns = max_f((double)p->host_target_ns, p->host_target_share * (double)e->rtt_min_ns);
+  if ((double)host_ns <= host_target_ns || f->last_host_ns == no_sample_ns) {
     f->host_window_bytes += grown / f->host_window_bytes;
   } else if (e->now_ns - f->host_cut_ns >= span_ns) {
-    double excess = (double)(host_ns - p->host_target_ns) / (double)host_ns;
+    double excess = ((double)host_ns - host_target_ns) / (double)host_ns;
     double share = min_f(p->decrease_gain * excess, p->decrease_max);
     f->host_window_bytes = min_f(f->host_window_bytes, f->window_bytes) * (1.0 - share);
     f->host_cut_ns = e->now_ns;
   }
 
-  if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
+  if (f->doubling == 1) {
+    int64_t late_ns = min_i(max_i(e->rtt_min_ns / 8, p->doubling_late_ns_min), p->doubling_late_ns_max);
+    if (e->rtt_ns > e->rtt_min_ns + late_ns) {
+      f->late_samples += 1;
+    } else if (e->rtt_ns > 0) {
+      f->late_samples = 0;
+    }
+    if (f->late_samples >= p->doubling_samples) f->doubling = 0;
+    if (e->app_limited == 0) f->window_bytes += max_f((double)e->acked_bytes, 0.0);
+  } else if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
     f->window_bytes += grown / f->window_bytes;
   } else if (e->now_ns - f->last_cut_ns >= span_ns) {
     double excess = ((double)queue_ns - target_ns) / (double)(queue_ns + e->rtt_min_ns);

@@ -26,5 +26,10 @@ POLICY = window_policy(
     on_ack=hold,
     on_loss=hold,
     on_timeout=hold,
-    promises=Promises(source="sliding window", state_bytes_max=0, growth_segments=(0.0, 0.0)),
+    promises=Promises(
+        source="sliding window",
+        state_bytes_max=0,
+        growth_segments=(0.0, 0.0),
+        without=("loss_response", "timeout_response", "fairness"),  # it heeds nothing
+    ),
 )

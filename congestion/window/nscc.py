@@ -225,5 +225,6 @@ POLICY = window_policy(
         fairness_min=0.7,
         convergence_rtts=30,
         utilization_min=0.9,
+        without=("loss_response",),  # it counts on trimming: delay and marks tell of full queues
     ),
 )

@@ -13,6 +13,12 @@ few). It is taken over the path's own least RTT, so that paths of unequal length
 where a flow has several paths, one without a queue keeps the window open, and moving traffic to it
 is the path policy's task. And losses below a tolerated share of the window are taken for
 corruption, not congestion.
+
+The paper's networks are those of a datacenter. Where a round trip is a millisecond and more, a
+window that begins wide floods a queue, four segments a round trip take minutes to fill a path, and
+twice the round trip is more than queues hold. There a flow doubles its window from a small one
+until delay or loss answers (the delay as in HyStart++, RFC 9406, section 4.2), grows by time and
+not by round trips, and the target has a ceiling.
 """
 
 from __future__ import annotations
@@ -38,6 +44,8 @@ Flow = record(
     last_host_ns=int,
     last_cut_ns=int,
     host_cut_ns=int,
+    doubling=int,  # 1 until delay or loss ends it
+    late_samples=int,  # in a row, while doubling
     timeouts=int,  # without an acknowledgment between them
 )
 
@@ -45,6 +53,7 @@ Params = record(
     target_queue_ns=50_000,  # at least this much queueing is allowed: wake-ups cost as much
     target_multiple=2.0,  # and at least this multiple of the least RTT
     host_target_ns=100_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
+    host_target_share=0.125,  # and at least so much of the least RTT
     scaling_multiple=4.0,  # what flow scaling adds at most, in target queues
     scaling_segments_min=4.0,
     scaling_segments_max=256.0,
@@ -53,6 +62,13 @@ Params = record(
     decrease_max=0.5,
     loss_tolerance=0.02,  # share of a window that may be lost in a round trip
     timeout_limit=3,
+    long_rtt_ns=1_000_000,  # from here on a path is long
+    target_max_ns=10_000_000,  # of the target queue, less what flow scaling adds
+    doubling_segments=32,  # where doubling begins
+    doubling_samples=8,  # late ones that end it
+    doubling_late_ns_min=4_000_000,  # late by an eighth of a round trip, within these bounds
+    doubling_late_ns_max=16_000_000,
+    growth_share_max=0.0625,  # of the window, a round trip, on a long path
     window_segments_min=16,
     start_divisor=4.0,  # of window_bytes_max
     pacing_gain=1.2,
@@ -99,9 +115,39 @@ def observe(flow: Any, event: Any) -> Any:
     return min(flow.round_queue_ns, flow.last_queue_ns)
 
 
+def is_long(params: Any, event: Any) -> Any:
+    return max(event.rtt_min_ns, 0) >= params.long_rtt_ns
+
+
+def increase(flow: Any, params: Any, event: Any) -> Any:
+    """Bytes a round trip: so many segments, on a long path so many a millisecond."""
+    bytes_ = params.increase_segments * max(float(event.segment_bytes), 1.0)
+    if is_long(params, event):
+        most = max(params.growth_share_max * flow.window_bytes, bytes_)
+        bytes_ = min(bytes_ * event.rtt_min_ns / params.long_rtt_ns, most)
+    return bytes_
+
+
+def doubled(flow: Any, params: Any, event: Any) -> Any:
+    """The window of a flow that doubles it every round trip."""
+    late_ns = min(
+        max(event.rtt_min_ns // 8, params.doubling_late_ns_min), params.doubling_late_ns_max
+    )
+    if event.rtt_ns > event.rtt_min_ns + late_ns:
+        flow.late_samples += 1
+    elif event.rtt_ns > 0:
+        flow.late_samples = 0
+    if flow.late_samples >= params.doubling_samples:
+        flow.doubling = 0
+    if event.app_limited == 0:
+        return flow.window_bytes + max(float(event.acked_bytes), 0.0)
+    return flow.window_bytes
+
+
 def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float) -> Any:
     """The window by queueing delay, with a target that is higher for smaller windows."""
-    base_ns = max(params.target_multiple * event.rtt_min_ns, float(params.target_queue_ns))
+    multiple_ns = min(params.target_multiple * event.rtt_min_ns, float(params.target_max_ns))
+    base_ns = max(multiple_ns, float(params.target_queue_ns))
     segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), 1.0)
     scaling = flow.scaling_alpha / math.sqrt(segments) - flow.scaling_beta
     target_ns = base_ns * (1.0 + min(max(scaling, 0.0), params.scaling_multiple))
@@ -115,12 +161,14 @@ def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
     """The other window: the same rules on the receiver's delay."""
     flow.round_host_ns = min(flow.round_host_ns, event.ack_delay_ns)
     host_ns = min(flow.round_host_ns, flow.last_host_ns)
-    if host_ns <= params.host_target_ns:
+    target_ns = max(float(params.host_target_ns), params.host_target_share * event.rtt_min_ns)
+    alone = flow.last_host_ns == NO_SAMPLE_NS  # the first round trip has too few samples
+    if host_ns <= target_ns or alone:
         return flow.host_window_bytes + grown / flow.host_window_bytes
     if event.now_ns - flow.host_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return flow.host_window_bytes
     flow.host_cut_ns = event.now_ns
-    excess = (host_ns - params.host_target_ns) / host_ns
+    excess = (host_ns - target_ns) / host_ns
     share = min(params.decrease_gain * excess, params.decrease_max)
     return min(flow.host_window_bytes, flow.window_bytes) * (1.0 - share)
 
@@ -135,8 +183,12 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.round_host_ns = NO_SAMPLE_NS
     flow.last_host_ns = NO_SAMPLE_NS
     window_bytes = event.window_bytes_max / params.start_divisor
+    flow.doubling = 0
     if event.hint_window_bytes > 0.0:
         window_bytes = event.hint_window_bytes
+    elif event.srtt_ns >= params.long_rtt_ns:
+        window_bytes = params.doubling_segments * max(float(event.segment_bytes), 1.0)
+        flow.doubling = 1
     host_bytes = float(event.window_bytes_max)  # until the host is seen to be late
     answer(flow, params, event, result, window_bytes, host_bytes)
 
@@ -146,8 +198,11 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     queue_ns = observe(flow, event)
     grown = 0.0  # bytes times bytes: an increase, once divided by a window
     if event.app_limited == 0:
-        grown = params.increase_segments * max(float(event.segment_bytes), 1.0) * event.acked_bytes
-    window_bytes = heed_network(flow, params, event, queue_ns, grown)
+        grown = increase(flow, params, event) * event.acked_bytes
+    if flow.doubling == 1:
+        window_bytes = doubled(flow, params, event)
+    else:
+        window_bytes = heed_network(flow, params, event, queue_ns, grown)
     host_bytes = heed_host(flow, params, event, grown)
     answer(flow, params, event, result, window_bytes, host_bytes)
 
@@ -159,6 +214,7 @@ def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     window_bytes = flow.window_bytes
     if flow.round_lost_bytes > tolerated:
         window_bytes = cut(flow, event, 1.0 - params.decrease_max)
+        flow.doubling = 0
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
 
@@ -167,6 +223,10 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
         window_bytes = 0.0  # answer lifts it to the least window
+        flow.doubling = 0
+        if is_long(params, event):
+            flow.doubling = 1
+        flow.late_samples = 0
     elif flow.timeouts > 1:  # on_loss has weighed the bytes: one timeout says no more than they do
         window_bytes = cut(flow, event, 1.0 - params.decrease_max)
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
@@ -183,7 +243,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Kumar et al., SIGCOMM 2020, section 3",
         signals=("rtt", "host_delay", "loss", "timeout"),
-        state_bytes_max=104,
+        state_bytes_max=120,
         growth_segments=(3.5, 4.5),
         cut_on=("rtt",),
         cut_factor=(0.5, 0.99),

@@ -2,11 +2,13 @@
 // acknowledgment. Knows which segments came over a path only as counts; the window knows which ones.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <memory>
 #include <new>
 
+#include "native/core/host_time.h"
 #include "native/core/types.h"
 
 namespace weft::core {
@@ -16,9 +18,11 @@ class AckSchedule {
   struct alignas(32) PathReport {
     i64 echo_sent_ns = -1;
     i64 arrived_ns = 0;  // of the segment that is echoed
+    i64 away_ns = 0;     // of this host's thread until then
     u32 segments = 0;
     u32 ecn_segments = 0;
   };
+  static_assert(sizeof(PathReport) == 32);
 
   AckSchedule(u16 path_count, u64 wait_bytes, i64 wait_ns) noexcept
       : wait_bytes_(wait_bytes), wait_ns_(wait_ns), path_count_(path_count) {}
@@ -32,13 +36,15 @@ class AckSchedule {
     if (!pending()) reports_.reset();
   }
 
-  void on_segment(i64 now_ns, u8 path, i64 sent_ns, u64 bytes, bool congestion_experienced) noexcept {
+  void on_segment(i64 now_ns, const HostTime& host, u8 path, i64 sent_ns, u64 bytes,
+                  bool congestion_experienced) noexcept {
     PathReport& report = reports_[path];
     ++report.segments;
     report.ecn_segments += congestion_experienced ? 1 : 0;
     if (sent_ns > report.echo_sent_ns) {
       report.echo_sent_ns = sent_ns;
-      report.arrived_ns = now_ns;
+      report.arrived_ns = host.arrived_ns();
+      report.away_ns = host.away_at_arrival_ns();
     }
     due_[path / 64] |= u64{1} << (path % 64);
     if (bytes_ == 0 && !urgent_) since_ns_ = now_ns;
@@ -59,7 +65,7 @@ class AckSchedule {
   bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= wait_ns_); }
   i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + wait_ns_ : kNever; }
   // Reports of up to kAckReportsMax paths that were owed one; they are then no longer owed.
-  u8 take_reports(i64 now_ns, wire::PathReport* out) noexcept {
+  u8 take_reports(i64 now_ns, const HostTime& host, wire::PathReport* out) noexcept {
     u8 count = 0;
     for (std::size_t word = 0; word < due_.size(); ++word) {
       while (due_[word] != 0) {
@@ -69,10 +75,10 @@ class AckSchedule {
         // A path owed no more than a repetition of the cumulative position has nothing of its own to report.
         if (reports_ == nullptr || reports_[path].echo_sent_ns < 0) continue;
         const PathReport& report = reports_[path];
-        const i64 held_ns = now_ns - report.arrived_ns;
-        constexpr i64 kMost = 0xFFFF'FFFF;
+        const i64 held_ns = std::clamp<i64>(now_ns - report.arrived_ns, 0, 0xFFFF'FFFF);
         out[count].echo_sent_ns = report.echo_sent_ns;
-        out[count].ack_delay_ns = static_cast<u32>(held_ns < 0 ? 0 : held_ns > kMost ? kMost : held_ns);
+        out[count].ack_delay_ns = static_cast<u32>(held_ns);
+        out[count].away_ns = static_cast<u32>(std::clamp<i64>(host.away_ns() - report.away_ns, 0, held_ns));
         out[count].segments = report.segments;
         out[count].ecn_segments = report.ecn_segments;
         out[count].path = static_cast<u8>(path);

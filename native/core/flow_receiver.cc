@@ -202,7 +202,7 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
   ++counters_.segments_received;
   counters_.bytes_received += static_cast<i64>(bytes);
   last_path_ = path;
-  acks_.on_segment(now_ns, path, packet.data.sent_ns, bytes, marked);
+  acks_.on_segment(now_ns, shared_->host, path, packet.data.sent_ns, bytes, marked);
   if (whole) acks_.on_message_whole();
   if (credit_ != nullptr) {
     if (marked) credit_->on_mark();
@@ -342,7 +342,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
   ack.granted_bytes = granted_bytes();
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
-  if (first) ack.report_count = acks_.take_reports(now_ns, reports);
+  if (first) ack.report_count = acks_.take_reports(now_ns, shared_->host, reports);
   out->path = path;
   wire::Common common = this->common(path);
   if (cut_short) common.flags |= wire::kFlagCutShort;

@@ -208,7 +208,7 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
   if (last_hop) {
     paths_->on_heard(now_ns, path);
   } else {
-    paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+    paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, {}, lost.bytes, path_key_);
   }
   note_check(path);
 }
@@ -216,7 +216,7 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
 // Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.
 void FlowSender::on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   const Lost lost = apply_horizon(now_ns, path, horizon, covered_end);
-  if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, -1, lost.bytes, path_key_);
+  if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, {}, lost.bytes, path_key_);
   note_check(path);
 }
 
@@ -235,22 +235,28 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
   if (!fresh && acked_segments == 0) return;  // said before, or replayed: no news of the path
   path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
-  const i64 measured_ns = now_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
-  const i64 rtt_ns = fresh && measured_ns > 0 ? measured_ns : -1;
-  paths_->on_feedback(now_ns, report.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good, rtt_ns,
-                      acked_bytes, path_key_);
+  // The network's part of the round trip is what is left without the receiver's delay (which it reports) and the time
+  // that the acknowledgment waited in our own socket.
+  const i64 away_ns = std::min(i64{report.away_ns}, i64{report.ack_delay_ns});
+  const i64 late_ns = shared_->host.late_ns();
+  const i64 measured_ns = now_ns - late_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
+  paths_->on_peer_away(now_ns, away_ns);
+  RttSample rtt;
+  if (fresh && measured_ns > 0 && !shared_->host.left_late(report.echo_sent_ns)) rtt = {measured_ns, away_ns + late_ns};
+  paths_->on_feedback(now_ns, report.path, ecn > 0 ? PathSet::Feedback::ecn : PathSet::Feedback::good, rtt, acked_bytes,
+                      path_key_);
 
   if (acked_segments != 0) {
     WindowFacts facts = window_facts(now_ns, report.path);
-    facts.rtt_ns = rtt_ns;
-    facts.ack_delay_ns = report.ack_delay_ns;
+    facts.rtt_ns = rtt.rtt_ns;
+    facts.ack_delay_ns = i64{report.ack_delay_ns} - away_ns;
     facts.acked_bytes = acked_bytes;
     facts.acked_segments = acked_segments;
     facts.ecn_segments = ecn;
     window_.on_ack(facts);
   }
   LossFacts loss = loss_facts(now_ns, report.path);
-  loss.rtt_ns = rtt_ns;
+  loss.rtt_ns = rtt.rtt_ns < 0 ? -1 : rtt.rtt_ns + rtt.host_ns;
   loss.acked_segments = acked_segments;
   loss.spurious_segments = spurious;
   on_horizon(now_ns, report.path, loss_.on_ack(loss, &path), covered_end);

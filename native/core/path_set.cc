@@ -122,16 +122,16 @@ void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
   mirror(path);
 }
 
-void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept {
+void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
-  if (rtt_ns >= 0) state.rtt.on_sample(rtt_ns);
+  if (rtt.rtt_ns >= 0) state.rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
   on_heard(now_ns, path);
   mirror(path);
   policy::PathEvent event = this->event(now_ns);
   event.kind = static_cast<i64>(kind);
   event.path = path;
-  event.rtt_ns = std::max<i64>(rtt_ns, 0);
+  event.rtt_ns = std::max<i64>(rtt.rtt_ns, 0);
   event.bytes = bytes;
   event.flow = flow;
   policy::PathResult result{};
@@ -148,9 +148,7 @@ void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
   trouble.probe_ns = at_ns;
 }
 
-i64 PathSet::probe_interval_ns(u8 path) const noexcept {
-  return paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
-}
+i64 PathSet::probe_interval_ns(u8 path) const noexcept { return timeout_ns(path, 0); }
 
 void PathSet::measure(i64 now_ns) noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
@@ -191,11 +189,15 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
 }
 
 // A probe may be a replay, so it proves nothing by itself; and however many come, we ask no more than once an interval.
+// That interval doubles too: a round trip may be longer than what is known of it, and only the last probe's answer
+// counts.
 void PathSet::hasten_probe(i64 now_ns, u8 path) noexcept {
   if (this->path(path).usable || troubles_ == nullptr) return;
-  const i64 soonest_ns = trouble(path).probe_sent_ns + probe_interval_ns(path);
-  const i64 due_ns = trouble(path).probe_ns;
-  if (due_ns != kNever && due_ns > soonest_ns) set_probe(path, std::max(now_ns, soonest_ns));
+  PathTrouble& trouble = troubles_[path];
+  const i64 soonest_ns = trouble.probe_sent_ns + timeout_ns(path, trouble.hastened);
+  if (trouble.probe_ns == kNever || trouble.probe_ns <= soonest_ns) return;
+  ++trouble.hastened;
+  set_probe(path, std::max(now_ns, soonest_ns));
 }
 
 bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes) noexcept {
@@ -225,7 +227,10 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
   set_probe(path, usable ? kNever : now_ns);
-  if (troubles_ != nullptr) troubles_[path].probe_interval_ns = probe_interval_ns(path);
+  if (troubles_ != nullptr) {
+    troubles_[path].probe_interval_ns = probe_interval_ns(path);
+    troubles_[path].hastened = 0;
+  }
   mirror(path);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
@@ -260,14 +265,13 @@ void PathSet::search(i64 now_ns) noexcept {
   if (size_->in_round()) return;
   const bool raises = usable_count_ != 0;
   if (!(raises ? size_->may_raise(now_ns) : size_->may_fall(now_ns) && any_small())) return;
-  i64 timeout_ns = 0;
+  i64 longest_ns = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     if (!raises || path(i).usable) {
-      timeout_ns =
-          std::max(timeout_ns, path(i).rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0));
+      longest_ns = std::max(longest_ns, timeout_ns(static_cast<u8>(i), 0));
     }
   }
-  size_->start(now_ns, shared_->random.next(), raises, timeout_ns);
+  size_->start(now_ns, shared_->random.next(), raises, longest_ns);
   for (std::size_t i = 0; i < count_; ++i) {
     if (raises ? path(i).usable : size_->path(i).small_ns >= 0) size_->add_path(i);
   }
@@ -347,14 +351,21 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
+// Without the time that the answer waited in our socket. How long the probe waited in the peer's is not known.
+RttSample PathSet::probe_sample(i64 now_ns, i64 sent_ns) const noexcept {
+  const i64 host_ns = std::clamp<i64>(shared_->host.late_ns(), 0, now_ns - sent_ns);
+  return {now_ns - sent_ns - host_ns, host_ns};
+}
+
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (size_ != nullptr && probe_id != 0 && states()) {
     PathSize& size = size_->path(path);
-    const i64 settle_ns = paths_[path].rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, 0);
+    const i64 settle_ns = timeout_ns(path, 0);
     if (size_->on_reply(now_ns, path, probe_id, settle_ns)) return false;
     if (probe_id == size.small_id) {
       size.small_id = 0;
-      paths_[path].rtt.on_sample(now_ns - size.small_sent_ns);
+      const RttSample rtt = probe_sample(now_ns, size.small_sent_ns);
+      paths_[path].rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
       static_cast<void>(on_heard(now_ns, path));
       return false;
     }
@@ -368,7 +379,7 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (paths_[path].usable) set_probe(path, kNever);
   // What left before the first round trip was known has a look due after a timeout that allows for any path.
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
-  on_feedback(now_ns, path, Feedback::good, now_ns - trouble.probe_sent_ns, 0, -1);
+  on_feedback(now_ns, path, Feedback::good, probe_sample(now_ns, trouble.probe_sent_ns), 0, -1);
   return asked || waited;
 }
 
@@ -386,12 +397,18 @@ i64 PathSet::poll_timeout() const noexcept {
   return earliest;
 }
 
+i64 PathSet::timeout_ns(u8 path, u32 backoff) const noexcept {
+  const i64 allowance_ns = std::max(shared_->host.late_peak_ns(), away_.peak_ns());
+  const StackConfig& config = shared_->config;
+  return this->path(path).rtt.timeout_ns(config.rto_ns_min, config.rto_ns_max, backoff, allowance_ns);
+}
+
 // What is still in flight on a path that fell silent is not to wait ever longer while others carry: only when no path
 // answers is patience doubled.
 i64 PathSet::rto_ns(u8 path) const noexcept {
   const PathState& state = this->path(path);
   const u32 backoff = any_usable() ? 0 : state.timeouts;
-  return state.rtt.timeout_ns(shared_->config.rto_ns_min, shared_->config.rto_ns_max, backoff);
+  return timeout_ns(path, backoff);
 }
 
 }  // namespace weft::core

@@ -28,6 +28,12 @@ struct alignas(64) PathState {
 };
 static_assert(sizeof(PathState) == 64);
 
+// A measured round trip: the network's part of it, and what the hosts added; -1: no sample.
+struct RttSample {
+  i64 rtt_ns = -1;
+  i64 host_ns = 0;
+};
+
 // What a path needs that is measured, probed, or has lost something.
 struct PathTrouble {
   i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
@@ -37,6 +43,7 @@ struct PathTrouble {
   i64 probe_order_ns = -1;  // that probe's place among the segments' send times
   i64 probed_sent_ns = -1;  // and of the newest such probe that came back
   i64 segments_lost = 0;
+  u32 hastened = 0;  // probes since the path fell silent that left early, because the peer was heard on it
 };
 
 struct PickRequest {
@@ -70,7 +77,7 @@ class PathSet {
   void on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
   // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
   // `flow`: whose acknowledgment it was, -1 of no flow.
-  void on_feedback(i64 now_ns, u8 path, Feedback kind, i64 rtt_ns, i64 bytes, i64 flow) noexcept;
+  void on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept;
   // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
   // False: something came back since, so it was a loss and no silence.
   // `payload_bytes`: of the longest of them.
@@ -97,6 +104,10 @@ class PathSet {
 
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
+  // About what it will be.
+  void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
+  // The peer's thread did not run for so long while a segment of ours lay in its socket.
+  void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }
   // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
   void measure(i64 now_ns) noexcept;
   // The next path whose probe is due, or -1; moves its timer on. `bytes`: how long the probe is to be, 0: as it is.
@@ -146,8 +157,10 @@ class PathSet {
   }
   void set_probe(u8 path, i64 at_ns) noexcept;
   void hasten_probe(i64 now_ns, u8 path) noexcept;
+  RttSample probe_sample(i64 now_ns, i64 sent_ns) const noexcept;
   void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
+  i64 timeout_ns(u8 path, u32 backoff) const noexcept;
   void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
   // Where no path is known to carry segments, one each is tried.
@@ -175,6 +188,7 @@ class PathSet {
   std::unique_ptr<SizeSearch> size_;  // null: no size has to be found out
   bool revived_ = false;
   i64 heard_ns_ = -1, resumed_ns_ = 0;
+  HostPeak away_;  // the peer's
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // paths with a probe to come
   PolicySlot policy_;

@@ -22,6 +22,7 @@ class Peer {
                wire::segment_payload_bytes(config.segment_bytes), config.search_size ? config.segment_bytes : u16{0}),
         index_(index) {
     if (config.rtt_ns > 0) paths_.know(config.rtt_ns);
+    if (config.rtt_expected_ns > 0) paths_.expect(config.rtt_expected_ns);
   }
 
   PathSet& paths() noexcept { return paths_; }

@@ -10,29 +10,45 @@ namespace weft::core {
 
 class RttEstimator {
  public:
-  void on_sample(i64 rtt_ns) noexcept {
+  // `host_ns`: how long the two hosts had other things to do. A timeout has to allow for it; the least round trip is
+  // the network's.
+  void on_sample(i64 rtt_ns, i64 host_ns = 0) noexcept {
     // An hour is no round trip, whatever a packet claims; the bound keeps the sums below from overflowing.
-    rtt_ns = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);
-    if (srtt_ns_ == 0) {
-      srtt_ns_ = rtt_ns;
-      rttvar_ns_ = rtt_ns / 2;
+    constexpr i64 kMost = 3'600'000'000'000;
+    rtt_ns = std::clamp<i64>(rtt_ns, 1, kMost);
+    const i64 whole_ns = rtt_ns + std::clamp<i64>(host_ns, 0, kMost);
+    if (!measured()) {
+      srtt_ns_ = whole_ns;
+      rttvar_ns_ = whole_ns / 2;
       min_ns_ = rtt_ns;
     } else {
-      const i64 error = rtt_ns - srtt_ns_;
+      const i64 error = whole_ns - srtt_ns_;
       rttvar_ns_ += ((error < 0 ? -error : error) - rttvar_ns_) / 4;
       srtt_ns_ += error / 8;
       min_ns_ = std::min(min_ns_, rtt_ns);
     }
   }
 
-  bool measured() const noexcept { return srtt_ns_ != 0; }
-  i64 smoothed_ns() const noexcept { return srtt_ns_; }
+  // Another connection to the same host took so long: it stands in for the first sample, and is forgotten with it.
+  void expect(i64 rtt_ns) noexcept {
+    if (measured()) return;
+    srtt_ns_ = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);
+    rttvar_ns_ = srtt_ns_ / 2;
+  }
+
+  bool measured() const noexcept { return min_ns_ != 0; }
+  i64 smoothed_ns() const noexcept { return measured() ? srtt_ns_ : 0; }
+  i64 expected_ns() const noexcept { return srtt_ns_; }  // 0: nothing is known
   i64 variation_ns() const noexcept { return rttvar_ns_; }
   i64 min_ns() const noexcept { return min_ns_; }
 
-  // Before the first sample: 20 times the floor, which is 20 ms with the default knobs.
-  i64 timeout_ns(i64 floor_ns, i64 ceiling_ns, u32 backoff) const noexcept {
-    const i64 base = measured() ? std::max(floor_ns, srtt_ns_ + 4 * rttvar_ns_) : 20 * floor_ns;
+  // The floor is the least that is added to the smoothed round trip, not the least sum: on a long path that hardly
+  // varies the variation vanishes, and a host that is a moment late would be taken for a loss.
+  // Before the first sample it is 20 times the floor at least, which is 20 ms with the default knobs.
+  // `allowance_ns`: how late an answer may be because a host is.
+  i64 timeout_ns(i64 floor_ns, i64 ceiling_ns, u32 backoff, i64 allowance_ns = 0) const noexcept {
+    const i64 sum = srtt_ns_ + std::max({floor_ns, 4 * rttvar_ns_, allowance_ns});
+    const i64 base = measured() ? sum : std::max(sum, 20 * floor_ns);
     const u32 shift = std::min(backoff, 20u);
     return base > ceiling_ns >> shift ? ceiling_ns : base << shift;
   }

@@ -7,6 +7,7 @@
 
 #include "native/core/decision_tap.h"
 #include "native/core/events.h"
+#include "native/core/host_time.h"
 #include "native/core/random.h"
 #include "native/core/receive_window.h"
 #include "native/core/send_ledger.h"
@@ -50,6 +51,7 @@ struct Shared {
   StackCounters counters;
   DecisionTap* tap = nullptr;  // who records decisions; null: nobody
   i64 last_sent_ns = 0;
+  HostTime host;
   std::array<PolicyFailure, 4> failures;  // by family
 
   // A send time no other segment has, so that "sent before" orders all of them, also within a train (RFC 8985 breaks

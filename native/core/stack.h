@@ -48,7 +48,12 @@ class Stack {
   // Asks the peer for a sign of life, whether or not a flow waits for it; Peer::heard_ns() says when one came.
   void probe_peer(u32 peer) noexcept;
 
-  void on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept;
+  // `arrived_ns`: when the kernel had it; 0 where that is not known.
+  void on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns = 0) noexcept;
+  // What was polled at `polled_ns` left much later, because the thread was interrupted.
+  void on_late_departure(i64 polled_ns) noexcept { shared_.host.on_late_departure(polled_ns, shared_.last_sent_ns); }
+  // The thread that calls this stack did not run in between.
+  void on_away(i64 from_ns, i64 to_ns) noexcept { shared_.host.on_away(from_ns, to_ns); }
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
   // The two halves of it, for ports that send control first and may be busy with data.
   bool poll_control(i64 now_ns, TxBurst* out) noexcept { return transmit_control(now_ns, out); }

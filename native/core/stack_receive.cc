@@ -4,9 +4,10 @@
 
 namespace weft::core {
 
-void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram) noexcept {
+void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) noexcept {
   StackCounters& counters = shared_.counters;
   ++counters.datagrams_received;
+  shared_.host.on_datagram(now_ns, arrived_ns);
   wire::Packet packet;
   switch (wire::decode(datagram.header, datagram.header_bytes, datagram.payload_bytes, &packet)) {
     case wire::Verdict::ok:

@@ -71,6 +71,7 @@ struct PeerConfig {
   u32 train_bytes_max = 1472;       // largest burst the datapath takes in one go
   i64 port_buffer_bytes = 1 << 20;  // in flight on one path at most: what the peer's socket buffer holds
   i64 rtt_ns = 0;                   // known of every path from before; 0: probes find out
+  i64 rtt_expected_ns = 0;          // about what it will be, for timers until the first sample; 0: nobody knows
   bool payload_crc = false;         // one of the two ends wants it
   // Paths may turn out to carry less than `segment_bytes`, without a word: what they carry is found out
   // (size_search.h). The fragments of a segment may then make a burst longer than train_bytes_max, by their headers.

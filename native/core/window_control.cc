@@ -26,7 +26,7 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noe
   if (facts.rtt != nullptr) {
     event.rtt_ns = facts.rtt_ns >= 0 ? facts.rtt_ns : facts.rtt->smoothed_ns();
     event.rtt_min_ns = facts.rtt->min_ns();
-    event.srtt_ns = facts.rtt->smoothed_ns();
+    event.srtt_ns = facts.rtt->expected_ns();
   }
   event.ack_delay_ns = facts.ack_delay_ns;
   event.acked_bytes = facts.acked_bytes;

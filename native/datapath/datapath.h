@@ -71,7 +71,8 @@ class Datapath {
   // Words that begin with it are of this kind.
   virtual char kind() const noexcept = 0;
 
-  // Setting up; on the engine's thread. Fewer paths than planned still make a link; none does not.
+  // Setting up; on the engine's thread. Fewer paths than planned still make a link, and `error` says why there are not
+  // all of them; none does not.
   virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
   // `path_count`: of the paths that both ends have.
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,

@@ -25,6 +25,12 @@ namespace {
 
 // Held datagrams (injected reordering) must not wait for a sleeping engine.
 constexpr std::int64_t kHoldSleepNs = 1'000'000;
+// No datagram waits longer in a socket: a stamp that says so was taken by another clock.
+constexpr std::int64_t kWaitNsMax = 10'000'000'000;
+// An idle round that took so long was interrupted: another thread wants this core. For kSharedCoreNs the engine then
+// sleeps when it is idle, and does not spin.
+constexpr std::int64_t kInterruptedNs = 100'000;
+constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
 // An engine that was away for so long reads what has come before it believes its timers.
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
@@ -89,15 +95,21 @@ void Engine::stop() noexcept {
 
 void Engine::run() noexcept {
   std::int64_t busy_ns = now_ns();
+  std::int64_t idle_ns = 0;  // of the round before, where that was idle and this thread has not slept since
+  std::int64_t shared_until_ns = 0;
   bool was_busy = false;
   while (!stopping_.load(std::memory_order_acquire)) {
     ++loops_;
     const bool busy = round();
+    if (idle_ns != 0 && now_ns_ - idle_ns > kInterruptedNs) shared_until_ns = now_ns_ + kSharedCoreNs;
+    idle_ns = busy ? 0 : now_ns_;
     if (busy) {
       busy_ns = now_ns_;
-    } else if (now_ns_ - busy_ns >= spin_ns_) {
+    } else if (now_ns_ - busy_ns >= spin_ns_ || now_ns_ < shared_until_ns) {
       sleep();
       busy_ns = now_ns();
+      stack_.on_away(now_ns_, busy_ns);
+      idle_ns = 0;
     } else if (was_busy) {
       // Whoever was just woken may wait for this very core, and not every kernel preempts for it: it would wait until
       // the spinning ends. Once only, for each time may cost a whole slice where something else wants the core.
@@ -113,6 +125,8 @@ void Engine::run() noexcept {
 bool Engine::round() noexcept {
   const std::int64_t before_ns = now_ns_;
   now_ns_ = now_ns();
+  if (now_ns_ - before_ns > kAwayNs) stack_.on_away(before_ns, now_ns_);
+  realtime_ahead_ns_ = 0;
   turn_ns_.store(now_ns_, std::memory_order_relaxed);
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
@@ -321,14 +335,22 @@ void Engine::close_windows_of(std::uint32_t flow) noexcept {
 
 void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   static_cast<void>(port);
-  stack_.on_datagram(now_ns_, datagram);
+  if (datagram.stamp_ns != 0 && realtime_ahead_ns_ == 0) realtime_ahead_ns_ = realtime_ahead_ns();
+  const std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
+  // A clock that was set meanwhile says nothing.
+  const bool known = arrived_ns > now_ns_ - kWaitNsMax;
+  stack_.on_datagram(now_ns_, datagram, known ? arrived_ns : 0);
 }
 
 bool Engine::transmit() noexcept {
   std::size_t count = 0;
-  while (count < kTxBatch && stack_.poll_transmit(now_ns_, batch_[count])) ++count;
-  if (count != 0) datapath_->tx_burst(batch_, count);
-  return count != 0;
+  // Receiving took a part of this round, so the clock is read again: segments carry the time when they leave.
+  const std::int64_t leaves_ns = now_ns();
+  while (count < kTxBatch && stack_.poll_transmit(leaves_ns, batch_[count])) ++count;
+  if (count == 0) return false;
+  datapath_->tx_burst(batch_, count);
+  if (now_ns() - leaves_ns > kAwayNs) stack_.on_late_departure(leaves_ns);
+  return true;
 }
 
 bool Engine::take_events() noexcept {

@@ -141,9 +141,10 @@ class Engine final : private datapath::RxSink {
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow; keeps what the stack may still report on
-  std::vector<bool> let_go_;                                  // by flow: its connection has been told
-  std::vector<bool> closed_;                                  // by flow: the stack is done with it
+  std::int64_t realtime_ahead_ns_ = 0;                   // in the round in progress; 0: no datagram had a stamp yet
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
+  std::vector<bool> let_go_;                             // by flow: its connection has been told
+  std::vector<bool> closed_;                             // by flow: the stack is done with it
   std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open ones: the flow by key
   std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows that were told to make no progress, and when
   std::unique_ptr<wire::TxBurst[]> bursts_;

@@ -2,6 +2,7 @@
 // Allocates nothing and trusts nothing: every length is checked against what is really there.
 #include "native/wire/wire.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -13,6 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
 
 constexpr std::size_t kCrcAt = 4;
+constexpr int kAwayShift = 14;
 constexpr std::uint64_t kLow48 = (std::uint64_t{1} << 48) - 1;
 
 template <class T>
@@ -116,6 +118,7 @@ PathReport Ack::report(std::size_t index) const noexcept {
   found.segments = get<std::uint32_t>(at, 12);
   found.ecn_segments = get<std::uint32_t>(at, 16);
   found.path = get<std::uint8_t>(at, 20);
+  found.away_ns = std::uint32_t{get<std::uint16_t>(at, 22)} << kAwayShift;
   return found;
 }
 
@@ -158,7 +161,9 @@ std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, 
     put(at, 8, reports[i].ack_delay_ns);
     put(at, 12, reports[i].segments);
     put(at, 16, reports[i].ecn_segments);
-    put<std::uint32_t>(at, 20, reports[i].path);
+    put(at, 20, reports[i].path);
+    put<std::uint8_t>(at, 21, 0);
+    put(at, 22, static_cast<std::uint16_t>(std::min(reports[i].away_ns >> kAwayShift, 0xFFFFu)));
   }
   if (ack.bitmap_words != 0) std::memcpy(at, words, 8u * ack.bitmap_words);
   return seal(out, bytes);

@@ -8,7 +8,7 @@
 namespace weft::wire {
 
 inline constexpr std::uint16_t kMagic = 0x4657;  // "WF" in memory order
-inline constexpr std::uint8_t kVersion = 2;
+inline constexpr std::uint8_t kVersion = 3;
 
 // Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
@@ -90,10 +90,12 @@ struct Data {
 // What an acknowledgment says of one path since it last spoke of it.
 struct PathReport {
   std::int64_t echo_sent_ns = 0;   // newest sent_ns seen on the path
-  std::uint32_t ack_delay_ns = 0;  // how long the receiver held it; saturates
+  std::uint32_t ack_delay_ns = 0;  // how long the receiver had it, its socket included; saturates
   std::uint32_t segments = 0;      // received on the path, modulo 2^32
   std::uint32_t ecn_segments = 0;  // of these, marked
   std::uint8_t path = 0;
+  // Of ack_delay_ns, how long the receiver's thread did not run; in steps of 2^14, saturates.
+  std::uint32_t away_ns = 0;
 };
 
 struct Ack {

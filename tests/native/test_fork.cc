@@ -27,11 +27,11 @@ constexpr int kForks = 300;
 int sockets() noexcept {
   int count = 0;
   for (int descriptor = 0; descriptor < kDescriptorsMax; ++descriptor) {
-    // Netlink's, which asks the kernel for a moment, reaches nobody else.
+    // Others, which ask the kernel for a moment (netlink, if_nametoindex), reach nobody else.
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     const bool is_socket = ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0;
-    count += is_socket && own.ss_family != AF_NETLINK ? 1 : 0;
+    count += is_socket && (own.ss_family == AF_INET || own.ss_family == AF_INET6) ? 1 : 0;
   }
   return count;
 }

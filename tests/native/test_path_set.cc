@@ -1,5 +1,7 @@
 // Path health (P-5): a silent path stops being chosen, is probed with growing pauses, and comes back.
+#include <deque>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "native/core/path_set.h"
@@ -71,7 +73,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     CHECK_EQUAL(bench.paths.path(2).rtt.smoothed_ns(), kMs);
     // A policy that measures takes the one path that ever answered, unless the others have.
     for (const u8 path : {u8{0}, u8{1}, u8{3}})
-      bench.paths.on_feedback(21 * kMs, path, PathSet::Feedback::good, kMs, 1400, -1);
+      bench.paths.on_feedback(21 * kMs, path, PathSet::Feedback::good, {kMs}, 1400, -1);
     CHECK(bench.picks(21 * kMs) == std::set<int>({0, 1, 2, 3}));
     CHECK_EQUAL(bench.paths.poll_timeout(), kNever);
   }
@@ -120,6 +122,25 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK(!bench.paths.path(3).rtt.measured());
   bench.paths.on_probe_reply(now_ns, 3, second);
   CHECK(bench.paths.path(3).usable);
+}
+
+// Both ends probe a path whose round trip is longer than either knows: each is asked by the other to hurry.
+TEST(path_set__a_path_comes_back_although_the_other_end_keeps_probing) {
+  constexpr i64 kRttNs = 40 * kMs, kStepNs = kMs;
+  Bench bench;
+  bench.paths.know(kMs / 100);
+  bench.paths.on_timeout(0, 2, 0, -1);
+  std::deque<std::pair<i64, u64>> answers;
+  i64 now_ns = 0;
+  for (; !bench.paths.path(2).usable && now_ns < 100 * kRttNs; now_ns += kStepNs) {
+    u64 probe_id = 0;
+    if (bench.poll_probe(now_ns, &probe_id) == 2) answers.emplace_back(now_ns + kRttNs, probe_id);
+    bench.paths.on_probed_by_peer(now_ns, 2);
+    for (; !answers.empty() && answers.front().first <= now_ns; answers.pop_front())
+      static_cast<void>(bench.paths.on_probe_reply(now_ns, 2, answers.front().second));
+  }
+  CHECK(bench.paths.path(2).usable);
+  CHECK(now_ns <= 6 * kRttNs);
 }
 
 TEST(path_set__a_copy_avoids_the_path_that_lost_it) {

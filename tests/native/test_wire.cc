@@ -53,7 +53,7 @@ Ack ack_fields() {
 }
 
 PathReport report_fields(std::uint8_t path) {
-  return {-0x21222324252627, 0x31323334u + path, 0x71727374u + path, 0x81828384u + path, path};
+  return {-0x21222324252627, 0x31323334u + path, 0x71727374u + path, 0x81828384u + path, path, (0x4142u + path) << 14};
 }
 
 Bytes ack_packet(std::uint16_t words, std::uint8_t reports = 2) {
@@ -254,6 +254,7 @@ void check_ack(std::uint16_t words, std::uint8_t reports) {
     const PathReport wanted = report_fields(static_cast<std::uint8_t>(255 - i));
     CHECK_EQUAL(report.echo_sent_ns, wanted.echo_sent_ns);
     CHECK_EQUAL(report.ack_delay_ns, wanted.ack_delay_ns);
+    CHECK_EQUAL(report.away_ns, wanted.away_ns);
     CHECK_EQUAL(report.segments, wanted.segments);
     CHECK_EQUAL(report.ecn_segments, wanted.ecn_segments);
     CHECK_EQUAL(report.path, wanted.path);

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "additive_increase_in_bytes_where_segments_were_meant",
         "window/swift.py",
-        "params.increase_segments * max(float(event.segment_bytes), 1.0) * event.acked_bytes",
-        "params.increase_segments * event.acked_bytes",
+        "params.increase_segments * max(float(event.segment_bytes), 1.0)",
+        "params.increase_segments",
     ),
     Mutant(
         "time_since_the_last_acknowledgment_and_not_the_epoch",

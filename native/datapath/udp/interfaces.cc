@@ -2,6 +2,7 @@
 // A figure that cannot be had is 0; only a kernel that lists nothing is an error.
 #include "native/datapath/udp/interfaces.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -85,6 +86,8 @@ std::string read_pci_path(const std::string& name) {
   return ::realpath(("/sys/class/net/" + name + "/device").c_str(), real) != nullptr ? real : "";
 }
 
+bool is_bridge(const std::string& name) { return ::access(("/sys/class/net/" + name + "/bridge").c_str(), F_OK) == 0; }
+
 int rank(const SocketAddress& address) {
   if (!address.is_v6()) return 0;
   return IN6_IS_ADDR_LINKLOCAL(&address.v6.sin6_addr) ? 2 : 1;
@@ -96,6 +99,11 @@ std::string SocketAddress::text() const {
   char host[NI_MAXHOST] = "?";
   ::getnameinfo(&any, bytes(), host, sizeof host, nullptr, 0, NI_NUMERICHOST);
   return host;
+}
+
+bool is_link_local(const SocketAddress& address) noexcept {
+  if (address.is_v6()) return IN6_IS_ADDR_LINKLOCAL(&address.v6.sin6_addr);
+  return ntohl(address.v4.sin_addr.s_addr) >> 16 == 0xa9fe;
 }
 
 std::vector<Interface> list_interfaces(std::string* error) {
@@ -115,6 +123,7 @@ std::vector<Interface> list_interfaces(std::string* error) {
       made.index = ::if_nametoindex(at->ifa_name);
       made.up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
       made.loopback = (at->ifa_flags & IFF_LOOPBACK) != 0;
+      made.bridge = is_bridge(made.name);
       made.speed_mbps = read_speed_mbps(made.name);
       made.pci_path = read_pci_path(made.name);
       const auto limit = limits.find(static_cast<int>(made.index));

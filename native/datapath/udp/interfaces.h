@@ -29,6 +29,7 @@ struct Interface {
   unsigned index = 0;
   bool up = false;
   bool loopback = false;
+  bool bridge = false;                   // a switch of this host, as docker0
   std::vector<SocketAddress> addresses;  // IPv4 first, then global IPv6, then link-local
   std::int64_t mtu_bytes = 0;
   std::int64_t speed_mbps = 0;     // 0: the kernel does not say
@@ -36,6 +37,9 @@ struct Interface {
   std::int64_t gso_segments_max = 0;
   std::string pci_path;  // real sysfs path, or empty
 };
+
+// Whether an address is of no use beyond one link: fe80::/10, 169.254.0.0/16.
+bool is_link_local(const SocketAddress& address) noexcept;
 
 // Every interface, in the kernel's order. Empty with `error` set when the kernel does not answer.
 std::vector<Interface> list_interfaces(std::string* error);

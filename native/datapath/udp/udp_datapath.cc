@@ -30,6 +30,7 @@ UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_
 
 UdpDatapath::~UdpDatapath() {
   for (const Port& port : ports_) close_socket(port.descriptor);
+  if (options_.promised != nullptr) options_.promised->fetch_add(static_cast<std::int64_t>(ports_.size()));
   if (epoll_ >= 0) ::close(epoll_);
 }
 
@@ -61,6 +62,7 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   const std::int64_t usable = granted / 2;
   buffer_bytes_ = ports_.empty() ? usable : std::min(buffer_bytes_, usable);
   ::setsockopt(descriptor, SOL_SOCKET, SO_RXQ_OVFL, &kOn, sizeof kOn);
+  ::setsockopt(descriptor, SOL_SOCKET, SO_TIMESTAMPNS, &kOn, sizeof kOn);
   ::setsockopt(descriptor, IPPROTO_UDP, UDP_GRO, &kOn, sizeof kOn);
   if (options_.ecn) {
     const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
@@ -102,6 +104,7 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
   made.number = bound.port();
   *port = static_cast<std::uint32_t>(ports_.size());
   ports_.push_back(made);
+  if (options_.promised != nullptr) options_.promised->fetch_sub(1);
   return true;
 }
 

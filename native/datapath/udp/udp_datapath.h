@@ -2,6 +2,7 @@
 // Knows no flow, policy or protocol beyond where a header ends; decides nothing about what to send.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@ struct UdpOptions {
   std::int64_t socket_buffer_bytes = 8 << 20;
   bool ecn = true;
   FaultRates faults;
+  std::atomic<std::int64_t>* promised = nullptr;  // descriptors; each socket is one of them while it is open
 };
 
 class UdpDatapath final : public Datapath {
@@ -77,7 +79,7 @@ class UdpDatapath final : public Datapath {
   void send_singly(const Item& item);
   std::size_t receive(std::uint32_t index, RxSink* sink);
   void split(std::uint32_t index, const std::uint8_t* at, std::size_t bytes, std::size_t stride, bool marked,
-             RxSink* sink);
+             std::int64_t stamp_ns, RxSink* sink);
 
   UdpOptions options_;
   FaultInjector faults_;

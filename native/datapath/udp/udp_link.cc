@@ -39,7 +39,6 @@ bool UdpDatapath::open_link(const LinkPlan& plan, std::string* words, std::strin
     ports.push_back(port);
   }
   if (ports.empty()) return false;
-  error->clear();
   if (links_.size() <= plan.peer) links_.resize(plan.peer + 1);
   links_[plan.peer] = Link{plan.device, plan.places, {}};
   std::vector<std::uint16_t> numbers;

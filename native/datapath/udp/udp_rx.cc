@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 
 #include "native/datapath/udp/staging.h"
 
@@ -19,6 +20,7 @@ struct Control {
   bool marked = false;
   bool has_drops = false;
   std::uint32_t drops = 0;
+  std::int64_t stamp_ns = 0;
 };
 
 Control read_control(msghdr* header) {
@@ -37,6 +39,10 @@ Control read_control(msghdr* header) {
     } else if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SO_RXQ_OVFL) {
       std::memcpy(&found.drops, CMSG_DATA(at), sizeof found.drops);
       found.has_drops = true;
+    } else if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SCM_TIMESTAMPNS) {
+      timespec stamp;
+      std::memcpy(&stamp, CMSG_DATA(at), sizeof stamp);
+      found.stamp_ns = std::int64_t{stamp.tv_sec} * 1'000'000'000 + stamp.tv_nsec;
     }
   }
   return found;
@@ -82,16 +88,17 @@ std::size_t UdpDatapath::receive(std::uint32_t index, RxSink* sink) {
     const std::size_t bytes = message.msg_len;
     const std::size_t stride = control.stride == 0 ? std::max<std::size_t>(bytes, 1) : control.stride;
     seen += (bytes + stride - 1) / stride;
-    split(index, staging.rx_bytes[i], bytes, stride, control.marked, sink);
+    split(index, staging.rx_bytes[i], bytes, stride, control.marked, control.stamp_ns, sink);
   }
   counters_.datagrams_received += static_cast<std::int64_t>(seen);
   return seen;
 }
 
 void UdpDatapath::split(std::uint32_t index, const std::uint8_t* at, std::size_t bytes, std::size_t stride, bool marked,
-                        RxSink* sink) {
+                        std::int64_t stamp_ns, RxSink* sink) {
   for (std::size_t offset = 0; offset < bytes; offset += stride) {
-    const wire::RxDatagram datagram = wire::datagram_at(at + offset, std::min(stride, bytes - offset), marked);
+    wire::RxDatagram datagram = wire::datagram_at(at + offset, std::min(stride, bytes - offset), marked);
+    datagram.stamp_ns = stamp_ns;
     if (faults_.active()) {
       faults_.offer(index, datagram, sink);
     } else {

@@ -132,7 +132,6 @@ bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* er
       break;
     }
   }
-  if (!link->paths.empty()) error->clear();
   return !link->paths.empty();
 }
 
