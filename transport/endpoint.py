@@ -42,6 +42,7 @@ from transport.recording import LiveRecording
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
+TROUBLE_S = 1.0  # what kept a peer out shortly before an accept began is told by it
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Policies = Mapping[str, PolicyName]  # by family, "window", "path", "loss" or "credit"
@@ -53,8 +54,12 @@ def _knob_text(value: KnobValue) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> TimedOutError:
-    why = f": {known}" if (known := dial.error()) else ""
+def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> WeftError:
+    """What kept the dial from getting through, where that is known; else that its time is over."""
+    cause, known = dial.cause(), dial.error()
+    if cause not in (OK, WOULD_BLOCK) and known:
+        return error_for(cause, f"cannot connect to {name} within {timeout_s} s", known)
+    why = f": {known}" if known else ""
     return TimedOutError(f"connect to {name}: no answer within {timeout_s} s{why}")
 
 
@@ -94,10 +99,18 @@ class Listener(AsyncCloses):
         return self._native is None
 
     def accept(self, timeout_s: float | None = None) -> Connection:
-        """The next peer. TimedOutError after `timeout_s` seconds (None: no limit)."""
+        """The next peer. TimedOutError after `timeout_s` seconds (None: no limit).
+
+        OutOfDescriptorsError where peers have connected and this process cannot take them.
+        """
         made: list[Connection] = []
         if not _poll_until(lambda: self._took(made), deadline(timeout_s)):
-            raise TimedOutError(f"accept on port {self._port}: no peer within {timeout_s} s")
+            said = f"accept on port {self._port}: no peer within {timeout_s} s"
+            if self._native is not None and timeout_s is not None:
+                status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
+                if status != OK:
+                    raise error_for(status, said, why)
+            raise TimedOutError(said)
         return made[0]
 
     async def aaccept(self) -> Connection:

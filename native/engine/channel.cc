@@ -21,6 +21,8 @@ constexpr std::size_t kOutputBytesMax = 4 << 20;  // opens of many connections a
 constexpr char kTlsRecordMin = 0x14, kTlsRecordMax = 0x17;
 // Retransmissions or probes in a row after which the way to the other end is taken for cut.
 constexpr unsigned kUnansweredMax = 2;
+// Where the kernel's tcp_info has tcpi_min_rtt, in microseconds: the C library's is shorter (linux/tcp.h).
+constexpr std::size_t kMinRttOffset = 148;
 
 bool begins_tls(char first) noexcept { return first >= kTlsRecordMin && first <= kTlsRecordMax; }
 
@@ -146,14 +148,19 @@ int Channel::connect_error() const noexcept {
 }
 
 Channel::Kernel Channel::kernel(std::int64_t now_ns) const noexcept {
-  tcp_info info{};
-  socklen_t length = sizeof info;
+  unsigned char said[256] = {};
+  socklen_t length = sizeof said;
   Kernel found;
-  if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return found;
+  if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, said, &length) != 0) return found;
+  tcp_info info;
+  std::memcpy(&info, said, sizeof info);
   found.established = info.tcpi_state == TCP_ESTABLISHED;
   if (!found.established) return found;
   found.answers = info.tcpi_retransmits < kUnansweredMax && info.tcpi_probes < kUnansweredMax;
   found.heard_ns = now_ns - std::int64_t{info.tcpi_last_ack_recv} * 1'000'000;
+  std::uint32_t min_rtt_us = 0;
+  if (length >= kMinRttOffset + sizeof min_rtt_us) std::memcpy(&min_rtt_us, said + kMinRttOffset, sizeof min_rtt_us);
+  if (min_rtt_us != ~0u) found.rtt_ns = std::int64_t{min_rtt_us} * 1'000;
   return found;
 }
 

@@ -23,6 +23,7 @@ class Channel {
     bool established = false;
     bool answers = false;        // nothing that was sent waits unduly for its acknowledgment
     std::int64_t heard_ns = -1;  // when the last acknowledgment came
+    std::int64_t rtt_ns = 0;     // the least that was seen; 0: unknown
   };
 
   // Takes the descriptor. `dialled`: we began it, so we greet first. `tls`: null where no secret is set.
@@ -57,6 +58,7 @@ class Channel {
 
   std::uint64_t session = 0;     // that it belongs to or is to join; 0: not known yet
   bool proves = false;           // made only to prove an address of ours
+  bool turned_away = false;      // accepted with the spare descriptor, to be refused once it has greeted
   std::uint16_t local_port = 0;  // accepted on
   std::uint32_t device = 0;
   std::string peer_address;

@@ -14,8 +14,9 @@ namespace weft::engine {
 namespace {
 
 // An engine passes through its loop within microseconds; this only keeps a defect from becoming a hang.
-// Counted in naps and not by the clock: a process that was stopped meanwhile has not waited.
-constexpr int kLetGoNapsMax = 5'000;
+// Time asleep is counted, of each nap no more than it was meant to take: a process that was stopped meanwhile has not
+// waited, and naps that signals cut short add up to little.
+constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
 
 }  // namespace
@@ -220,10 +221,12 @@ void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
 }
 
 void ConnectionCore::await_let_go() noexcept {
-  for (int nap = 0; nap < kLetGoNapsMax; ++nap) {
+  for (std::int64_t waited_ns = 0; waited_ns < kLetGoNsMax;) {
     const std::int32_t live = flows_live_.load(std::memory_order_acquire);
     if (live == INT32_MIN) return;
+    const std::int64_t begin_ns = now_ns();
     futex_wait(&flows_live_, live, kLetGoNapNs);
+    waited_ns += std::clamp<std::int64_t>(now_ns() - begin_ns, 1, kLetGoNapNs);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "native/datapath/fork_registry.h"
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/log.h"
 
 namespace weft::engine {
@@ -49,25 +50,29 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 
 }  // namespace
 
-// Null when OpenSSL is out of memory; the descriptor is closed then.
+// Null, and errno, when OpenSSL is out of memory or the kernel does not watch the socket, which is closed then.
 Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   std::unique_ptr<TlsStream> tls;
   if (tls_ != nullptr) {
     tls = TlsStream::make(*tls_, dialled);
     if (tls == nullptr) {
       datapath::close_socket(descriptor);
+      errno = ENOMEM;
       return nullptr;
     }
+  }
+  epoll_event event{};
+  event.events = dialled ? EPOLLOUT : EPOLLIN;
+  event.data.fd = descriptor;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    datapath::close_socket(descriptor);
+    return nullptr;
   }
   set_keepalive(descriptor, knobs_->peer_dead_ns);
   auto channel = std::make_unique<Channel>(next_channel_++, descriptor, dialled, now_ns(), std::move(tls));
   Channel* made = channel.get();
   by_descriptor_[descriptor] = made->id();
   channels_[made->id()] = std::move(channel);
-  epoll_event event{};
-  event.events = dialled ? EPOLLOUT : EPOLLIN;
-  event.data.fd = descriptor;
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
   return made;
 }
 
@@ -79,13 +84,17 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   if (from.is_v6() && IN6_IS_ADDR_LINKLOCAL(&from.v6.sin6_addr)) from.v6.sin6_scope_id = own.interface_index;
   int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from) : -1;
   if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr);
-  if (descriptor < 0) {
-    session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(errno);
-    if (errno == EMFILE || errno == ENFILE) session->last_error += "; raise the limit (ulimit -n)";
+  if (descriptor < 0 && errno == EMFILE && raise_descriptor_limit()) descriptor = begin_connect(to, &from);
+  Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
+  if (channel == nullptr) {
+    const int problem = errno;
+    if (place != 0) return nullptr;  // that address of ours stays unproved
+    const bool exhausted = is_out_of_descriptors(problem);
+    session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
+    session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
+    if (exhausted) session->last_error += "; " + raise_limit_advice();
     return nullptr;
   }
-  Channel* channel = add_channel(descriptor, true);
-  if (channel == nullptr) return nullptr;
   channel->session = session->id;
   channel->device = session->device;
   channel->peer_address = target_of(to);
@@ -176,6 +185,8 @@ void ControlPlane::join(Session* session, Channel* channel, std::int64_t now_ns)
                   std::min(others.size(), kJoinedMax));  // the newest stay, until the other end closes them
   }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
+  session->last_error.clear();
+  session->last_status = Status::would_block;
   say_again(session);
 }
 
@@ -207,15 +218,20 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
   if (channel->state() == Channel::State::dead) return;
   const std::uint64_t id = channel->id(), session_id = channel->session;
   const bool proves = channel->proves, was_reset = channel->was_reset(), dialled = channel->dialled();
+  const bool turned_away = channel->turned_away;
   const std::string address = channel->peer_address;
   channel->set_state(Channel::State::dead);
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, channel->descriptor(), nullptr);
   by_descriptor_.erase(channel->descriptor());
   channels_.erase(id);
+  if (turned_away) open_spare();
 
   Session* session = find_session(session_id);
   if (session == nullptr) return;
-  session->last_error = address + ": " + why;
+  if (!proves) {
+    session->last_error = why.rfind(address, 0) == 0 ? why : address + ": " + why;
+    session->last_status = outcome;
+  }
   if (proves) {
     if (session->proofs != 0 && --session->proofs == 0) send_opens(session);
     return;

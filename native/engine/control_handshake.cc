@@ -200,6 +200,16 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
 bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
   Hello theirs;
   if (channel->session != 0 || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  if (channel->turned_away) {
+    std::string why;
+    const Status trouble = accept_trouble(knobs_->handshake_timeout_ns, &why);
+    if (trouble != Status::ok) {
+      refuse(channel, 0, trouble, why);
+    } else {
+      refuse(channel, 0, Status::out_of_descriptors, "it was out of file descriptors; try again");
+    }
+    return false;
+  }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
     refuse(channel, 0, Status::refused, "the process that is meant is gone; another one listens here now");
     return false;

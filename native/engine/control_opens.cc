@@ -32,7 +32,9 @@ void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
     need_channel(session, now_ns());
     const bool begun = std::any_of(channels_.begin(), channels_.end(),
                                    [&](const auto& each) { return each.second->session == session->id; });
-    if (!begun) end_session(session, Status::address_unavailable, session->last_error, false);
+    if (begun) return;
+    const bool known = session->last_status != Status::would_block;
+    end_session(session, known ? session->last_status : Status::address_unavailable, session->last_error, false);
   }
 }
 
@@ -220,8 +222,8 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
   reply.dial = open.dial;
   setup_.describe(listener.device, flows, &open.addresses[0], &reply);
   reply.segment_bytes = std::min(reply.segment_bytes, open.segment_bytes);
-  status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, session->name,
-                       notifier_, &accept->connection, error);
+  status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, rtt_ns(*session),
+                       session->name, notifier_, &accept->connection, error);
   if (status != Status::ok) return status;
   accept->begun_ns = now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
@@ -270,7 +272,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   std::shared_ptr<ConnectionCore> connection;
   std::string error;
   const Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes,
-                                    session->name, notifier_, &connection, &error);
+                                    rtt_ns(*session), session->name, notifier_, &connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
     confirmed_.push_back({now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});

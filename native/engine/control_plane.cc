@@ -15,19 +15,23 @@
 #include <sstream>
 
 #include "native/engine/clock.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/log.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr std::size_t kNoticesMax = 4096;  // beyond it engines say it again a quarter of the silence later
-constexpr int kPauseMs = 20;               // while something has a deadline
-constexpr int kIdlePauseMs = 1000;         // while there are sessions, which may become idle
+constexpr std::size_t kNoticesMax = 4096;        // beyond it engines say it again a quarter of the silence later
+constexpr int kPauseMs = 20;                     // while something has a deadline
+constexpr std::int64_t kMissedNs = 100'000'000;  // a longer time between two turns counts as a pause of this process
+constexpr int kIdlePauseMs = 1000;               // while there are sessions, which may become idle
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
 // An open that nobody answers for so long has its session examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
 // A dial to a peer that takes connections and does not answer is logged after so long, once a session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
+// What has the spare descriptor keeps others from being told.
+constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 }  // namespace
 
@@ -45,6 +49,7 @@ ControlPlane::~ControlPlane() {
   close_sockets();
   if (doorbell_ >= 0) ::close(doorbell_);
   if (epoll_ >= 0) ::close(epoll_);
+  if (spare_ >= 0) ::close(spare_);
 }
 
 Status ControlPlane::start(std::string* error) {
@@ -64,10 +69,13 @@ Status ControlPlane::start(std::string* error) {
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || doorbell_ < 0) {
-    *error =
-        std::string("no descriptor for the control plane: ") + std::strerror(errno) + "; raise the limit (ulimit -n)";
+    const int problem = errno;
+    *error = std::string("no descriptor for the control plane: ") + std::strerror(problem);
+    if (!is_out_of_descriptors(problem)) return Status::system_error;
+    *error += "; " + raise_limit_advice();
     return Status::out_of_descriptors;
   }
+  open_spare();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = doorbell_;
@@ -118,6 +126,7 @@ void ControlPlane::run() noexcept {
     epoll_event events[64];
     const int count = ::epoll_wait(epoll_, events, 64, pause_ms());
     try {
+      credit_pause(now_ns());
       std::vector<std::uint64_t> unread;
       unread.swap(unread_);
       for (const std::uint64_t id : unread) {
@@ -217,6 +226,17 @@ void ControlPlane::take_notices() {
   }
 }
 
+// Extends deadlines by a pause of this process (stopped, or starved of cores): the other ends are not to blame for it.
+// Without a pause there is a turn every kPauseMs while anything has a deadline.
+void ControlPlane::credit_pause(std::int64_t now_ns) {
+  const std::int64_t missed_ns = now_ns - round_ns_;
+  round_ns_ = now_ns;
+  if (missed_ns < kMissedNs) return;
+  for (auto& [id, pending] : dials_) pending.state->deadline_ns += missed_ns;
+  for (auto& [id, accept] : accepts_) accept.deadline_ns += missed_ns;
+  for (Confirmed& each : confirmed_) each.until_ns += missed_ns;
+}
+
 void ControlPlane::check_deadlines(std::int64_t now_ns) {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = 0;
@@ -228,6 +248,10 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   check_dials(now_ns);
   check_accepts(now_ns);
   check_sessions(now_ns);
+  for (Confirmed& each : confirmed_) {
+    const Session* session = find_session(each.session);
+    if (session != nullptr && session->current == 0) each.until_ns = now_ns + knobs_->handshake_timeout_ns;
+  }
   std::erase_if(confirmed_, [&](const Confirmed& each) { return now_ns >= each.until_ns; });
 }
 
@@ -235,7 +259,9 @@ void ControlPlane::check_strangers(std::int64_t now_ns) {
   std::vector<std::uint64_t> late;
   for (const auto& [id, channel] : channels_) {
     const bool greets = channel->state() == Channel::State::greeting && !channel->dialled();
-    if (greets && now_ns - channel->since_ns() >= knobs_->handshake_timeout_ns) late.push_back(id);
+    const std::int64_t patience_ns =
+        channel->turned_away ? std::min(kTurnAwayNs, knobs_->handshake_timeout_ns) : knobs_->handshake_timeout_ns;
+    if (greets && now_ns - channel->since_ns() >= patience_ns) late.push_back(id);
   }
   for (const std::uint64_t id : late) {
     stranger(*channels_.at(id), "said nothing that we understand in time");
@@ -243,8 +269,14 @@ void ControlPlane::check_strangers(std::int64_t now_ns) {
   }
 }
 
-// A dial waits for a process that is stalled, and for the verdict on one that is examined; nothing else is waited for
-// beyond the handshake's time.
+// Whether the peer's process has run since `since_ns` (it answered a ping) and its control socket stands. If so, a
+// missing answer is the peer's fault.
+bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const noexcept {
+  return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
+}
+
+// A dial waits for a process that is stalled, for the verdict on one that is examined, and for a control socket that is
+// set up again; nothing else is waited for beyond the handshake's time.
 void ControlPlane::check_dials(std::int64_t now_ns) {
   std::vector<std::shared_ptr<DialState>> abandoned, overdue;
   for (auto& [id, pending] : dials_) {
@@ -259,6 +291,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
       abandoned.push_back(pending.state);
       continue;
     }
+    tell_cause(*session, &dial);
     const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
     if (session->greeted && answered_late) examine(session, now_ns);
     // A dial that was not sent yet has no deadline of its own: those before it have.
@@ -274,7 +307,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     }
     if (stalled) tell_stalled(session, &dial, now_ns);
     if (!late) continue;
-    const bool waits = stalled || (examined && session->health.condition() != Condition::well);
+    const bool waits = stalled || (session->greeted && !hears(*session, dial.begun_ns));
     const bool for_ever = knobs_->peer_stall_ns == 0;
     if (!waits || (!for_ever && now_ns - dial.begun_ns >= knobs_->peer_stall_ns)) {
       overdue.push_back(pending.state);
@@ -286,11 +319,25 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
   for (const auto& dial : overdue) {
     const auto place = dials_.find(dial->id);
     const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
-    const std::string last = session == nullptr || session->last_error.empty() ? "" : "; " + session->last_error;
-    finish_dial(
-        dial, Status::timed_out,
-        "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)" + last);
+    const std::string late =
+        "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)";
+    const std::string last = session == nullptr ? "" : session->last_error;
+    const Status cause = session == nullptr ? Status::would_block : session->last_status;
+    if (cause != Status::would_block && !last.empty()) {
+      finish_dial(dial, cause, last + "; " + late);
+    } else {
+      finish_dial(dial, Status::timed_out, last.empty() ? late : late + "; " + last);
+    }
   }
+}
+
+// For a caller that stops waiting before the attempts end.
+void ControlPlane::tell_cause(const Session& session, DialState* dial) {
+  const std::lock_guard<std::mutex> lock(dial->mutex);
+  if (dial->cause == session.last_status) return;
+  dial->cause = session.last_status;
+  dial->error = dial->cause == Status::would_block ? "" : session.last_error;
+  dial->stall_told = false;
 }
 
 // In the dial's error, for a caller that stops waiting; and in the log.
@@ -312,8 +359,8 @@ void ControlPlane::check_accepts(std::int64_t now_ns) {
   for (auto place = accepts_.begin(); place != accepts_.end();) {
     Session* session = find_session(place->first.first);
     if (session != nullptr && now_ns - place->second.begun_ns >= kAnswerNs) examine(session, now_ns);
-    const bool waits = session != nullptr && session->health.begun() && session->health.condition() != Condition::well;
-    if (waits) place->second.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
+    if (session != nullptr && !hears(*session, place->second.begun_ns))
+      place->second.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
     if (now_ns < place->second.deadline_ns) {
       ++place;
       continue;

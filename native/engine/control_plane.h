@@ -36,6 +36,8 @@ class ControlPlane final : private PeerWatch {
   // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
   // had.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
+  // Why a peer that had connected was not accepted in the last `within_ns`; ok: all were, or one has been since.
+  Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
   std::int64_t strangers_refused() const noexcept { return strangers_.load(std::memory_order_relaxed); }
   std::int64_t peers_stalled() const noexcept { return stalls_.load(std::memory_order_relaxed); }
@@ -60,6 +62,11 @@ class ControlPlane final : private PeerWatch {
     std::int64_t until_ns;
     std::uint64_t session, dial;
   };
+  struct Trouble {
+    Status status = Status::ok;
+    std::int64_t at_ns = 0;
+    std::string text;
+  };
   struct Notice {
     std::uint32_t engine, peer;
   };
@@ -72,6 +79,7 @@ class ControlPlane final : private PeerWatch {
   void check_deadlines(std::int64_t now_ns);
   void check_strangers(std::int64_t now_ns);
   void check_dials(std::int64_t now_ns);
+  void tell_cause(const Session& session, DialState* dial);
   void tell_stalled(Session* session, DialState* dial, std::int64_t now_ns);
   void check_accepts(std::int64_t now_ns);
   void take_dials();
@@ -87,8 +95,11 @@ class ControlPlane final : private PeerWatch {
   Status open_port(ListenerState* listener, std::uint16_t port, std::string* error);
   void accept_all(int listening);
   bool accept_one(int listening, std::uint32_t device);
+  Channel* add_accepted(int descriptor, int listening, std::uint32_t device, const datapath::SocketAddress& from);
+  void accept_to_refuse(int listening, std::uint32_t device);
   bool make_room(std::int64_t now_ns);
   void pause_accepting();
+  void open_spare() noexcept;
   void close_sockets() noexcept;
 
   // control_channels.cc
@@ -144,6 +155,10 @@ class ControlPlane final : private PeerWatch {
   void examine(Session* session, std::int64_t now_ns);
   void tick(Session* session, std::int64_t now_ns);
   HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
+  bool hears(const Session& session, std::int64_t since_ns) const noexcept;
+  void credit_pause(std::int64_t now_ns);
+  // The round trip of its control socket; 0: unknown.
+  std::int64_t rtt_ns(const Session& session) const noexcept;
   // `heard_ns`: when its process last gave a sign of life, -1: never.
   void log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
@@ -158,16 +173,19 @@ class ControlPlane final : private PeerWatch {
   std::unique_ptr<TlsContext> tls_;  // where a secret is set
   std::uint64_t node_ = 0;
   int epoll_ = -1, doorbell_ = -1;
+  int spare_ = -1;  // given up to refuse a peer when there is no other descriptor; -1: in use for that
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> strangers_{0}, stalls_{0}, rejoins_{0};
-  std::int64_t accept_again_ns_ = 0;  // out of descriptors: try again then
+  std::int64_t accept_again_ns_ = 0;     // out of descriptors: try again then
+  std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
   std::int64_t idle_check_ns_ = 0;
-  LogLimit stranger_log_, refusal_log_;
+  LogLimit stranger_log_, refusal_log_, exhausted_log_;
 
   std::mutex notices_mutex_;  // held for moments alone: engines take it
   std::vector<Notice> notices_;
 
-  std::mutex mutex_;  // the next four are shared with callers' threads
+  std::mutex mutex_;  // the next five are shared with callers' threads
+  Trouble trouble_;   // the last of accepting
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
   std::map<int, std::uint32_t> listening_;  // socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
@@ -181,6 +199,7 @@ class ControlPlane final : private PeerWatch {
   std::map<std::uint64_t, PendingDial> dials_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // by session and dial
   std::vector<Confirmed> confirmed_;
+  std::int64_t round_ns_ = 0;  // when the thread last took a turn
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

@@ -151,6 +151,11 @@ HealthFacts ControlPlane::facts_of(const Session& session, const Survey& survey,
   return facts;
 }
 
+std::int64_t ControlPlane::rtt_ns(const Session& session) const noexcept {
+  const auto place = channels_.find(session.current);
+  return place == channels_.end() ? 0 : place->second->kernel(now_ns()).rtt_ns;
+}
+
 void ControlPlane::tick(Session* session, std::int64_t now_ns) {
   const bool down = session->current == 0;
   session->tick_ns = now_ns + (down && session->ended ? kEndedTickNs : limits().tick_ns);

@@ -1,6 +1,7 @@
 // Listening and accepting. What has not greeted yet is bounded in number: the newest takes the place of the oldest that
 // has said nothing, so that a peer gets in however many strangers knock.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -9,10 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "native/datapath/fork_registry.h"
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/handle.h"
 #include "native/engine/log.h"
 
@@ -21,6 +24,8 @@ namespace {
 
 constexpr int kBacklog = 4096;
 constexpr std::int64_t kAcceptPauseNs = 100'000'000;
+// Peers wait this long for a descriptor before they are refused.
+constexpr std::int64_t kExhaustedNs = 1'000'000'000;
 
 // Control sockets that have not greeted: an eighth of the descriptors that this process may have, within these.
 constexpr std::size_t kStrangersMin = 16, kStrangersMax = 256;
@@ -50,7 +55,7 @@ int ControlPlane::open_listening(const datapath::SocketAddress& address, std::st
   const int problem = errno;
   *error = "cannot listen on " + target_of(address) + ": " + std::strerror(problem);
   if (problem == EADDRINUSE) *error += "; choose another port, or 0 for any free one";
-  if (problem == EMFILE || problem == ENFILE) *error += "; raise the limit (ulimit -n)";
+  if (is_out_of_descriptors(problem)) *error += "; " + raise_limit_advice();
   datapath::close_socket(descriptor);
   errno = problem;
   return -1;
@@ -77,7 +82,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
   address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
   *descriptor = open_listening(address, error);
   if (*descriptor < 0) {
-    return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }
   const Status status = watch_listening(*descriptor, error);
   if (status != Status::ok) {
@@ -135,7 +140,7 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
   address.set_port(port);
   const int descriptor = open_listening(address, error);
   if (descriptor < 0) {
-    return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }
   const Status status = watch_listening(descriptor, error);
   if (status != Status::ok) {
@@ -226,24 +231,73 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   socklen_t length = sizeof from;
   const int descriptor = datapath::accept_socket(listening, &from.any, &length);
   if (descriptor < 0) {
-    if (errno == EINTR || errno == ECONNABORTED) return true;
-    const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-    if (!exhausted) return false;
-    if (make_room(0)) return true;
+    const int problem = errno;
+    if (problem == EINTR || problem == ECONNABORTED) return true;
+    const bool exhausted = is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
+    // The kernel takes a descriptor before it looks for a peer.
+    pollfd waiting{listening, POLLIN, 0};
+    if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
+    if ((problem == EMFILE && raise_descriptor_limit()) || make_room(0)) return true;
+    const std::int64_t now = now_ns();
+    if (exhausted_since_ns_ == 0) exhausted_since_ns_ = now;
+    const bool descriptors = is_out_of_descriptors(problem);
+    trouble_ = {descriptors ? Status::out_of_descriptors : Status::out_of_memory, now,
+                std::string("cannot accept peers that have connected: ") + std::strerror(problem)};
+    if (descriptors) {
+      trouble_.text += " (the limit is " + std::to_string(soft_descriptor_limit()) + "); " + raise_limit_advice();
+    }
+    exhausted_log_.log(now, LogLevel::warn, trouble_.text);
+    if (now - exhausted_since_ns_ >= kExhaustedNs) accept_to_refuse(listening, device);
     pause_accepting();
     return false;
   }
+  exhausted_since_ns_ = 0;
+  trouble_ = {};
+  if (const Channel* channel = add_accepted(descriptor, listening, device, from)) {
+    std::size_t strangers = 0;
+    for (const auto& [id, each] : channels_) {
+      strangers += each->state() == Channel::State::greeting && !each->dialled() ? 1 : 0;
+    }
+    if (strangers > strangers_max()) static_cast<void>(make_room(channel->since_ns()));
+  }
+  return true;
+}
+
+Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
+                                    const datapath::SocketAddress& from) {
   Channel* channel = add_channel(descriptor, false);
-  if (channel == nullptr) return true;
+  if (channel == nullptr) return nullptr;
   channel->device = device;
   channel->local_port = port_of(listening);
   channel->peer_address = target_of(from);
-  std::size_t strangers = 0;
-  for (const auto& [id, each] : channels_) {
-    strangers += each->state() == Channel::State::greeting && !each->dialled() ? 1 : 0;
-  }
-  if (strangers > strangers_max()) static_cast<void>(make_room(channel->since_ns()));
-  return true;
+  return channel;
+}
+
+void ControlPlane::open_spare() noexcept {
+  if (spare_ < 0) spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+// Otherwise a peer would wait in the backlog until its own patience ends, and be told nothing. One at a time takes the
+// spare descriptor, greets, and is told why there is no place for it.
+void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
+  open_spare();  // it may not have been possible until now
+  const bool busy =
+      std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
+  if (spare_ < 0 || busy) return;
+  ::close(std::exchange(spare_, -1));
+  datapath::SocketAddress from;
+  socklen_t length = sizeof from;
+  const int descriptor = datapath::accept_socket(listening, &from.any, &length);
+  Channel* channel = descriptor < 0 ? nullptr : add_accepted(descriptor, listening, device, from);
+  if (channel == nullptr) return open_spare();
+  channel->turned_away = true;
+}
+
+Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (trouble_.status == Status::ok || now_ns() - trouble_.at_ns > within_ns) return Status::ok;
+  *text = trouble_.text;
+  return trouble_.status;
 }
 
 // Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
@@ -254,7 +308,7 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
   std::int64_t oldest_ns = 0;
   const std::int64_t now = now_ns();
   for (const auto& [id, channel] : channels_) {
-    if (channel->dialled() || channel->since_ns() == spare_ns) continue;
+    if (channel->dialled() || channel->turned_away || channel->since_ns() == spare_ns) continue;
     const Session* session = find_session(channel->session);
     const bool unused = session != nullptr && !session->dialled && !session->confirmed;
     if (channel->state() != Channel::State::greeting && !unused) continue;
@@ -273,7 +327,6 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
 // Level-triggered, the sockets would be reported again and again: all are left alone for a while.
 void ControlPlane::pause_accepting() {
   if (accept_again_ns_ != 0) return;
-  log(LogLevel::warn, "out of file descriptors: peers wait to be accepted; raise the limit (ulimit -n)");
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   accept_again_ns_ = now_ns() + kAcceptPauseNs;
 }

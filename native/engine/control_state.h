@@ -47,7 +47,9 @@ struct DialState {
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;
   Status status = Status::would_block;
+  // Before it is through: why it is not, and as what that counts; would_block: nothing is known to be wrong.
   std::string error;
+  Status cause = Status::would_block;
   std::shared_ptr<ConnectionCore> connection;
   bool abandoned = false;
   bool stall_told = false;  // its error says that the peer is stalled; of the control thread, as the rest below

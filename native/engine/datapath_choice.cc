@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "native/datapath/udp/udp_datapath.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/log.h"
 #ifdef WEFT_HAS_VERBS
 #include "native/datapath/verbs/verbs_datapath.h"
@@ -101,6 +102,7 @@ std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const Data
   options.socket_buffer_bytes = knobs.socket_buffer_bytes;
   options.ecn = knobs.ecn != 0;
   options.faults = fault_rates(knobs, engine);
+  options.promised = DescriptorGrant::promised();
   return std::make_unique<datapath::UdpDatapath>(options);
 }
 

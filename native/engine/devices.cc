@@ -3,12 +3,11 @@
 #include "native/engine/devices.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 
 namespace weft::engine {
 namespace {
-
-constexpr std::int64_t kSegmentBytesCap = 9000;  // docs/DIARY.md: larger buys little and costs more when lost
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -32,7 +31,8 @@ std::string describe(const std::vector<datapath::Interface>& interfaces) {
   std::string text;
   for (const auto& each : interfaces) {
     if (!text.empty()) text += ", ";
-    text += each.name + (each.up ? "" : " (down)") + (each.addresses.empty() ? " (no address)" : "");
+    text += each.name + (each.up ? "" : " (down)") + (each.bridge ? " (a bridge)" : "") +
+            (each.addresses.empty() ? " (no address)" : "");
   }
   return text;
 }
@@ -59,11 +59,41 @@ bool add_interface(const Knobs& knobs, const datapath::Interface& interface, Dev
   return true;
 }
 
+bool begins_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+
+// NCCL_SOCKET_IFNAME: prefixes of names, or with '=' whole names; with '^' before them those that are not to be used.
+class NcclNames {
+ public:
+  explicit NcclNames(const char* text) : given_(text != nullptr && *text != 0) {
+    if (!given_) return;
+    for (; *text == '^' || *text == '='; ++text) (*text == '^' ? excludes_ : whole_) = true;
+    names_ = split(text, ',');
+  }
+  bool given() const { return given_; }
+  bool takes(const std::string& name) const {
+    const bool named = std::any_of(names_.begin(), names_.end(),
+                                   [&](const auto& each) { return whole_ ? name == each : begins_with(name, each); });
+    return named != excludes_;
+  }
+
+ private:
+  bool given_, excludes_ = false, whole_ = false;
+  std::vector<std::string> names_;
+};
+
+// What a process gets that names nothing. A bridge of this host leads to its containers, not to other hosts; what has
+// no address but a link's own may lead nowhere. Loopback only where there is nothing else.
+bool taken_by_default(const datapath::Interface& interface, AddressFamily family) {
+  if (interface.bridge || begins_with(interface.name, "docker")) return false;
+  return std::any_of(interface.addresses.begin(), interface.addresses.end(),
+                     [&](const auto& each) { return fits(each, family) && !datapath::is_link_local(each); });
+}
+
 }  // namespace
 
 std::uint32_t datagram_bytes(const Knobs& knobs, std::int64_t mtu_bytes, bool v6) noexcept {
   const std::int64_t most = std::min<std::int64_t>(mtu_bytes - (v6 ? 48 : 28), kSegmentBytesMax);
-  const std::int64_t wanted = knobs.segment_bytes != 0 ? knobs.segment_bytes : kSegmentBytesCap;
+  const std::int64_t wanted = knobs.segment_bytes != 0 ? knobs.segment_bytes : kSegmentBytesMax;
   return static_cast<std::uint32_t>(std::max<std::int64_t>(std::min(most, wanted), 256));
 }
 
@@ -85,14 +115,22 @@ bool find_devices(const Knobs& knobs, std::vector<DeviceState>* out, std::string
     }
     if (!device.places.empty()) out->push_back(device);
   }
+  const NcclNames nccl(out->empty() ? std::getenv("NCCL_SOCKET_IFNAME") : nullptr);
   for (const bool loopback : {false, true}) {
     if (!out->empty()) break;
     for (const auto& each : interfaces) {
       DeviceState device;
-      if (each.loopback == loopback && add_interface(knobs, each, &device)) out->push_back(device);
+      const bool wanted = nccl.given() ? nccl.takes(each.name) : taken_by_default(each, knobs.family);
+      if (wanted && each.loopback == loopback && add_interface(knobs, each, &device)) out->push_back(device);
     }
   }
   if (!out->empty()) return true;
+  if (nccl.given()) {
+    *error = std::string("NCCL_SOCKET_IFNAME=") + std::getenv("NCCL_SOCKET_IFNAME") +
+             " names no interface that is up with an address (WEFT_INTERFACES goes before it); there is " +
+             describe(interfaces);
+    return false;
+  }
   *error = "no interface is up with an address of the family asked for; there is " + describe(interfaces);
   return false;
 }

@@ -5,6 +5,10 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
+
+#include "native/engine/clock.h"
+#include "native/engine/descriptor_budget.h"
 
 namespace weft::engine {
 
@@ -35,9 +39,19 @@ Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* 
   plan.path_count = static_cast<std::uint16_t>(knobs_->paths);
   plan.places = &(*devices_)[device].places;
   place->token = random_token();
-  if (engine->datapath().open_link(plan, &place->words, error)) return Status::ok;
+  errno = 0;
+  if (engine->datapath().open_link(plan, &place->words, error)) {
+    if (!error->empty()) {
+      missing_log_.log(now_ns(), LogLevel::warn,
+                       "engine " + std::to_string(engine->id()) + " opened fewer than " +
+                           std::to_string(plan.path_count) + " paths to a peer: " + *error);
+    }
+    error->clear();
+    return Status::ok;
+  }
+  const int problem = errno;
   engine->stack().release_peer(place->index);
-  return Status::out_of_descriptors;
+  return is_out_of_descriptors(problem) ? Status::out_of_descriptors : Status::system_error;
 }
 
 Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
@@ -94,7 +108,7 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
 }
 
 Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
-                            std::uint32_t segment_bytes, std::string* error) {
+                            std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error) {
   PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
@@ -113,6 +127,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
   if (policies.path != nullptr) config.path = policies.path->choice();
   config.payload_crc = open.payload_crc || checks_payload(device);
+  config.rtt_expected_ns = rtt_expected_ns;
   Status status = Status::ok;
   local.engine->call([&] {
     datapath::Datapath& datapath = local.engine->datapath();
@@ -132,12 +147,13 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
 }
 
 Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
-                       const Open& remote, std::uint32_t segment_bytes, const std::string& peer_address,
-                       Notifier* notifier, std::shared_ptr<ConnectionCore>* out, std::string* error) {
+                       const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
+                       const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+                       std::string* error) {
   std::vector<FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, error);
+    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});
   }
   if (status != Status::ok) {

@@ -12,6 +12,7 @@
 #include "native/engine/devices.h"
 #include "native/engine/engine.h"
 #include "native/engine/frames.h"
+#include "native/engine/log_limit.h"
 #include "native/engine/policy_choice.h"
 
 namespace weft::engine {
@@ -52,10 +53,12 @@ class FlowSetup {
   // Fills what an open frame says of our end.
   void describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
                 Open* out) const;
-  // Opens peers and flows with the other end's half. On failure everything is given back.
+  // Opens peers and flows with the other end's half. On failure everything is given back. `rtt_expected_ns`: the round
+  // trip of a control socket to the same process; 0: unknown.
   Status open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
-              const Open& remote, std::uint32_t segment_bytes, const std::string& peer_address, Notifier* notifier,
-              std::shared_ptr<ConnectionCore>* out, std::string* error);
+              const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
+              const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+              std::string* error);
   void give_back(const std::vector<LocalFlow>& flows);
   // The session is over: its flows end with `reason`. Peers that may still listen (any reason but peer_dead) are told.
   void forget(std::uint64_t session, Status reason);
@@ -77,7 +80,7 @@ class FlowSetup {
   };
   Status reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
-                   std::uint32_t segment_bytes, std::string* error);
+                   std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error);
 
   // By default over sockets, whose checksum a box on the way may repair after it has damaged the payload; queue pairs
   // have a CRC that no box touches.
@@ -90,6 +93,7 @@ class FlowSetup {
   std::vector<std::unique_ptr<Engine>>* engines_;
   const std::vector<DeviceState>* devices_;
   std::map<PeerKey, PeerPlace> peers_;
+  LogLimit missing_log_;  // of paths; used on engines' threads, one at a time, while the control thread waits
 };
 
 std::uint64_t random_token() noexcept;

@@ -27,8 +27,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
 // clang-format off
 #define WEFT_KNOB_TABLE(TEXT, INTEGER, REAL, CHOICE)                                                                  \
   TEXT(interfaces, "", "lo",                                                                                          \
-    "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: every interface "       \
-    "that is up and has an address, lo only when there is no other")                                                  \
+    "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: those that "            \
+    "NCCL_SOCKET_IFNAME names, else every interface that is up and has an address beyond its link, but bridges; "     \
+    "lo only when there is no other")                                                  \
   CHOICE(datapath, DatapathKind, udp, "udp|verbs|auto", "udp,auto",                                                   \
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
   TEXT(rdma_devices, "", "",                                                                                          \
@@ -63,7 +64,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
-    "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 9000")                       \
+    "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 65472")                       \
   INTEGER(eager_bytes, "bytes", 8192, 0, 65536, false, "0,1,65536",                                                   \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
   INTEGER(eager_slots, "count", 16, 1, 256, false, "1,2,256",                                                         \
@@ -124,7 +125,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(fault_paths, "", "0,1",                                                                                        \
     "Paths on which faults are injected, as in 0,3: those of the receiving end's ports; empty: all")                  \
   INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
-    "Speed reported to NCCL for each device; 0: the device's own, 100000 where the kernel does not say")              \
+    "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket")              \
   TEXT(secret_file, "", "",                                                                                           \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
   CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \

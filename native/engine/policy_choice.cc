@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 namespace weft::engine {
 namespace {
@@ -167,7 +168,9 @@ std::vector<std::string> policy_directories(const Knobs& knobs) {
   if (!knobs.policy_directory.empty()) directories.push_back(knobs.policy_directory);
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&policy_directories), &here) != 0 && here.dli_fname != nullptr) {
-    const std::string file = here.dli_fname;
+    std::error_code ignored;
+    std::string file = std::filesystem::canonical(here.dli_fname, ignored).string();  // it may be a symlink to us
+    if (file.empty()) file = here.dli_fname;
     const std::size_t slash = file.rfind('/');
     const std::string directory = slash == std::string::npos ? "." : file.substr(0, slash);
     directories.push_back(directory + "/policies");

@@ -19,6 +19,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/control_plane.h"
 #include "native/engine/datapath_choice.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/handle.h"
 #include "native/engine/log.h"
 #include "native/engine/memory_table.h"
@@ -43,6 +44,18 @@ std::int64_t usable_cores() {
     cores = std::min(cores, static_cast<std::int64_t>(std::max(1.0, std::stod(quota) / period)));
   }
   return std::max<std::int64_t>(cores, 1);
+}
+
+std::int64_t engine_count(const Knobs& knobs) {
+  return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
+}
+
+// Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
+constexpr std::int64_t kPaths = 32;
+
+DescriptorNeed need_of(const Knobs& knobs, const DatapathChoice& choice, std::size_t devices) {
+  const std::int64_t paths = knobs.paths != 0 ? knobs.paths : kPaths;
+  return {engine_count(knobs), static_cast<std::int64_t>(devices), choice.verbs ? 0 : paths};
 }
 
 // An exception inside becomes a status and a line.
@@ -87,6 +100,10 @@ class DialImpl final : public Dial {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     return state_->error;
   }
+  Status cause() const override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->cause;
+  }
 
  private:
   std::shared_ptr<void> runtime_;
@@ -96,9 +113,6 @@ class DialImpl final : public Dial {
 
 class RuntimeImpl;
 
-// Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
-constexpr std::int64_t kPaths = 32;
-
 class ListenerImpl final : public Listener {
  public:
   ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, PolicyBoard* board,
@@ -107,6 +121,9 @@ class ListenerImpl final : public Listener {
   ~ListenerImpl() override { control_->close_listener(state_); }
   Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
+  Status trouble(std::int64_t within_ns, std::string* text) const override {
+    return control_->accept_trouble(within_ns, text);
+  }
   Status accept(std::shared_ptr<Connection>* out) noexcept override {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -177,6 +194,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   DatapathChoice datapath_;
   std::vector<DeviceState> device_states_;
   std::vector<Device> devices_;
+  DescriptorGrant descriptors_;  // goes after the engines, whose sockets it counts
   std::vector<std::unique_ptr<Engine>> engines_;
   MemoryTable memories_{&engines_};
   mutable PolicyBoard board_;
@@ -210,13 +228,18 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
 Status RuntimeImpl::start(std::string* error) {
   set_log_level(knobs_.log_level);
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
-  const std::int64_t automatic = std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
-  const std::int64_t count = knobs_.engines != 0 ? knobs_.engines : automatic;
+  const std::int64_t count = engine_count(knobs_);
   errno = 0;
-  if (!choose_datapath(knobs_, count, &datapath_, &device_states_, error)) {
-    return errno == EMFILE || errno == ENFILE ? Status::out_of_descriptors : Status::address_unavailable;
+  bool chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
+  if (!chosen && is_out_of_descriptors(errno) && raise_descriptor_limit()) {
+    error->clear();
+    chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
   }
+  if (!chosen) return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   if (knobs_.paths == 0) knobs_.paths = kPaths;
+  DescriptorNeed need = need_of(knobs_, datapath_, device_states_.size());
+  if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
+  if (!datapath_.verbs) knobs_.paths = need.paths;
   if (payload_unchecked()) {
     log(LogLevel::warn,
         "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
@@ -227,14 +250,19 @@ Status RuntimeImpl::start(std::string* error) {
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
     engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));
-    if (!engines_.back()->start(error)) return Status::out_of_descriptors;
+    errno = 0;
+    if (!engines_.back()->start(error)) {
+      return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
+    }
   }
   if (!knobs_.record_file.empty()) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
   control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
-  return control_->start(error);
+  const Status status = control_->start(error);
+  descriptors_.on_started();
+  return status;
 }
 
 RuntimeImpl::~RuntimeImpl() {
@@ -379,6 +407,16 @@ std::string RuntimeImpl::summary() const {
 }
 
 }  // namespace
+
+Status Runtime::descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept {
+  return guarded(error, [&] {
+    DatapathChoice choice;
+    std::vector<DeviceState> devices;
+    if (!choose_datapath(knobs, engine_count(knobs), &choice, &devices, error)) return Status::address_unavailable;
+    *out = need_of(knobs, choice, devices.size());
+    return Status::ok;
+  });
+}
 
 Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
   const Status status = guarded(error, [&] {

@@ -13,6 +13,7 @@
 #include "native/core/status.h"
 #include "native/datapath/datapath.h"
 #include "native/engine/counters.h"
+#include "native/engine/descriptor_budget.h"
 #include "native/engine/knobs.h"
 #include "native/engine/recorder.h"
 
@@ -108,7 +109,10 @@ class Dial {
   virtual ~Dial() = default;  // abandons the attempt
   // would_block: not yet; ok: *out is set; anything else: it failed for good, error() says why.
   virtual Status poll(std::shared_ptr<Connection>* out) noexcept = 0;
+  // While poll() says would_block: why its attempts have failed so far, or "".
   virtual std::string error() const = 0;
+  // The same as a status; would_block when nothing is known to be wrong.
+  virtual Status cause() const { return Status::would_block; }
 };
 
 class Listener {
@@ -117,6 +121,9 @@ class Listener {
   virtual Handle handle() const noexcept = 0;
   virtual std::uint16_t port() const noexcept = 0;                       // TCP port that peers reach it by
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block when none waits
+  // Why a peer that had connected was not accepted in the last `within_ns`, as when the process is out of descriptors;
+  // ok: nothing was wrong.
+  virtual Status trouble(std::int64_t, std::string*) const { return Status::ok; }
 };
 
 class Runtime {
@@ -124,6 +131,8 @@ class Runtime {
   virtual ~Runtime() = default;  // closes what is left, joins every thread
   // Starts engines and the control thread. On failure `error` is one line that says what to do.
   static Status open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
+  // What open() would ask for with all paths. Opens nothing that stays open.
+  static Status descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept;
   virtual const std::vector<Device>& devices() const noexcept = 0;
   // port 0: any. The listener takes peers that hold its handle, or that dial its address and port.
   // `policies` here and below: what its connections use instead of the process's policies: "window=dctcp path=reps",

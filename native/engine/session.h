@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/status.h"
 #include "native/datapath/udp/interfaces.h"
 #include "native/engine/peer_health.h"
 
@@ -36,10 +37,12 @@ struct Session {
   std::int64_t attempt_ns = 0;       // when the next may be dialled
   std::uint32_t proofs = 0;          // sockets under way that prove our other addresses; opens wait for them
   std::int64_t proofs_until_ns = 0;  // but no longer
-  std::string last_error;            // of an attempt
-  bool ended = false;                // the last one was closed or reset by the other host
-  bool refused = false;              // and new ones are refused, or answered by another process
-  std::int64_t ended_ns = -1;        // since when there is none; -1: there is one, or never was
+  // Of an attempt: what went wrong, and as what it counts; would_block: it may have got through, or another one may.
+  std::string last_error;
+  Status last_status = Status::would_block;
+  bool ended = false;          // the last one was closed or reset by the other host
+  bool refused = false;        // and new ones are refused, or answered by another process
+  std::int64_t ended_ns = -1;  // since when there is none; -1: there is one, or never was
 
   // Opens that wait for their turn, by dial id, and how many are with the other end.
   std::deque<std::uint64_t> waiting;

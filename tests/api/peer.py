@@ -41,6 +41,31 @@ def echoes() -> None:
             threading.Thread(target=serve, args=[connection], daemon=True).start()
 
 
+def dials_at_once(address: str) -> None:
+    """Dials the handle by the hundred, and says how many of the connections carried nothing."""
+    handle = bytes.fromhex(address)
+    failures: list[str] = []
+
+    def one(index: int) -> None:
+        data = index.to_bytes(4, "little")
+        try:
+            with endpoint.connect(handle, timeout_s=60) as connection:
+                connection.send(data, timeout_s=60)
+                if connection.recv(4, timeout_s=60) != data:
+                    failures.append("wrong bytes")
+        except WeftError as error:
+            failures.append(str(error))
+
+    with Endpoint() as endpoint:
+        threads = [threading.Thread(target=one, args=[index]) for index in range(200)]
+        print("dialling", flush=True)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(len(failures), *failures[:1], flush=True)
+
+
 def forking() -> None:
     """Listens, accepts, forks a child that outlives it, and says its process id."""
     with Endpoint() as endpoint, endpoint.listen(0) as listener:
@@ -164,6 +189,36 @@ def forgetful() -> None:
     print("leaving", flush=True)
 
 
+def threads_at_exit() -> None:
+    """Ends while daemon threads dial, send and wait."""
+    endpoint = Endpoint()
+    listener = endpoint.listen()
+    begun = threading.Event()
+
+    def serve(connection: Connection) -> None:
+        with contextlib.suppress(WeftError):
+            while True:
+                connection.send(connection.recv(100))
+
+    def accept() -> None:
+        for connection in listener:
+            threading.Thread(target=serve, args=[connection], daemon=True).start()
+
+    def dial() -> None:
+        with contextlib.suppress(WeftError):
+            while True:
+                with endpoint.connect(listener.handle) as connection:
+                    for _ in range(20):
+                        connection.send(bytes(100))
+                        connection.recv(100)
+                begun.set()
+
+    for work in (accept, dial, dial, dial, dial):
+        threading.Thread(target=work, daemon=True).start()
+    begun.wait(60)
+    print("leaving", flush=True)
+
+
 def main() -> None:
     role, *arguments = sys.argv[1:]
     named = (
@@ -176,12 +231,15 @@ def main() -> None:
         silent,
         listening,
         forgetful,
+        threads_at_exit,
     )
     roles = {one.__name__: one for one in named}
     if role in ("few_descriptors", "little_memory"):
         {"few_descriptors": few_descriptors, "little_memory": little_memory}[role](
             int(arguments[0])
         )
+    elif role == "dials_at_once":
+        dials_at_once(arguments[0])
     elif role == "listening":
         listening(*map(int, arguments))
     else:

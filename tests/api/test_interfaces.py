@@ -156,3 +156,56 @@ def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
 def test_interfaces__one_goes_down_and_the_rest_arrives(hosts: tuple[str, str]) -> None:
     words = play(hosts, 60, 0.002, cut=True)
     assert "done" in words
+
+
+LIST = """
+import json
+from transport import Endpoint
+from transport.errors import WeftError
+try:
+    with Endpoint() as endpoint:
+        print(json.dumps([device.name for device in endpoint.devices]))
+except WeftError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def listed(namespace: str, **variables: str) -> str:
+    """The devices of an endpoint that names none, or why there are none."""
+    done = subprocess.run(
+        ["ip", "netns", "exec", namespace, sys.executable, "-c", LIST],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+        | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_interfaces__bridges_and_link_local_ones_are_not_taken_by_default(
+    hosts: tuple[str, str],
+) -> None:
+    here, _ = hosts
+    ip("link", "set", "lo", "up", namespace=here)
+    for name, address in (("docker0", "172.31.0.1/24"), ("br7", "172.31.1.1/24")):
+        ip("link", "add", name, "type", "bridge", namespace=here)
+        ip("address", "add", address, "dev", name, namespace=here)
+        ip("link", "set", name, "up", namespace=here)
+    # A bridge without a port has no carrier: each gets one.
+    for number, name in enumerate(("docker0", "br7")):
+        ends = (f"v{number}a", f"v{number}b")
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1], namespace=here)
+        ip("link", "set", ends[0], "master", name, namespace=here)
+        for end in ends:
+            ip("link", "set", end, "up", namespace=here)
+    assert listed(here) == '["e0", "e1"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="e1") == '["e1"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="^e0,v,docker,br") == '["e1"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="=e,e0") == '["e0"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="br") == '["br7"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="lo") == '["lo"]'
+    assert listed(here, NCCL_SOCKET_IFNAME="e0", WEFT_INTERFACES="e1") == '["e1"]'
+    assert "NCCL_SOCKET_IFNAME=ib names no interface" in listed(here, NCCL_SOCKET_IFNAME="ib")

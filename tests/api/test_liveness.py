@@ -20,6 +20,7 @@ from transport.errors import (
     PeerStalledError,
     RefusedError,
     TimedOutError,
+    WeftError,
 )
 
 SHORT = {"peer_silence_ns": 1_000_000_000}
@@ -102,6 +103,38 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
             assert dialling.is_alive()
         dialling.join(PATIENCE_S)
         assert echoed(made[0], 1000, 1)
+
+
+def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
+    """Each pause is longer than a handshake may take."""
+    with (
+        Endpoint(**LOCAL, handshake_timeout_ns=300_000_000) as endpoint,
+        endpoint.listen() as listener,
+    ):
+
+        def serve(connection: Connection) -> None:
+            with connection, contextlib.suppress(WeftError):
+                connection.send(connection.recv(4))
+                connection.recv(4)  # until the other end closes
+
+        def accept() -> None:
+            with contextlib.suppress(WeftError):
+                for connection in listener:
+                    threading.Thread(target=serve, args=[connection]).start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        handle = listener.handle.hex()
+        dialler = child("dials_at_once", handle, WEFT_HANDSHAKE_TIMEOUT_NS="300000000")
+        with running(dialler) as peer:
+            assert line(peer) == "dialling"
+            for _ in range(3):
+                time.sleep(0.05)
+                with stopped(peer):
+                    time.sleep(0.8)
+            assert line(peer) == "0"
+        listener.close()
+        accepting.join(PATIENCE_S)
 
 
 def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:

@@ -234,3 +234,11 @@ def test_endpoint__forgotten_at_exit_ends_cleanly() -> None:
     with running(child("forgetful")) as peer:
         out, err = peer.communicate(timeout=PATIENCE_S)
         assert (out, err, peer.returncode) == ("leaving\n", "", 0)
+
+
+def test_endpoint__daemon_threads_at_exit_end_nothing() -> None:
+    """They may come back from a call when the interpreter is gone."""
+    for _ in range(6):
+        with running(child("threads_at_exit")) as peer:
+            out, _ = peer.communicate(timeout=PATIENCE_S)
+            assert (out, peer.returncode) == ("leaving\n", 0)

@@ -15,6 +15,7 @@ from congestion.registry import RegistryError, survey
 from transport import Endpoint, knobs, native, probes, rdma
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
+from transport.errors import OK as OK_STATUS
 from transport.errors import WeftError
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
@@ -109,6 +110,28 @@ def check_ecn() -> Finding:
     if complaint:
         return Finding("ECN", LIMITED, complaint, "WEFT_ECN=0 stops asking for marks")
     return Finding("ECN", OK, "marks can be set and read")
+
+
+def check_descriptors() -> Finding:
+    try:
+        status, problem, least, most, limits = native.descriptors()
+    except native.NativeMissingError:
+        return Finding("descriptors", LIMITED, "unknown without the extension", "make build")
+    if status != OK_STATUS:
+        return Finding("descriptors", LIMITED, f"unknown: {problem}")
+    soft, hard, opened, reserve = limits
+    wanted = most + opened + reserve
+    text = f"{most} wanted for all paths, {soft} allowed"
+    remedy = f"ulimit -Hn {wanted} (LimitNOFILE={wanted} of a service) for all paths"
+    if least + opened + min(reserve, hard // 4) > hard:
+        text = f"{least} needed for one path, {hard} allowed at most"
+        return Finding("descriptors", BROKEN, text, remedy)
+    if wanted > hard:
+        text = f"{most} wanted for all paths, {hard} allowed at most: paths will be fewer"
+        return Finding("descriptors", LIMITED, text, remedy)
+    if wanted > soft:
+        text += f", raised at start as far as {hard}"
+    return Finding("descriptors", OK, text)
 
 
 def check_cores() -> Finding:
@@ -234,7 +257,8 @@ def check_policies() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    *(check_extension, check_plugin, check_policies, check_knobs),
+    # What an endpoint would raise is looked at before one is opened.
+    *(check_extension, check_plugin, check_policies, check_descriptors, check_knobs),
     *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
     *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
 )
