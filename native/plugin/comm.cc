@@ -3,6 +3,7 @@
 #include "native/plugin/comm.h"
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <string>
 #include <utility>
@@ -12,93 +13,100 @@
 namespace weft::nccl {
 namespace {
 
-// Twice what NCCL keeps out in one direction; beyond it a caller is told "not now".
-constexpr std::size_t kSlotsMax = std::size_t{2} * kMaxRequests;
+Comm* find_comm(const void* handle) { return Session::instance().comms().find(handle); }
 
 // Posts through `post` and hands out a slot; leaves *request null when the engine has no room. On a connection that is
 // over it hands out a request that test() fails, as NCCL's own transports do: NCCL takes an error of isend or irecv for
 // a misuse of the plugin, and one of test() for a failed peer.
 template <typename Post>
-Status post_request(void* comm, void** request, Post&& post) {
-  auto* self = static_cast<Comm*>(comm);
-  Slot* const slot = self->take_slot();
-  const Status status = slot == nullptr ? self->connection().health() : post(self->connection(), &slot->request);
-  if (slot != nullptr && status == Status::ok) {
-    *request = slot;
+Status post_request(void* comm, const void* mhandle, void** request, Post&& post) {
+  Comm* const self = find_comm(comm);
+  if (self == nullptr) return Status::invalid_argument;
+  const unsigned slot = self->take_slot(mhandle);
+  engine::Request* posted = nullptr;
+  const Status status = slot == Comm::kNoSlot ? self->connection().health() : post(self->connection(), &posted);
+  if (slot != Comm::kNoSlot && status == Status::ok) {
+    self->request(slot) = posted;
+    *request = self->request_handle(slot);
     return Status::ok;
   }
-  if (slot != nullptr) self->give_slot(slot);
+  if (slot != Comm::kNoSlot) self->give_slot(slot);
   if (status == Status::ok || status == Status::would_block) return Status::ok;  // not now
   if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
-  *request = self->failed_slot(status);
+  self->fail_slot(status);
+  *request = self->request_handle(Comm::kFailedSlot);
   return Status::ok;
 }
 
 }  // namespace
 
-Comm::Comm(std::shared_ptr<engine::Runtime> runtime, std::shared_ptr<engine::Connection> connection)
-    : runtime_(std::move(runtime)), connection_(std::move(connection)) {}
+Comm::Comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
+           std::shared_ptr<engine::Connection> connection)
+    : context_(context), runtime_(std::move(runtime)), connection_(std::move(connection)) {}
 
 Comm::~Comm() {
   connection_->close();
-  for (Registration* registration : registrations_) {
-    runtime_->deregister_memory(registration->memory);
-    delete registration;
-  }
+  for (const auto& [handle, registration] : registrations_) runtime_->deregister_memory(registration.memory);
 }
 
-Slot* Comm::take_slot() {
+unsigned Comm::take_slot(const void* mhandle) {
   const std::lock_guard lock(slots_mutex_);
-  if (free_slots_ == nullptr) {
-    if (slots_.size() >= kSlotsMax) return nullptr;
-    free_slots_ = &slots_.emplace_back();
-    free_slots_->comm = this;
-  }
-  Slot* const slot = free_slots_;
-  free_slots_ = slot->next_free;
-  slot->next_free = nullptr;
-  slot->request = nullptr;
+  if (free_slots_ == 0) return kNoSlot;
+  const auto slot = static_cast<unsigned>(std::countr_zero(free_slots_));
+  free_slots_ &= free_slots_ - 1;
+  mhandles_[slot] = mhandle;
   return slot;
 }
 
-void Comm::give_slot(Slot* slot) {
+void Comm::give_slot(unsigned slot) {
   const std::lock_guard lock(slots_mutex_);
-  slot->request = nullptr;
-  slot->next_free = free_slots_;
-  free_slots_ = slot;
+  requests_[slot] = nullptr;
+  free_slots_ |= std::uint64_t{1} << slot;
 }
 
-Slot* Comm::failed_slot(Status status) {
-  const std::lock_guard lock(slots_mutex_);
-  if (failed_.failure == Status::ok) {
-    failed_.comm = this;
-    failed_.failure = status;
-  }
-  return &failed_;
+// The first reason stands.
+void Comm::fail_slot(Status status) {
+  Status none = Status::ok;
+  failure_.compare_exchange_strong(none, status, std::memory_order_acq_rel);
 }
 
 void* Comm::add_registration(void* data, std::size_t bytes) {
-  auto registration = std::make_unique<Registration>(Registration{data, bytes});
+  Registration registration{data, bytes};
   // A NIC that refuses costs a copy, not the registration.
-  static_cast<void>(runtime_->register_memory(data, bytes, -1, 0, &registration->memory));
+  static_cast<void>(runtime_->register_memory(data, bytes, -1, 0, &registration.memory));
   const std::lock_guard lock(registrations_mutex_);
-  registrations_.insert(registration.get());
-  return registration.release();
+  for (;;) {
+    constexpr std::uint32_t kSerialMask = (1U << 24) - 1;
+    const auto handle =
+        reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::memory)} << 56 |
+                                std::uintptr_t{++next_registration_ & kSerialMask} << 32 | registration.memory);
+    if (registrations_.emplace(handle, registration).second) return handle;
+  }
 }
 
 bool Comm::remove_registration(void* mhandle) {
-  std::unique_ptr<Registration> registration(static_cast<Registration*>(mhandle));
+  Registration registration;
   {
     const std::lock_guard lock(registrations_mutex_);
-    if (registrations_.erase(registration.get()) == 0) {
-      static_cast<void>(registration.release());
-      return false;
-    }
+    const auto found = registrations_.find(mhandle);
+    if (found == registrations_.end()) return false;
+    registration = found->second;
+    registrations_.erase(found);
   }
-  // The buffer is freed as soon as this returns, often with requests outstanding.
-  connection_->quiesce(registration->data, registration->bytes);
-  runtime_->deregister_memory(registration->memory);
+  // The buffer is freed as soon as this returns, often with requests outstanding. A request with another registration
+  // of the same memory keeps it: quiescing would end the connection.
+  if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
+  runtime_->deregister_memory(registration.memory);
   return true;
+}
+
+bool Comm::may_be_used(const void* mhandle) {
+  const std::lock_guard lock(slots_mutex_);
+  for (std::uint64_t taken = ~free_slots_; taken != 0; taken &= taken - 1) {
+    const void* const used = mhandles_[static_cast<unsigned>(std::countr_zero(taken))];
+    if (used == mhandle || used == nullptr) return true;
+  }
+  return false;
 }
 
 Status Comm::note(Status status) {
@@ -109,38 +117,38 @@ Status Comm::note(Status status) {
   return status;
 }
 
-void* make_comm(std::shared_ptr<engine::Runtime> runtime, std::shared_ptr<engine::Connection> connection) {
-  auto made = std::make_unique<Comm>(std::move(runtime), std::move(connection));
-  Session::instance().add(made.get());
-  return made.release();
+void* make_comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
+                std::shared_ptr<engine::Connection> connection) {
+  return Session::instance().comms().add(std::make_unique<Comm>(context, std::move(runtime), std::move(connection)),
+                                         [](Comm* made, OpaqueHandle handle) { made->set_handle(handle); });
 }
 
 Status close_comm(void* comm) {
-  // An unknown comm is a second close; either way nothing of it is left.
-  if (Session::instance().remove(comm)) delete static_cast<Comm*>(comm);
+  // One that is not known was closed before, or went with its context's finalize: nothing of it is left.
+  Session::instance().comms().remove(comm).reset();
   Session::instance().settle();
   return Status::ok;
 }
 
 Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandle) {
   *mhandle = nullptr;
-  if (type != kPointerHost || !Session::instance().owns(comm)) return Status::invalid_argument;
-  *mhandle = static_cast<Comm*>(comm)->add_registration(data, bytes);
+  Comm* const self = find_comm(comm);
+  if (type != kPointerHost || self == nullptr) return Status::invalid_argument;
+  *mhandle = self->add_registration(data, bytes);
   return Status::ok;
 }
 
 Status dereg_mr(void* comm, void* mhandle) {
   // NCCL stops freeing what is left when this fails, so a null or stale handle is success.
-  if (mhandle != nullptr && Session::instance().owns(comm)) {
-    static_cast<void>(static_cast<Comm*>(comm)->remove_registration(mhandle));
-  }
+  Comm* const self = find_comm(comm);
+  if (mhandle != nullptr && self != nullptr) static_cast<void>(self->remove_registration(mhandle));
   return Status::ok;
 }
 
 Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request) {
   *request = nullptr;
-  if (send_comm == nullptr || (data == nullptr && bytes > 0)) return Status::invalid_argument;
-  return post_request(send_comm, request, [&](engine::Connection& connection, engine::Request** out) {
+  if (data == nullptr && bytes > 0) return Status::invalid_argument;
+  return post_request(send_comm, mhandle, request, [&](engine::Connection& connection, engine::Request** out) {
     return connection.post_send(data, bytes, Comm::memory_of(mhandle), out);
   });
 }
@@ -149,30 +157,31 @@ Status irecv(void* receive_comm, int count, void* const* data, std::size_t capac
              void** request) {
   // On entry *request may be a hint and no pointer; it is overwritten in every case.
   *request = nullptr;
-  if (receive_comm == nullptr || count != 1 || (data[0] == nullptr && capacity_bytes > 0)) {
-    return Status::invalid_argument;
-  }
-  return post_request(receive_comm, request, [&](engine::Connection& connection, engine::Request** out) {
-    const std::uint32_t memory = Comm::memory_of(mhandles == nullptr ? nullptr : mhandles[0]);
-    return connection.post_receive(data[0], capacity_bytes, memory, out);
+  if (count != 1 || (data[0] == nullptr && capacity_bytes > 0)) return Status::invalid_argument;
+  const void* const mhandle = mhandles == nullptr ? nullptr : mhandles[0];
+  return post_request(receive_comm, mhandle, request, [&](engine::Connection& connection, engine::Request** out) {
+    return connection.post_receive(data[0], capacity_bytes, Comm::memory_of(mhandle), out);
   });
 }
 
 Status test(void* request, int* done, int* sizes) {
   *done = 0;
-  if (request == nullptr) return Status::invalid_argument;
-  auto* slot = static_cast<Slot*>(request);
-  if (slot->request == nullptr && slot->failure == Status::ok) return Status::invalid_argument;
-  if (slot->request == nullptr) return slot->comm->note(slot->failure);
-  if (!slot->request->done()) return Status::ok;
-  // A failed request keeps its slot, so that asking again gives the same answer.
-  if (const Status status = slot->request->status(); status != Status::ok) return slot->comm->note(status);
-  if (sizes != nullptr) {
-    sizes[0] = static_cast<int>(std::min<std::size_t>(slot->request->bytes(), INT_MAX));
+  const OpaqueHandle handle = OpaqueHandle::of(request);
+  if (handle.kind != HandleKind::request || handle.part > Comm::kFailedSlot) return Status::invalid_argument;
+  Comm* const self = Session::instance().comms().find(handle);
+  if (self == nullptr) return Status::invalid_argument;
+  if (handle.part == Comm::kFailedSlot) {
+    return self->failure() == Status::ok ? Status::invalid_argument : self->note(self->failure());
   }
+  engine::Request* const posted = self->request(handle.part);
+  if (posted == nullptr) return Status::invalid_argument;
+  if (!posted->done()) return Status::ok;
+  // A failed request keeps its slot, so that asking again gives the same answer.
+  if (const Status status = posted->status(); status != Status::ok) return self->note(status);
+  if (sizes != nullptr) sizes[0] = static_cast<int>(std::min<std::size_t>(posted->bytes(), INT_MAX));
   *done = 1;
-  slot->comm->connection().release(slot->request);
-  slot->comm->give_slot(slot);
+  self->connection().release(posted);
+  self->give_slot(handle.part);
   return Status::ok;
 }
 

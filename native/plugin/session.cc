@@ -69,44 +69,50 @@ Status Session::init(Logger logger) {
   return open(logger);
 }
 
-Status Session::init(Logger logger, std::uint64_t comm_id, int traffic_class, Context** context) {
+Status Session::init(Logger logger, std::uint64_t comm_id, int traffic_class, void** context) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = open(logger); status != Status::ok) return status;
   auto made = std::make_unique<Context>();
   made->comm_id = comm_id;
   made->traffic_class = traffic_class;
-  *context = made.get();
-  contexts_.emplace(made.get(), std::move(made));
-  return Status::ok;
+  if (const Status status = open(logger); status != Status::ok) return status;
+  *context = contexts_.add(std::move(made));
+  return *context == nullptr ? Status::out_of_memory : Status::ok;
 }
 
-void Session::finalize(Context* context) {
+void Session::finalize(const void* context) {
   std::shared_ptr<engine::Runtime> stopping;
+  std::vector<std::unique_ptr<Comm>> comms;
   std::vector<std::unique_ptr<ListenComm>> listeners;
   std::vector<std::shared_ptr<Attempt>> attempts;
   bool last = false;
   {
     const std::lock_guard lock(mutex_);
-    if (contexts_.erase(context) == 0) return;
+    if (contexts_.remove(context) == nullptr) return;
     last = contexts_.empty();
-    // NCCL forgets listeners and connects that it gave up; with the last context the contextless ones go as well.
-    for (auto entry = listeners_.begin(); entry != listeners_.end();) {
-      const bool leaves = last || entry->second->context == context;
-      if (leaves) listeners.push_back(std::move(entry->second));
-      entry = leaves ? listeners_.erase(entry) : std::next(entry);
-    }
+    // NCCL forgets what it gave up; with the last context what has none goes as well.
+    const auto leaves = [&](const auto& each) { return last || each.context == context; };
+    comms = comms_.remove_if([&](const Comm& comm) { return last || comm.context() == context; });
+    listeners = listeners_.remove_if(leaves);
     for (auto entry = attempts_.begin(); entry != attempts_.end();) {
-      const bool leaves = last || entry->second->context == context;
-      if (leaves) attempts.push_back(std::move(entry->second));
-      entry = leaves ? attempts_.erase(entry) : std::next(entry);
+      const bool gone = leaves(*entry->second);
+      if (gone) attempts.push_back(std::move(entry->second));
+      entry = gone ? attempts_.erase(entry) : std::next(entry);
     }
     if (last) stopping = std::move(runtime_);
   }
-  // Destroyed here, outside the lock: attempts and listeners first, the runtime's threads last.
+  // Destroyed here, outside the lock: what lives in the runtime first, its threads last.
+  comms.clear();
   attempts.clear();
   listeners.clear();
   stopping.reset();
   if (last) forget_logger();
+}
+
+bool Session::knows(const void* context, int* traffic_class) const noexcept {
+  if (context == nullptr) return true;
+  const Context* const found = contexts_.find(context);
+  if (found != nullptr) *traffic_class = found->traffic_class;
+  return found != nullptr;
 }
 
 // NCCL may unload its function once the last finalize has returned. What it still has to say is said before, where it
@@ -139,47 +145,11 @@ Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
   return Status::ok;
 }
 
-void Session::add(void* comm) {
-  const std::lock_guard lock(mutex_);
-  comms_.insert(comm);
-}
-
-bool Session::remove(void* comm) {
-  const std::lock_guard lock(mutex_);
-  return comms_.erase(comm) != 0;
-}
-
-bool Session::owns(const void* comm) {
-  const std::lock_guard lock(mutex_);
-  return comms_.count(comm) != 0;
-}
-
 void Session::settle() {
   std::shared_ptr<engine::Runtime> stopping;
   const std::lock_guard lock(mutex_);
   if (!contexts_.empty() || !comms_.empty() || !listeners_.empty() || !attempts_.empty()) return;
   stopping = std::move(runtime_);
-}
-
-void Session::add_listener(std::unique_ptr<ListenComm> listener, void** out) {
-  const std::lock_guard lock(mutex_);
-  *out = listener.get();
-  listeners_.emplace(listener.get(), std::move(listener));
-}
-
-std::unique_ptr<ListenComm> Session::remove_listener(void* comm) {
-  const std::lock_guard lock(mutex_);
-  const auto found = listeners_.find(comm);
-  if (found == listeners_.end()) return nullptr;
-  std::unique_ptr<ListenComm> listener = std::move(found->second);
-  listeners_.erase(found);
-  return listener;
-}
-
-ListenComm* Session::find_listener(void* comm) {
-  const std::lock_guard lock(mutex_);
-  const auto found = listeners_.find(comm);
-  return found == listeners_.end() ? nullptr : found->second.get();
 }
 
 std::uint64_t Session::add_attempt(std::shared_ptr<Attempt> attempt) {

@@ -8,13 +8,14 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "native/core/status.h"
 #include "native/engine/log.h"
 #include "native/engine/runtime.h"
 #include "native/plugin/abi_common.h"
+#include "native/plugin/comm.h"
+#include "native/plugin/handle_table.h"
 
 namespace weft::nccl {
 
@@ -26,14 +27,14 @@ struct Context {
 
 // A listener handed to NCCL; it may be closed unused, or never.
 struct ListenComm {
-  Context* context = nullptr;
+  const void* context = nullptr;
   std::shared_ptr<engine::Runtime> runtime;  // declared before what lives in it, so that it goes last
   std::unique_ptr<engine::Listener> listener;
 };
 
 // A connect that NCCL calls again until it is through, or never again.
 struct Attempt {
-  Context* context = nullptr;
+  const void* context = nullptr;
   engine::Handle handle;
   std::shared_ptr<engine::Runtime> runtime;
   std::unique_ptr<engine::Dial> dial;
@@ -44,11 +45,15 @@ class Session {
  public:
   static Session& instance() noexcept;
 
-  // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed.
+  // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed. Comms that are
+  // never closed keep it, for none of these versions tells when a communicator is gone: one for the whole process.
   Status init(Logger logger);
-  // Interfaces from v11: once per communicator; the runtime stops with the last of them.
-  Status init(Logger logger, std::uint64_t comm_id, int traffic_class, Context** context);
-  void finalize(Context* context);
+  // Interfaces from v11: once per communicator; the runtime stops with the last of them. Finalize ends what NCCL has
+  // left open of the context: listeners, connects and comms.
+  Status init(Logger logger, std::uint64_t comm_id, int traffic_class, void** context);
+  void finalize(const void* context);
+  // Whether listen and connect may be called with it, and its traffic class; null is no context and may.
+  bool knows(const void* context, int* traffic_class) const noexcept;
 
   // The devices as the last start found them. A list is never changed or freed, so that names may be kept.
   const std::vector<engine::Device>& devices();
@@ -57,18 +62,11 @@ class Session {
   // Starts the runtime again when it had stopped.
   Status runtime(std::shared_ptr<engine::Runtime>* out);
 
-  // Everything NCCL holds is counted, and known by address so that a stale pointer is seen before it is followed.
-  void add(void* comm);
-  // False when it is none of ours. The caller frees it, then calls settle().
-  bool remove(void* comm);
-  bool owns(const void* comm);
+  // Who removes one of these calls settle() once it is destroyed.
+  HandleTable<Comm>& comms() noexcept { return comms_; }
+  HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
   // Stops the runtime when nothing needs it any more.
   void settle();
-
-  void add_listener(std::unique_ptr<ListenComm> listener, void** out);
-  std::unique_ptr<ListenComm> remove_listener(void* comm);
-  // The listener itself, or null when it is none of ours; NCCL does not close it while it accepts.
-  ListenComm* find_listener(void* comm);
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
   // Null when the number is unknown or belongs to another handle.
@@ -92,9 +90,9 @@ class Session {
   engine::Knobs knobs_;
   std::deque<std::vector<engine::Device>> device_lists_;  // the last is in force
   std::shared_ptr<engine::Runtime> runtime_;
-  std::unordered_map<Context*, std::unique_ptr<Context>> contexts_;
-  std::unordered_set<const void*> comms_;
-  std::unordered_map<const void*, std::unique_ptr<ListenComm>> listeners_;
+  HandleTable<Context> contexts_{HandleKind::context};
+  HandleTable<Comm> comms_{HandleKind::comm};
+  HandleTable<ListenComm> listeners_{HandleKind::listener};
   std::unordered_map<std::uint64_t, std::shared_ptr<Attempt>> attempts_;
   std::uint64_t next_attempt_ = 1;
 };

@@ -158,6 +158,8 @@ class FakeListener final : public Listener {
   FakeListener(std::shared_ptr<Fabric> fabric, std::uint64_t port) : fabric_(std::move(fabric)), port_(port) {}
   ~FakeListener() override {
     const std::lock_guard lock(fabric_->mutex);
+    // Whoever is through on its own end learns that nobody accepts.
+    for (const std::shared_ptr<Wire>& unclaimed : fabric_->waiting[port_]) FakeConnection(unclaimed, 1).close();
     fabric_->waiting.erase(port_);
   }
   Handle handle() const noexcept override {

@@ -13,14 +13,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <map>
-#include <set>
 #include <sstream>
 #include <thread>
 #include <vector>
 
-#include "tests/plugin/host_side.h"
+#include "tests/plugin/host_finalize.h"
+#include "tests/plugin/host_scenarios.h"
 
 namespace host {
 namespace {
@@ -55,12 +53,39 @@ void large(Side& side) {
   side.stop();
 }
 
+// Each channel to each peer is a connection each way: hundreds of them, most of them set up at once. None adds a
+// thread.
 void many(Side& side) {
-  constexpr std::size_t count = 250;  // two connections a link
+  constexpr std::size_t one_by_one = 25;
+  constexpr std::size_t count = 250;
   side.start();
-  std::vector<Link> links;
-  for (std::size_t i = 0; i < count; ++i) links.push_back(side.link());
+  std::vector<Link> links = {side.link()};
+  exchange(side, links[0], {1000, 0});
+  side.barrier();
+  const std::size_t before = threads().size();
+  side.barrier();
+  while (links.size() < one_by_one) links.push_back(side.link());
+  std::vector<void*> listeners;
+  std::vector<Handle> peers;
+  while (listeners.size() < count - one_by_one) {
+    Handle own;
+    listeners.push_back(side.listen(own.bytes));
+    side.tell(own);
+    peers.push_back(side.hear<Handle>());
+  }
+  links.resize(count);
+  const Deadline deadline;
+  for (std::size_t open = 0; open < count;) {
+    REQUIRE(!deadline.over());
+    open = one_by_one;
+    for (std::size_t i = one_by_one; i < count; ++i) {
+      side.step(listeners[i - one_by_one], &peers[i - one_by_one], &links[i]);
+      if (links[i].send != nullptr && links[i].receive != nullptr) ++open;
+    }
+  }
+  for (void* const listener : listeners) REQUIRE(side.net.close_listen(listener) == Result::success);
   for (const Link& link : links) exchange(side, link, {1000, 0});
+  REQUIRE(threads().size() <= before);
   side.barrier();
   for (const Link& link : links) side.unlink(link);
   side.stop();
@@ -127,9 +152,10 @@ void hammer(Side& side) {
   side.stop();
 }
 
-// Sides that finish at different times must not disturb each other's completed requests.
+// Sides that finish at different times must not disturb each other's completed requests, nor other connections.
 void uneven_close(Side& side) {
   side.start();
+  const Link bystander = side.link();
   for (int round = 0; round < 20; ++round) {
     const Link link = side.link();
     Buffer memory(1 << 16);
@@ -144,8 +170,10 @@ void uneven_close(Side& side) {
       REQUIRE(holds(memory.data(), 1 << 16, 3));
     }
     side.unlink(link);
+    exchange(side, bystander, {100, 0});
   }
   side.barrier();
+  side.unlink(bystander);
   side.stop();
 }
 
@@ -252,9 +280,8 @@ int dial_loopback(int port) {
 // Port scanners at the listener: silent ones, talkative ones, ones that leave at once.
 void strays(Side& side) {
   side.start();
-  std::uint8_t own[weft::nccl::kHandleBytesMax];
-  std::uint8_t peer[weft::nccl::kHandleBytesMax];
-  void* const listener = side.listen(own);
+  Handle own;
+  void* const listener = side.listen(own.bytes);
   std::vector<int> open;
   int reached = 0;
   for (const int port : listening_ports()) {
@@ -272,15 +299,8 @@ void strays(Side& side) {
     }
   }
   REQUIRE(reached > 0);
-  side.write_all(own, sizeof own);
-  side.read_all(peer, sizeof peer);
-  Link link;
-  const Deadline deadline;
-  while (link.send == nullptr || link.receive == nullptr) {
-    REQUIRE(!deadline.over());
-    if (link.send == nullptr) REQUIRE(side.net.connect(side.context, 0, peer, &link.send) == Result::success);
-    if (link.receive == nullptr) REQUIRE(side.net.accept(listener, &link.receive) == Result::success);
-  }
+  side.tell(own);
+  const Link link = side.link_through(listener, side.hear<Handle>());
   exchange(side, link, {100000, 0, 5});
   side.barrier();
   for (const int descriptor : open) ::close(descriptor);
@@ -315,31 +335,6 @@ void forked(Side& side) {
   side.stop();
 }
 
-// On a connection whose peer is gone every isend and irecv hands out a request, as often as it is called, and test()
-// says what is wrong, as often as it is asked. What the caller does wrong is said at once all the same.
-void fails_in_test(Side& side, const Link& link, Result expected) {
-  constexpr std::size_t bytes = 1 << 20;
-  Buffer memory(bytes);
-  const Deadline deadline;
-  const auto until_it_fails = [&](auto&& post) {
-    Result result = Result::success;
-    while (result == Result::success) {
-      result = side.outcome(post(), nullptr);
-      REQUIRE(!deadline.over());
-    }
-    REQUIRE(result == expected);
-    for (int i = 0; i < 200; ++i) {  // more than there are slots
-      void* const request = post();
-      REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
-    }
-  };
-  until_it_fails([&] { return side.receive(link.receive, memory.data(), bytes, nullptr); });
-  until_it_fails([&] { return side.send(link.send, memory.data(), bytes, nullptr); });
-  auto* request = reinterpret_cast<void*>(0xDEAD0);
-  REQUIRE(side.net.isend(link.send, nullptr, 8, nullptr, &request) == Result::invalid_argument && request == nullptr);
-  REQUIRE(side.net.irecv_count(link.receive, 2, &request) == Result::invalid_argument && request == nullptr);
-}
-
 // The peer closes while we go on: what comes after is a failed peer and no misuse.
 void peer_closes(Side& side) {
   side.start();
@@ -364,14 +359,9 @@ void death(Side& side) {
   side.stop();
 }
 
-std::size_t thread_count() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
-}
-
 // Half-open work is dropped and every thread is gone after the last finalize, or the last close; then all works again.
 void restart(Side& side) {
-  const std::size_t before = thread_count();
+  const std::size_t before = threads().size();
   side.barrier();
   for (int round = 0; round < 3; ++round) {
     side.start();
@@ -390,7 +380,7 @@ void restart(Side& side) {
     side.barrier();
     // A joined thread may stay listed for a moment.
     const Deadline deadline;
-    while (thread_count() != before) REQUIRE(!deadline.over());
+    while (threads().size() != before) REQUIRE(!deadline.over());
     side.barrier();
   }
 }
@@ -442,7 +432,7 @@ void refused(Side& side) {
   REQUIRE(side.net.devices(&count) == Result::success && count == 0);
 }
 
-const std::map<std::string, void (*)(Side&)> kScenarios = {
+const Scenarios kScenarios = {
     {"transfer", transfer},
     {"large", large},
     {"many", many},
@@ -459,24 +449,56 @@ const std::map<std::string, void (*)(Side&)> kScenarios = {
     {"hammer", hammer},
     {"properties", properties},
     {"refused", refused},
+    {"finalize_open", finalize_open},
+    {"finalize_one_of_two", finalize_one_of_two},
 };
 
-int play(const char* path, int version, int processes, void (*scenario)(Side&)) {
+const Scenario* find(const std::string& name) {
+  for (const Scenarios* each :
+       {&kScenarios, &message_scenarios(), &setup_scenarios(), &process_scenarios(), &trouble_scenarios()}) {
+    const auto found = each->find(name);
+    if (found != each->end()) return &found->second;
+  }
+  return nullptr;
+}
+
+// Rank 0 is this process, which ends well when each of the others did, or was killed by the scenario.
+int play_in_processes(const char* path, int version, int processes, Scenario scenario) {
+  std::vector<Peer> peers;
+  for (int rank = 1; rank < processes; ++rank) {
+    int channels[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels) == 0);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(channels[0]);
+      for (const Peer& other : peers) ::close(other.channel);
+      const std::unique_ptr<Net> net = load(path, version);
+      Side side{*net, channels[1], rank};
+      scenario(side);
+      std::_Exit(0);
+    }
+    ::close(channels[1]);
+    peers.push_back({child, channels[0]});
+  }
+  const std::unique_ptr<Net> net = load(path, version);
+  Side side{*net, peers[0].channel, 0};
+  side.peers = &peers;
+  scenario(side);
+  int result = 0;
+  for (const Peer& peer : peers) {
+    int status = -1;
+    REQUIRE(waitpid(peer.pid, &status, 0) == peer.pid);
+    if (status != 0 && !(peer.killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) result = 1;
+  }
+  return result;
+}
+
+int play(const char* path, int version, int processes, Scenario scenario) {
+  if (processes > 1) return play_in_processes(path, version, processes, scenario);
   int channels[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels) == 0);
-  if (processes == 2) {
-    const pid_t child = fork();
-    if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int rank = child == 0 ? 1 : 0;
-    ::close(channels[1 - rank]);
-    const std::unique_ptr<Net> net = load(path, version);
-    Side side{*net, channels[rank], rank};
-    scenario(side);
-    if (child == 0) std::_Exit(0);
-    int status = -1;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    return status == 0 ? 0 : 1;
-  }
   const std::unique_ptr<Net> net = load(path, version);
   const auto run = [&](int rank) {
     Side side{*net, channels[rank], rank};
@@ -489,12 +511,37 @@ int play(const char* path, int version, int processes, void (*scenario)(Side&)) 
 }
 
 }  // namespace
+
+void fails_in_test(Side& side, const Link& link, Result expected) {
+  constexpr std::size_t bytes = 1 << 20;
+  Buffer memory(bytes);
+  const Deadline deadline;
+  const auto until_it_fails = [&](auto&& post) {
+    Result result = Result::success;
+    while (result == Result::success) {
+      result = side.outcome(post(), nullptr);
+      REQUIRE(!deadline.over());
+    }
+    REQUIRE(result == expected);
+    for (int i = 0; i < 200; ++i) {  // more than there are slots
+      void* const request = post();
+      REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
+    }
+  };
+  until_it_fails([&] { return side.receive(link.receive, memory.data(), bytes, nullptr); });
+  until_it_fails([&] { return side.send(link.send, memory.data(), bytes, nullptr); });
+  auto* request = reinterpret_cast<void*>(0xDEAD0);
+  REQUIRE(side.net.isend(link.send, nullptr, 8, nullptr, &request) == Result::invalid_argument && request == nullptr);
+  REQUIRE(side.net.irecv_count(link.receive, 2, &request) == Result::invalid_argument && request == nullptr);
+}
+
 }  // namespace host
 
 int main(int argc, char** argv) {
-  if (argc != 5 || host::kScenarios.count(argv[4]) == 0) {
+  const host::Scenario* const scenario = argc == 5 ? host::find(argv[4]) : nullptr;
+  if (scenario == nullptr) {
     std::fprintf(stderr, "usage: weft_plugin_host PLUGIN VERSION PROCESSES SCENARIO\n");
     return 2;
   }
-  return host::play(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), host::kScenarios.at(argv[4]));
+  return host::play(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), *scenario);
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "native/plugin/abi_v10.h"
 #include "native/plugin/abi_v11.h"
@@ -27,10 +29,10 @@ using weft::nccl::Result;
 // Communicators that are between init and finalize: nobody may log when there is none. Up to v10 there is no finalize.
 inline std::atomic<int> communicators{0};
 
-[[noreturn]] inline void fail(int line, const char* what);
+[[noreturn]] inline void fail(const char* file, int line, const char* what);
 
 inline void log(int level, unsigned long, const char*, int, const char* format, ...) {
-  if (communicators <= 0) fail(__LINE__, "a line after the last finalize");
+  if (communicators <= 0) fail(__FILE__, __LINE__, "a line after the last finalize");
   va_list arguments;
   va_start(arguments, format);
   char text[4096];
@@ -39,19 +41,47 @@ inline void log(int level, unsigned long, const char*, int, const char* format, 
   std::fprintf(stderr, "log %d %s\n", level, text);
 }
 
-[[noreturn]] inline void fail(int line, const char* what) {
-  std::fprintf(stderr, "host.cc:%d: not true: %s\n", line, what);
+[[noreturn]] inline void fail(const char* file, int line, const char* what) {
+  std::fprintf(stderr, "%s:%d: not true: %s\n", file, line, what);
   std::_Exit(1);
 }
-#define REQUIRE(condition)                                \
-  do {                                                    \
-    if (!(condition)) ::host::fail(__LINE__, #condition); \
+#define REQUIRE(condition)                                          \
+  do {                                                              \
+    if (!(condition)) ::host::fail(__FILE__, __LINE__, #condition); \
   } while (false)
+
+using Clock = std::chrono::steady_clock;
+// NCCL's proxy threads serve every other connection as well, and no call sees NCCL's abort flag. The bounds catch a
+// hang alone: a machine that is busy with other work keeps them easily.
+inline constexpr auto kPollBound = std::chrono::seconds(2);
+inline constexpr auto kSetupBound = std::chrono::seconds(10);
+// Off in a process that is going to be stopped: the pause would count as part of a call.
+inline std::atomic<bool> bounded{true};
+
+// Runs one call of the plugin: it returns in time, and never with "in progress", which NCCL takes for success.
+template <typename Call>
+Result called(const char* name, std::chrono::seconds bound, Call&& call) {
+  const auto begin = Clock::now();
+  const Result result = call();
+  if (bounded && Clock::now() - begin > bound) fail(__FILE__, __LINE__, name);
+  REQUIRE(result != Result::in_progress);
+  return result;
+}
 
 // What NCCL would pass of the communicator's trafficClass; -1 is undefined.
 inline int traffic_class() {
   const char* given = std::getenv("HOST_TRAFFIC_CLASS");
   return given == nullptr ? -1 : std::atoi(given);
+}
+
+// NCCL's profiler callback. A start without a parent or a stop without an event would crash NCCL, and so would any use
+// after the connections are closed.
+inline std::atomic<bool> profiler_open{true};
+inline Result profile(void** event, int type, void* parent, std::int64_t, void*) {
+  constexpr int start = 0;
+  REQUIRE(profiler_open && event != nullptr);
+  REQUIRE(type == start ? parent != nullptr : *event != nullptr);
+  return Result::success;
 }
 
 struct Facts {
@@ -73,6 +103,8 @@ class Net {
   virtual bool has_finalize() = 0;
   virtual Result devices(int* count) = 0;
   virtual Result properties(int device, Facts* facts) = 0;
+  // The struct as the plugin leaves it where every byte of it was `garbage` before.
+  virtual std::vector<unsigned char> raw_properties(int device, int garbage) = 0;
   virtual Result listen(void* context, int device, void* handle, void** comm) = 0;
   virtual Result connect(void* context, int device, void* handle, void** comm) = 0;
   virtual Result accept(void* listen_comm, void** comm) = 0;
@@ -87,37 +119,50 @@ class Net {
   virtual Result close_send(void* comm) = 0;
   virtual Result close_receive(void* comm) = 0;
   virtual Result close_listen(void* comm) = 0;
+
+  void* parent = nullptr;  // what isend and irecv get for the profiler, from version 10 on
 };
 
 template <typename Abi, typename Properties, int version>
 class NetOf final : public Net {
  public:
-  explicit NetOf(Abi* abi) : abi_(abi) {}
+  explicit NetOf(Abi* abi) : abi_(abi) {
+    // What a plugin for host memory does not offer: NCCL asks by looking for null.
+    REQUIRE(abi->reg_mr_dma_buf == nullptr && abi->get_device_mr == nullptr && abi->irecv_consumed == nullptr);
+    if constexpr (version >= 9) REQUIRE(abi->make_virtual_device == nullptr);
+    if constexpr (version >= 11) REQUIRE(abi->set_attributes == nullptr);
+  }
 
   const char* name() override { return abi_->name; }
 
   Result init(void** context) override {
     *context = nullptr;
-    if constexpr (version >= 11) {
-      weft::nccl::CommConfig config{traffic_class()};
-      return abi_->init(context, 42, &config, log, nullptr);
-    } else if constexpr (version == 10) {
-      return abi_->init(log, nullptr);
-    } else {
-      return abi_->init(log);
-    }
+    return called("init", kSetupBound, [&] {
+      if constexpr (version >= 11) {
+        weft::nccl::CommConfig config{traffic_class()};
+        return abi_->init(context, 42, &config, log, profile);
+      } else if constexpr (version == 10) {
+        return abi_->init(log, profile);
+      } else {
+        return abi_->init(log);
+      }
+    });
   }
   Result finalize(void* context) override {
-    if constexpr (version >= 11) return abi_->finalize(context);
-    return Result::success;
+    return called("finalize", kSetupBound, [&] {
+      if constexpr (version >= 11) return abi_->finalize(context);
+      return Result::success;
+    });
   }
   bool has_finalize() override { return version >= 11; }
-  Result devices(int* count) override { return abi_->devices(count); }
+  Result devices(int* count) override {
+    return called("devices", kPollBound, [&] { return abi_->devices(count); });
+  }
 
   Result properties(int device, Facts* facts) override {
     Properties raw;
     std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);  // as NCCL's stack may hold anything
-    const Result result = abi_->get_properties(device, &raw);
+    const Result result = called("getProperties", kPollBound, [&] { return abi_->get_properties(device, &raw); });
     if (result != Result::success) return result;
     *facts = {raw.name,           raw.guid,         raw.pointer_support,
               raw.speed_mbps,     raw.receives_max, raw.registration_is_global,
@@ -134,61 +179,77 @@ class NetOf final : public Net {
     if constexpr (version >= 12) REQUIRE(raw.rail_id == -1 && raw.plane_id == -1);
     return result;
   }
+  std::vector<unsigned char> raw_properties(int device, int garbage) override {
+    Properties raw;
+    std::memset(static_cast<void*>(&raw), garbage, sizeof raw);
+    REQUIRE(abi_->get_properties(device, &raw) == Result::success);
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(&raw);
+    return {bytes, bytes + sizeof raw};
+  }
 
   Result listen(void* context, int device, void* handle, void** comm) override {
-    if constexpr (version >= 11)
-      return abi_->listen(context, device, handle, comm);
-    else
-      return abi_->listen(device, handle, comm);
+    return called("listen", kSetupBound, [&] {
+      if constexpr (version >= 11)
+        return abi_->listen(context, device, handle, comm);
+      else
+        return abi_->listen(device, handle, comm);
+    });
   }
   Result connect(void* context, int device, void* handle, void** comm) override {
     auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
-    Result result = Result::success;
-    weft::nccl::CommConfig config{traffic_class()};
-    static_cast<void>(config);
-    if constexpr (version >= 11) {
-      result = abi_->connect(context, device, handle, comm, &device_comm);
-    } else if constexpr (version == 10) {
-      result = abi_->connect(device, &config, handle, comm, &device_comm);
-    } else {
-      result = abi_->connect(device, handle, comm, &device_comm);
-    }
+    const Result result = called("connect", kPollBound, [&] {
+      if constexpr (version >= 11) {
+        return abi_->connect(context, device, handle, comm, &device_comm);
+      } else if constexpr (version == 10) {
+        weft::nccl::CommConfig config{traffic_class()};
+        return abi_->connect(device, &config, handle, comm, &device_comm);
+      } else {
+        return abi_->connect(device, handle, comm, &device_comm);
+      }
+    });
     if (result == Result::success) REQUIRE(device_comm == nullptr);
     return result;
   }
   Result accept(void* listen_comm, void** comm) override {
     auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
-    const Result result = abi_->accept(listen_comm, comm, &device_comm);
+    const Result result = called("accept", kPollBound, [&] { return abi_->accept(listen_comm, comm, &device_comm); });
     if (result == Result::success) REQUIRE(device_comm == nullptr);
     return result;
   }
   Result reg(void* comm, void* data, std::size_t bytes, void** mhandle) override {
-    return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerHost, mhandle);
+    return called("regMr", kSetupBound,
+                  [&] { return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerHost, mhandle); });
   }
   Result reg_cuda(void* comm, void* data, std::size_t bytes, void** mhandle) override {
     return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerCuda, mhandle);
   }
-  Result dereg(void* comm, void* mhandle) override { return abi_->dereg_mr(comm, mhandle); }
+  Result dereg(void* comm, void* mhandle) override {
+    return called("deregMr", kSetupBound, [&] { return abi_->dereg_mr(comm, mhandle); });
+  }
 
   Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
     constexpr int tag = 7;
-    if constexpr (version >= 10)
-      return abi_->isend(comm, data, bytes, tag, mhandle, nullptr, request);
-    else if constexpr (version == 9)
-      return abi_->isend(comm, data, bytes, tag, mhandle, request);
-    else
-      return abi_->isend(comm, data, static_cast<int>(bytes), tag, mhandle, request);
+    return called("isend", kPollBound, [&] {
+      if constexpr (version >= 10)
+        return abi_->isend(comm, data, bytes, tag, mhandle, parent, request);
+      else if constexpr (version == 9)
+        return abi_->isend(comm, data, bytes, tag, mhandle, request);
+      else
+        return abi_->isend(comm, data, static_cast<int>(bytes), tag, mhandle, request);
+    });
   }
   Result irecv(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
     int tag = 7;
-    if constexpr (version >= 10)
-      return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, nullptr, request);
-    else if constexpr (version == 9)
-      return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, request);
-    else {
-      int bytes32 = static_cast<int>(bytes);
-      return abi_->irecv(comm, 1, &data, &bytes32, &tag, &mhandle, request);
-    }
+    return called("irecv", kPollBound, [&] {
+      if constexpr (version >= 10) {
+        return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, parent == nullptr ? nullptr : &parent, request);
+      } else if constexpr (version == 9) {
+        return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, request);
+      } else {
+        int bytes32 = static_cast<int>(bytes);
+        return abi_->irecv(comm, 1, &data, &bytes32, &tag, &mhandle, request);
+      }
+    });
   }
   Result irecv_count(void* comm, int count, void** request) override {
     void* data[2] = {};
@@ -206,20 +267,30 @@ class NetOf final : public Net {
     void* data = nullptr;
     int size = 8;
     void* mhandle = nullptr;
-    return abi_->iflush(comm, 1, &data, &size, &mhandle, request);
+    return called("iflush", kPollBound, [&] { return abi_->iflush(comm, 1, &data, &size, &mhandle, request); });
   }
-  Result test(void* request, int* done, int* sizes) override { return abi_->test(request, done, sizes); }
-  Result close_send(void* comm) override { return abi_->close_send(comm); }
-  Result close_receive(void* comm) override { return abi_->close_receive(comm); }
-  Result close_listen(void* comm) override { return abi_->close_listen(comm); }
+  Result test(void* request, int* done, int* sizes) override {
+    return called("test", kPollBound, [&] { return abi_->test(request, done, sizes); });
+  }
+  Result close_send(void* comm) override {
+    return called("closeSend", kSetupBound, [&] { return abi_->close_send(comm); });
+  }
+  Result close_receive(void* comm) override {
+    return called("closeRecv", kSetupBound, [&] { return abi_->close_receive(comm); });
+  }
+  Result close_listen(void* comm) override {
+    return called("closeListen", kSetupBound, [&] { return abi_->close_listen(comm); });
+  }
 
  private:
   Abi* abi_;
 };
 
-// Opens the library as NCCL does and never closes it.
+inline void* library = nullptr;  // of the last load
+
+// Opens the library as NCCL does and leaves it open.
 inline std::unique_ptr<Net> load(const char* path, int version) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     std::_Exit(1);

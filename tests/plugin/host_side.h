@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,6 @@
 
 namespace host {
 
-using Clock = std::chrono::steady_clock;
 inline constexpr auto kPatience = std::chrono::seconds(60);
 inline constexpr std::size_t kOutstanding = 32;
 
@@ -64,15 +64,63 @@ struct Link {
   void* receive = nullptr;
 };
 
+struct Handle {
+  std::uint8_t bytes[weft::nccl::kHandleBytesMax];
+};
+
+// Another process of the scenario, as rank 0 knows it.
+struct Peer {
+  pid_t pid = -1;
+  int channel = -1;
+  bool killed = false;  // so that its end is no failure
+};
+
 // One side: its own context of the plugin, and a pipe to the other side that has nothing to do with it.
 struct Side {
   Net& net;
   int channel;
   int rank;
   void* context = nullptr;
+  std::vector<Peer>* peers = nullptr;  // of rank 0 where each rank is a process; peers[0] is rank 1
 
-  void write_all(const void* data, std::size_t bytes) { REQUIRE(::write(channel, data, bytes) == ssize_t(bytes)); }
-  void read_all(void* data, std::size_t bytes) { REQUIRE(::recv(channel, data, bytes, MSG_WAITALL) == ssize_t(bytes)); }
+  // The same side, with its pipe to another rank.
+  Side towards(int other) const {
+    Side side = *this;
+    side.channel = (*peers)[static_cast<std::size_t>(other) - 1].channel;
+    return side;
+  }
+
+  // Both go on after a signal.
+  void write_all(const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t count = ::send(channel, from, bytes, MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      REQUIRE(count > 0);
+      from += count;
+      bytes -= static_cast<std::size_t>(count);
+    }
+  }
+  void read_all(void* data, std::size_t bytes) {
+    auto* to = static_cast<char*>(data);
+    while (bytes > 0) {
+      const ssize_t count = ::recv(channel, to, bytes, 0);
+      if (count < 0 && errno == EINTR) continue;
+      REQUIRE(count > 0);  // 0: the other side is gone
+      to += count;
+      bytes -= static_cast<std::size_t>(count);
+    }
+  }
+  template <typename Value>
+  void tell(const Value& value) {
+    write_all(&value, sizeof value);
+  }
+  template <typename Value>
+  Value hear() {
+    Value value;
+    read_all(&value, sizeof value);
+    return value;
+  }
   void barrier() {
     char byte = 'b';
     write_all(&byte, 1);
@@ -87,27 +135,35 @@ struct Side {
     if (net.has_finalize()) --communicators;
   }
 
-  void* listen(std::uint8_t* handle) {
+  void* listen(std::uint8_t* handle, int device = 0) {
     std::memset(handle, 0x5A, weft::nccl::kHandleBytesMax);
     void* comm = nullptr;
-    REQUIRE(net.listen(context, 0, handle, &comm) == Result::success);
+    REQUIRE(net.listen(context, device, handle, &comm) == Result::success);
     REQUIRE(comm != nullptr);
     return comm;
   }
-  // A connection each way, polled as NCCL's service thread does.
-  Link link() {
-    std::uint8_t own[weft::nccl::kHandleBytesMax];
-    std::uint8_t peer[weft::nccl::kHandleBytesMax];
-    void* const listener = listen(own);
-    write_all(own, sizeof own);
-    read_all(peer, sizeof peer);
+  // One call of connect and one of accept, for what is still missing.
+  void step(void* listener, Handle* peer, Link* link, int connect_device = 0) {
+    if (link->send == nullptr) {
+      REQUIRE(net.connect(context, connect_device, peer->bytes, &link->send) == Result::success);
+    }
+    if (link->receive == nullptr) REQUIRE(net.accept(listener, &link->receive) == Result::success);
+  }
+  // A connection each way through a listener that both have told each other of, polled as NCCL's service thread does.
+  Link link_through(void* listener, Handle peer, int connect_device = 0) {
     Link made;
     const Deadline deadline;
     while (made.send == nullptr || made.receive == nullptr) {
       REQUIRE(!deadline.over());
-      if (made.send == nullptr) REQUIRE(net.connect(context, 0, peer, &made.send) == Result::success);
-      if (made.receive == nullptr) REQUIRE(net.accept(listener, &made.receive) == Result::success);
+      step(listener, &peer, &made, connect_device);
     }
+    return made;
+  }
+  Link link(int listen_device = 0, int connect_device = 0) {
+    Handle own;
+    void* const listener = listen(own.bytes, listen_device);
+    tell(own);
+    const Link made = link_through(listener, hear<Handle>(), connect_device);
     REQUIRE(net.close_listen(listener) == Result::success);
     return made;
   }

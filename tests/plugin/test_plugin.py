@@ -75,12 +75,6 @@ def test_plugin__every_line_goes_to_the_logger_of_nccl(
     assert all(line.startswith("log ") for line in done.stderr.splitlines())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_plugin__five_hundred_connections(play: Play, plugin: Path, processes: int) -> None:
-    play(plugin, 12, processes, "many")
-
-
 @pytest.mark.parametrize("version", ENDS)
 def test_plugin__moves_data_over_a_bad_network(play: Play, plugin: Path, version: int) -> None:
     faults = {
