@@ -53,6 +53,59 @@ FOUND = {
         [[workload]]
         size_bytes = 1_000
     """,
+    "both ends probe a path whose round trip is longer than they think": """
+        seed = 612
+        limit_ns = 10_000_000_000
+
+        [network]
+        topology = "fat_tree"
+        rate = 33_088_159_149
+        delay_ns = 17_463
+        queue_bytes = 330_881
+        mark_full_bytes = 0
+        hosts = 2
+        hosts_per_leaf = 3
+        spines = 6
+        ecmp = "even"
+        trim = false
+        priority = true
+
+        [[workload]]
+        pattern = "all_reduce_ring"
+        hosts = [0, 1]
+        repeats = 1
+        channels = 1
+        size_bytes = 6_959
+
+        [[workload]]
+        pattern = "permutation"
+        size_bytes = 0
+        start_ns = 161_379_003
+
+        [hosts]
+        segment_bytes = 4_160
+        rto_ns_min = 31_262
+        rto_ns_max = 5_372_433
+        ahead = 182
+        rtt_ns = 4_123
+        ack_bytes = 30_996
+        ack_delay_ns = 0
+        window_bytes_max = 1_173_172
+        peer_silence_ns = 3_804_790_710
+        speculative_bytes = 21
+        paths = 2
+
+        [policies]
+        window = "cubic"
+        path = "plb:marked_share=0.6017"
+        loss = "sleek:segments_min=8"
+
+        [[events]]
+        at_ns = 38_189
+        link = "leaf0-spine4"
+        up = false
+        until_ns = 205_990
+    """,
 }
 
 

@@ -149,7 +149,7 @@ def test_sweep__cases_and_what_they_come_to() -> None:
     own = scenario("hosts = 4")
     made = cases_of(own, [1, 2, 3], {"network.hosts": [4, 8], "policies.window": ["swift"]}, {})
     assert len(made) == 6
-    assert made[0] == Case({"network.hosts": 4, "policies.window": "swift"}, {"window": "swift"}, 1)
+    assert made[0] == Case({"network.hosts": 4, "policies.window": "swift"}, {}, 1)
     rows = {
         number: {"good": True, "fct_ns_p99": one, "busbw_bytes_per_s": one}
         for number, one in enumerate([5, 1, 3, 10, 20])

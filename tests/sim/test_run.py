@@ -1,5 +1,8 @@
 """Whether a plan of the real fabric is what a scenario says, and a run gives what was promised."""
 
+import csv
+import io
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.sim.support import needs_fabric, scenario
-from transport import native
+from transport import build_info, native
 from transport.cli import sim
 from transport.errors import InvalidArgumentError
 from transport.sim import Simulation, load, parse, run, schema, sweep
@@ -254,16 +257,12 @@ def test_cli__a_run_with_every_file(small: str, tmp_path: Path) -> None:
     assert "<script" not in page
     assert "data:image/svg+xml" in page
     assert "<svg" in (tmp_path / "a.svg").read_text()
-    import json
-
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["summary"]["done"] == 8
     assert found["fingerprint"] in done.stdout
 
 
 def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
-    import json
-
     done = weft(small, "--json", "-", "--seed", "5")
     assert json.loads(done.stdout)["seed"] == 5
 
@@ -288,6 +287,22 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
         (["small", "--set", "network.queue_bytes=300"], 2, "raise it (changed, in"),
+        (["small", "--set", "policies.wndow=swift,dctcp"], 2, "did you mean window?"),
+        (["small", "--set", "policies=swift"], 2, "policies: no family of policies"),
+        (["small", "--set", "policies.window="], 2, "policies.window: give a value"),
+        (["small", "--set", "policies.window.p_ns=1,2"], 2, "swift has no parameter 'p_ns'"),
+        (["small", "--set", "policies.window.p_ns=1"], 2, "swift has no parameter 'p_ns'"),
+        (["small", "--set", "policies.credit.rate=1,2"], 2, "no credit policy runs"),
+        (["small", "--set", "policies.window.a.b=1"], 2, "policies.FAMILY.PARAMETER"),
+        (["small", "--window", "dctcp", "--set", "policies.window=swift"], 2, "given twice"),
+        (["small", "--window", "dctcp", "--set", "policies.window=swift,bbr"], 2, "given twice"),
+        (["small", "--set", "seed=1", "--set", "seed=2"], 2, "--set seed: given twice"),
+        (["small", "--set", "seed=1,2"], 2, "seed: give --seeds instead"),
+        (["small", "--set", "seed=1", "--seeds", "1-2"], 2, "--seeds and --set seed"),
+        (["small", "--set", "limit_ns=5", "--limit", "3 us"], 2, "--limit and --set limit_ns"),
+        (["small", "--csv", "a.parquet"], 2, "end the name in .csv"),
+        (["small", "--html", "a.pdf"], 2, "end the name in .html"),
+        (["small", "--json", "a.csv"], 2, "end the name in .json"),
         (["small", "--dask", "tcp://127.0.0.1:9"], 2, "no scheduler answers"),
     ],
 )
@@ -333,6 +348,37 @@ def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
     assert "swift:decrease_max=0.3" in done.stdout
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 7
     assert weft(small, "--seeds", "1-2", "--limit", "3 us").returncode == 1
+
+
+def test_cli__a_parameter_is_swept(small: str, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.csv", "a.json")]
+    done = weft(
+        *(small, "--seeds", "1-2", "-j", "2", "--path", "reps:freeze_ns=9"),
+        *("--set", "policies.window.decrease_max=0.1,0.5", "--set", "policies.window=swift"),
+        *("--set", "policies.path.freeze_ns=7", "--csv", str(files[0]), "--json", str(files[1])),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(files[0].read_text())))
+    assert [row["policies.window.decrease_max"] for row in rows] == ["0.1", "0.1", "0.5", "0.5"]
+    assert [row["window_policy"] for row in rows[::2]] == [
+        "swift:decrease_max=0.1",
+        "swift:decrease_max=0.5",
+    ]
+    assert {row["path_policy"] for row in rows} == {"reps:freeze_ns=7"}
+    assert {row["loss_policy"] for row in rows} == {"rack"}
+    assert {row["weft"] for row in rows} == {build_info.version()}
+    found = json.loads(files[1].read_text())
+    assert (found["weft"], found["commit"]) == (build_info.version(), build_info.commit())
+
+
+def test_sweep__a_parameter_that_matters_changes_the_run() -> None:
+    own = scenario(SMALL)
+    settings = {"policies.window.window_bytes": [3_000, 30_000]}
+    cases = sweep.cases_of(own, [1], settings, {"window": "fixed"})
+    slow, fast = (sweep.one_run(own, case, 1, False) for case in cases)
+    assert slow is not None
+    assert fast is not None
+    assert slow["completion_ns"] > fast["completion_ns"]
 
 
 def test_cli__list_and_estimate(small: str) -> None:

@@ -116,15 +116,18 @@ def test_cli__minutes_end_it(tmp_path: Path) -> None:
     assert 0 < done.looked < 9_000
 
 
-def test_cli__ctrl_c_says_what_was_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 4])
+def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
+    """Also while workers start: an interrupted import is no finding."""
     out = tmp_path / "a.json"
     command = [sys.executable, "-m", "tests.swarm.door", "swarm", "--seeds", "1-9999"]
     running = subprocess.Popen(
-        [*command, "--json", str(out)],
+        [*command, "--json", str(out), "--out", str(tmp_path / "found")],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        time.sleep(4)
+        wait_for_a_worker(running.pid)
+        time.sleep(after_s)
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
     finally:
@@ -132,4 +135,56 @@ def test_cli__ctrl_c_says_what_was_done(tmp_path: Path) -> None:
     assert running.returncode == 130, said
     assert said.count("\n") == 1
     assert "interrupted" in said
-    assert json.loads(out.read_text())["partial"]
+    told = json.loads(out.read_text())
+    assert told["partial"]
+    assert [found for found in told["findings"] if found["kind"] == "crash"] == []
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    found = [int(c) for task in tasks.iterdir() for c in (task / "children").read_text().split()]
+    # The resource tracker of multiprocessing is no worker.
+    return [c for c in found if b"resource_tracker" not in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+def wait_for_a_worker(pid: int) -> list[int]:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if len(found := children(pid)) >= min(2, len(os.sched_getaffinity(0))):
+            return found
+        time.sleep(0.02)
+    raise AssertionError("no worker started")
+
+
+def runs(pid: int) -> bool:
+    """Not when it has ended and nobody has taken note of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("swarm", "--seeds", "1-9999", "-j", "2"),
+        ("sim", "permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s",
+         "--seeds", "1-4", "-j", "2"),
+    ],
+)  # fmt: skip
+def test_cli__workers_end_with_their_parent(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tests.swarm.door", *arguments], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        workers = wait_for_a_worker(running.pid)
+        time.sleep(2)
+    finally:
+        running.kill()
+        running.wait()
+    until = time.monotonic() + 60
+    while alive := [pid for pid in workers if runs(pid)]:
+        assert time.monotonic() < until, f"{alive} still run"
+        time.sleep(0.05)

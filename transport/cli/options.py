@@ -29,13 +29,23 @@ class FiniteRange(click.FloatRange):
 
 
 class OutputFile(click.Path):
-    """A file that can be written: its folder is there. Found before the work begins."""
+    """A file that can be written: its folder is there. Found before the work begins.
+
+    `suffixes`: of the format that is written; a name that ends in another format's is refused.
+    """
+
+    def __init__(self, *suffixes: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         out = super().convert(value, param, ctx)
         file = Path(os.fsdecode(out))
         if self.allow_dash and str(file) == "-":
             return out
+        if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
+            known = " or ".join(self._suffixes)
+            self.fail(f"{file}: another format is written: end the name in {known}", param, ctx)
         if not file.parent.is_dir():
             self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
         if not file.exists() and not os.access(file.parent, os.W_OK):
@@ -43,9 +53,12 @@ class OutputFile(click.Path):
         return out
 
 
-def output_file() -> OutputFile:
+CSV, HTML, JSON = (".csv", ".txt"), (".html", ".htm"), (".json", ".txt")
+
+
+def output_file(*suffixes: str) -> OutputFile:
     """For options whose file is a Path."""
-    return OutputFile(dir_okay=False, writable=True, path_type=Path)
+    return OutputFile(*suffixes, dir_okay=False, writable=True, path_type=Path)
 
 
 def owner(text: str) -> int:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transport.cli.options import OutputFile
+from transport.cli.options import JSON, OutputFile
 
 json_option = click.option(
     "--json",
     "json_path",
     metavar="FILE",
-    type=OutputFile(dir_okay=False, writable=True, allow_dash=True),
+    type=OutputFile(*JSON, dir_okay=False, writable=True, allow_dash=True),
     help="Write JSON to FILE instead of a table; - is stdout.",
 )
 

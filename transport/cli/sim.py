@@ -22,15 +22,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from congestion.api import FAMILIES
+from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
-from transport.cli.options import SEED, output_file
+from transport.cli.options import CSV, HTML, SEED, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
+from transport.sim.settings import applied, is_of_policies
 from transport.sim.units import bytes_text, ns_of, time_text
 
 INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
@@ -176,6 +177,11 @@ def command_line() -> str:
     return shlex.join(["weft", *sys.argv[1:]])
 
 
+def made_by() -> str:
+    """The command, and as a comment to it which weft ran it."""
+    return f"{command_line()}  # {build_text()}"
+
+
 def run_once(simulation: Simulation) -> tuple[Result, float]:
     """The result, partial after Ctrl-C, and the seconds that it took."""
     began = monotonic()
@@ -195,14 +201,15 @@ def show(result: Result, seconds: float, files: Files) -> None:
     hops = int(result.totals["packet_hops"])
     speed = f"{seconds:.1f} s, {hops / max(seconds, 1e-9) / 1e6:.2f} M packet-hops/s"
     if files.json is not None:
-        found = result.as_dict() | {"command": command_line(), "seconds": round(seconds, 3)}
+        found = result.as_dict() | build_info()
+        found |= {"command": command_line(), "seconds": round(seconds, 3)}
         write_json(found, files.json)
     if files.csv is not None:
         save(files.csv, csv_text(result.rows()))
     if files.plot is not None:
         cli_plots.save(plots.figure(result), title_of(result), files.plot)
     if files.html is not None:
-        save(files.html, html.page(result, command_line()))
+        save(files.html, html.page(result, made_by()))
     if files.json == "-":
         return
     click.echo(title_of(result))
@@ -210,7 +217,7 @@ def show(result: Result, seconds: float, files: Files) -> None:
     print_table(*tables.tiers(result))
     for line in [*tables.remarks(result), *result.scenario.network.notes]:
         click.echo(line)
-    click.echo(f"{speed}; fingerprint {result.fingerprint}")
+    click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
 
 
 def title_of(result: Result) -> str:
@@ -275,17 +282,20 @@ def show_sweep(
     ordered = [rows[index] for index in sorted(rows)]
     summed = sweep.summarised(cases, rows)
     if files.json is not None:
-        found = {"scenario": scenario.name, "command": command_line(), "summary": summed}
+        found = {"scenario": scenario.name, **build_info(), "command": command_line()} | {
+            "summary": summed
+        }
         write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
     if files.csv is not None:
-        save(files.csv, csv_text(ordered))
+        save(files.csv, csv_text([row | build_info() for row in ordered]))
     if files.plot is not None and rows:
         title = f"{scenario.name}, {len(rows)} runs" + (", a part" if partial else "")
         cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)
     if files.html is not None:
-        save(files.html, html.sweep_page(scenario.name, summed, ordered, command_line(), partial))
+        save(files.html, html.sweep_page(scenario.name, summed, ordered, made_by(), partial))
     if files.json != "-":
         print_table(*tables.sweep(summed))
+        click.echo(build_text())
 
 
 @click.command("sim")
@@ -309,9 +319,9 @@ def show_sweep(
 @click.option("--estimate", is_flag=True, help="Say how much memory it takes, and stop.")
 @click.option("--list", "listed", is_flag=True, help="The scenarios that come with weft.")
 @json_option
-@click.option("--csv", "csv_path", type=output_file(), help="A row a transfer, or a run.")
+@click.option("--csv", "csv_path", type=output_file(*CSV), help="A row a transfer, or a run.")
 @click.option("--plot", type=output_file(), help="Draw into a file.")
-@click.option("--html", "html_path", type=output_file(), help="A report in one file.")
+@click.option("--html", "html_path", type=output_file(*HTML), help="A report in one file.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
     """Simulate SCENARIO: a file, or the name of one that comes with weft.
@@ -340,23 +350,15 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     if given["seed"] is not None and given["seeds"] is not None:
         raise click.UsageError("--seed and --seeds: give one of them")
     policies = policies_of(given["words"], {name: given[name] for name in FAMILY_OPTIONS})
-    settings = dict(setting(text) for text in given["settings"])
-    scenario = load(given["scenario"])
+    settings = settings_of(given)
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
-    for key, value in list(single.items()):
-        head, _, family = key.partition(".")
-        if head == "policies" and family in FAMILIES:
-            policies.setdefault(family, str(value))
-            del single[key]
-    if given["limit"] is not None:
-        single["limit_ns"] = given["limit"]
-    if given["seed"] is not None:
-        single["seed"] = given["seed"]
-    scenario = scenario.changed(single)
     several = {key: values for key, values in settings.items() if len(values) > 1}
+    scenario = load(given["scenario"])
     seeds = given["seeds"]
     if several or seeds is not None or given["dask"]:
-        return do_sweep(scenario, seeds or [scenario.seed], several, policies, given, files)
+        scenario, kept = of_all_runs(scenario, policies, single, several)
+        return do_sweep(scenario, seeds or [scenario.seed], kept | several, policies, given, files)
+    scenario, policies = applied(scenario, policies, single)
     if files.plot is not None:
         cli_plots.prepared(files.plot)
     simulation = Simulation(scenario, policies, threads=given["threads"], check=given["check"])
@@ -373,6 +375,38 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     return 0
 
 
+def settings_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Every key that is set, by --set or by an option of its own, once."""
+    settings: dict[str, list[Any]] = {}
+    for text in given["settings"]:
+        key, values = setting(text)
+        if key in settings:
+            raise click.UsageError(f"--set {key}: given twice: leave one out")
+        settings[key] = values
+    for option, key in (("limit", "limit_ns"), ("seed", "seed"), ("seeds", "seed")):
+        if given[option] is not None and key in settings:
+            raise click.UsageError(f"--{option} and --set {key}: leave one out")
+    for option, key in (("limit", "limit_ns"), ("seed", "seed")):
+        if given[option] is not None:
+            settings[key] = [given[option]]
+    return settings
+
+
+def of_all_runs(
+    scenario: Scenario,
+    policies: Mapping[str, str],
+    single: Mapping[str, Any],
+    several: Mapping[str, list[Any]],
+) -> tuple[Scenario, dict[str, list[Any]]]:
+    """The scenario with the keys that no run varies, and the policies' settings among them.
+
+    Those wait for each run: a parameter belongs to the policy that the run has.
+    """
+    mine = {key: value for key, value in single.items() if not is_of_policies(key)}
+    changed, _ = applied(scenario, policies, mine)
+    return changed, {key: [value] for key, value in single.items() if key not in mine}
+
+
 def say_estimate(simulation: Simulation) -> None:
     there = available_bytes()
     left = "" if there is None else f" of {bytes_text(there)} available"
@@ -387,8 +421,6 @@ def do_sweep(
         raise click.UsageError("--estimate is of one run: leave --seeds and lists of values out")
     if files.plot is not None:
         cli_plots.prepared(files.plot)
-    for family in set(policies) & {key.removeprefix("policies.") for key in settings}:
-        raise click.UsageError(f"the {family} policy is set and swept: leave one out")
     cases = sweep.cases_of(scenario, seeds, settings, policies)
     options = {"threads": given["threads"], "check": given["check"]}
     if given["dask"]:
@@ -396,7 +428,7 @@ def do_sweep(
     else:
         jobs = given["jobs"] or len(os.sched_getaffinity(0))
         first = cases[0]
-        check_memory(first_estimate(scenario, first), min(jobs, len(cases)))
+        check_memory(first.simulation(scenario).estimated_bytes, min(jobs, len(cases)))
         found = sweep.local(scenario, cases, jobs, **options)
     rows, partial = run_sweep(scenario, cases, found)
     show_sweep(scenario, cases, rows, partial, files)
@@ -410,8 +442,3 @@ def do_sweep(
             f"{len(bad)} of {len(cases)} runs failed, first seed {bad[0]['seed']}: {said}"
         )
     return 0
-
-
-def first_estimate(scenario: Scenario, case: sweep.Case) -> int:
-    keys = {name: one for name, one in case.settings.items() if not name.startswith("policies.")}
-    return Simulation(scenario.changed(keys), case.policies).estimated_bytes

@@ -6,11 +6,8 @@ Never judges a run: transport.sim.swarm does. Findings are scenarios that `weft 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from transport.build_info import build_info, build_text
 from transport.cli.options import SEED
 from transport.cli.output import json_option, write_json
 from transport.cli.sim import INTERRUPTED, SeedsType
@@ -71,22 +69,6 @@ class Wish:
     out: Path
 
 
-def commit() -> str:
-    """The sources' commit where there is one, else the package's version."""
-    root = Path(__file__).resolve().parents[2]
-    if (root / ".git").exists() and shutil.which("git"):
-        done = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
-            return done.stdout.strip()
-    try:
-        return f"weft {version('weft')}"
-    except PackageNotFoundError:
-        return "an unknown version"
-
-
 def tables_of(seed: int) -> Tables | None:
     try:
         return draw(seed)
@@ -102,7 +84,9 @@ def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
     command = replay_command(str(file), one.seed, one.finding)
     try:
         wish.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(header(commit(), one.seed, one.finding, command) + "\n" + written(tables))
+        file.write_text(
+            header(build_text(), one.seed, one.finding, command) + "\n" + written(tables)
+        )
     except OSError as error:
         raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
     return str(file)
@@ -253,7 +237,7 @@ def command(
     tally = search(wish)
     seconds = monotonic() - began
     found = {
-        "commit": commit(), "seeds": [chosen[0], chosen[-1]], "looked": tally.looked,
+        **build_info(), "seeds": [chosen[0], chosen[-1]], "looked": tally.looked,
         "runs": tally.runs, "packet_hops": tally.hops, "seconds": round(seconds, 1),
         "findings": [one.row for one in tally.found], "partial": tally.partial,
     }  # fmt: skip

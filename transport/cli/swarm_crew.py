@@ -17,6 +17,7 @@ from typing import Any
 
 from transport.sim.draw import Tables
 from transport.sim.swarm import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
+from transport.sim.workers import follow_parent, interrupts_held
 
 MEMORY_BYTES_MAX = 8 << 30  # of a worker: a run takes some MB
 
@@ -31,8 +32,8 @@ class Task:
 
 
 def serve(pipe: Connection) -> None:
-    """In a worker: looks at what it is given until it is told to go. Ctrl-C is the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a worker: looks at what it is given until it is told to go."""
+    follow_parent()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -100,7 +101,8 @@ class Crew:
         context = get_context("spawn")
         mine, its = context.Pipe()
         process = context.Process(target=serve, args=(its,), daemon=True)
-        process.start()
+        with interrupts_held():
+            process.start()
         its.close()
         self._workers.append(_Worker(process, mine))
         return self._workers[-1]

@@ -22,9 +22,9 @@ from transport.sim.ideal import base_rtt_ns
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
+from transport.sim.settings import DEFAULT_POLICIES, beside
 
 STEP_HOPS = 200_000  # a fraction of a second
-DEFAULT_POLICIES = {"window": "swift", "path": "power_of_two", "loss": "rack"}
 # Of [network] and [hosts], where the plan calls them otherwise.
 PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
 
@@ -182,15 +182,9 @@ class Simulation:
             self.policies[family] = text
             # The text of a scenario names files beside it.
             if family not in given:
-                policy = self._beside(str(policy))
+                policy = beside(self.scenario, str(policy))
             choose(self.plan, family, policy, {})
             self.sources[family] = source_of(family, policy)
-
-    def _beside(self, policy: str) -> str:
-        name, colon, values = split(policy)
-        if name.endswith((".py", ".so")) and not Path(name).is_absolute():
-            return str(self.scenario.folder / name) + colon + values
-        return policy
 
 
 TOTALS = (

@@ -127,8 +127,8 @@ def replay_command(file: str, seed: int, finding: Finding) -> str:
     return f"weft sim {file} --check --seed {seed}{threads}"
 
 
-def header(commit: str, seed: int, finding: Finding, command: str) -> str:
+def header(build: str, seed: int, finding: Finding, command: str) -> str:
     """The lines over a scenario that shows a finding."""
-    lines = [f"Found by weft swarm at {commit}, seed {seed}.", *finding.line().splitlines(),
+    lines = [f"Found by weft swarm with {build}, seed {seed}.", *finding.line().splitlines(),
              f"Replay: {command}"]  # fmt: skip
     return "".join(f"# {line}\n" for line in lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,12 +16,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from congestion.api import FAMILIES
+from transport import native
+from transport.arena import choose
 from transport.errors import InvalidArgumentError, WeftError
-from transport.policy_choice import resolve
 from transport.sim.errors import ScenarioError
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario
+from transport.sim.settings import applied
+from transport.sim.workers import follow_parent, interrupts_held
 
 CASES_MAX = 100_000
 # Libraries that would start a thread for each core in each process.
@@ -33,11 +34,18 @@ INSTALL_DASK = "pip install 'weft[sweep]'"
 
 @dataclass(frozen=True)
 class Case:
-    """One run: the scenario's keys that are set, the policies, the seed."""
+    """One run: the settings that are varied, the policies that options name, the seed."""
 
     settings: Mapping[str, Any]
     policies: Mapping[str, str]
     seed: int
+
+    def simulation(
+        self, scenario: Scenario, *, threads: int = 1, check: bool = False
+    ) -> Simulation:
+        """What runs, with every setting applied."""
+        changed, policies = applied(scenario, self.policies, {**self.settings, "seed": self.seed})
+        return Simulation(changed, policies, threads=threads, check=check)
 
 
 def cases_of(
@@ -48,21 +56,23 @@ def cases_of(
 ) -> list[Case]:
     """Every combination of the values with every seed; each is judged before anything runs.
 
-    A key "policies.window" means a policy of this family.
+    Keys are those of `applied`: of the scenario, policies, and parameters of policies.
     """
+    if "seed" in settings:
+        raise InvalidArgumentError("seed: give --seeds instead")
     names = list(settings)
     made = []
+    wanted: dict[tuple[str, str], None] = {}
     for values in itertools.product(*(settings[name] for name in names)):
-        given, chosen = dict(zip(names, values, strict=True)), dict(policies)
-        for name, value in given.items():
-            head, _, family = name.partition(".")
-            if head == "policies" and family in FAMILIES:
-                chosen[family] = str(value)
-        keys = {name: value for name, value in given.items() if not name.startswith("policies.")}
-        scenario.changed(keys)
-        made += [Case(given, chosen, seed) for seed in seeds]
+        given = dict(zip(names, values, strict=True))
+        _, chosen = applied(scenario, policies, given)
+        wanted |= dict.fromkeys(chosen.items())
+        made += [Case(given, policies, seed) for seed in seeds]
         if len(made) > CASES_MAX:
             raise InvalidArgumentError(f"more than {CASES_MAX:,} runs: fewer seeds or values")
+    for family, text in wanted:
+        # Compiled once, before many processes ask for it; and a parameter that it lacks is refused.
+        choose(native.FabricPlan(), family, text, {})
     return made
 
 
@@ -70,29 +80,28 @@ _stop: Any = None
 
 
 def _begin(stop: Any) -> None:
-    """In a worker: Ctrl-C is the parent's, who tells by an event."""
+    """In a worker: the parent tells by an event when to stop."""
     global _stop
     _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
 
 
 def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
     """The row of a case; None when it was stopped."""
-    keys = {name: one for name, one in case.settings.items() if not name.startswith("policies.")}
     row: dict[str, Any] = {**case.settings, "seed": case.seed}
-    simulation = Simulation(
-        scenario.changed({**keys, "seed": case.seed}), case.policies, threads=threads, check=check
-    )
+    simulation = case.simulation(scenario, threads=threads, check=check)
     while simulation.step():
         if _stop is not None and _stop.is_set():
             return None
     result = simulation.result()
     row |= result.summary()
+    row |= {f"{family}_policy": text for family, text in result.policies.items()}
     for number, job in enumerate(result.jobs):
         if "busbw_bytes_per_s" in job:
             row.setdefault("busbw_bytes_per_s", job["busbw_bytes_per_s"])
         if len(result.jobs) > 1:
             row[f"job{number}_completion_ns"] = job.get("completion_ns")
+    row["policies_failed"] = result.totals["policies_failed"]
     return row | {"good": result.good, "problem": result.violation or result.policy_failure}
 
 
@@ -133,7 +142,6 @@ def local(
 
     When the caller stops asking, what runs is told to stop and waited for.
     """
-    _prepare(cases)
     context = get_context("spawn")
     stop = context.Event()
     with worker_environment():
@@ -141,10 +149,11 @@ def local(
             min(jobs, len(cases)) or 1, context, initializer=_begin, initargs=(stop,)
         )
         try:
-            waiting = {
-                pool.submit(_attempt, scenario, case, threads, check): index
-                for index, case in enumerate(cases)
-            }
+            with interrupts_held():
+                waiting = {
+                    pool.submit(_attempt, scenario, case, threads, check): index
+                    for index, case in enumerate(cases)
+                }
             for done in as_completed(waiting):
                 row = done.result()
                 if row is not None:
@@ -180,13 +189,6 @@ def on_dask(
                     yield waiting[done], row
         finally:
             client.cancel(list(waiting))  # type: ignore[no-untyped-call]
-
-
-def _prepare(cases: Sequence[Case]) -> None:
-    """Compiles each policy once, before many processes ask for it."""
-    wanted = {(family, text) for case in cases for family, text in case.policies.items()}
-    for family, text in sorted(wanted):
-        resolve(family, text)
 
 
 # What is better smaller; worst is the largest of them, and the smallest of the others.
