@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What every window policy owes unless it says that it leaves it out on purpose.
+OWED = ("loss_response", "timeout_response", "fairness", "newcomer_share", "utilization")
 SIGNALS = ("rtt", "host_delay", "ecn", "loss", "timeout", "rate", "credit", "chance", "weights")
 
 Range = tuple[float, float]
@@ -36,6 +38,10 @@ class Promises:
     convergence_rtts: round trips after which a flow that joins another has its fair share to within
         a factor of two.
     utilization_min: share of a bottleneck that one flow fills.
+    without: which of OWED it leaves out on purpose. Every window policy owes them, promised or
+        not: a window that losses, and one that timeouts, at least halve; four equal flows with a
+        Jain's index of 0.6; a flow that meets a larger one gets a quarter of its fair share at
+        least; half of a bottleneck filled.
 
     Path policies:
 
@@ -72,6 +78,7 @@ class Promises:
     fairness_min: float | None = None
     convergence_rtts: int | None = None
     utilization_min: float | None = None
+    without: tuple[str, ...] = ()
     spreads: bool = False
     dead_path_picks: int | None = None
     heals_picks: int | None = None
@@ -86,6 +93,9 @@ class Promises:
         for signal in (*self.signals, *cuts):
             if signal not in SIGNALS:
                 raise ValueError(f"signal {signal!r}: there are {', '.join(SIGNALS)}")
+        for name in self.without:
+            if name not in OWED:
+                raise ValueError(f"without {name!r}: there are {', '.join(OWED)}")
         for name in ("growth_segments", "growth_factor", "cut_factor", "regain_s"):
             given = getattr(self, name)
             if given is not None and not given[0] <= given[1]:

@@ -99,5 +99,6 @@ POLICY = window_policy(
         source="Arun and Balakrishnan, NSDI 2018, section 2",
         signals=("rtt", "timeout"),
         state_bytes_max=80,
+        without=("loss_response",),  # section 2: delay alone decides
     ),
 )

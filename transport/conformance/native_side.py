@@ -90,6 +90,12 @@ class NativeSide:
             self._library.raised = witness.first
         return status
 
+    def note_unfinite(self, hook: int, *answer: float) -> None:
+        """Kept by the library, as a failure is."""
+        if not self._library.raised:
+            name = self.policy.family.hooks[hook]
+            self._library.raised = f"{name} answers {answer[0]} and {answer[1]}: not finite"
+
     def bound(self) -> tuple[list[Any], tuple[int, ...]]:
         """The bare hooks, and what they all get first: until the next restart with other paths."""
         given = (self.flow.address, self.shared.address, self._count, self.params.address)

@@ -17,6 +17,7 @@ from transport.compiler.library import Library
 from transport.conformance import (
     credit_checks,
     gates,
+    longevity,
     loss_checks,
     path_checks,
     recorded,
@@ -111,6 +112,10 @@ def _all(
     with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
         yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
         yield from ledger.outcomes()
+        if policy.family.name == "window" or (
+            policy.family.name != "credit" and not settings.quick
+        ):
+            yield longevity.lives_long(policy, libraries["from a file"], settings.seed)
         yield hooks_run_through(libraries["from a file"])
         yield from same_in_every_form(policy, libraries, cast, settings, rest)
 
@@ -128,10 +133,13 @@ def _behaviour(
         yield from window_checks.growth(policy, library)
         yield from window_checks.cuts(policy, library)
         yield from window_checks.regains(policy, library)
+        yield from window_checks.gives_way(policy, library)
+        yield window_checks.meets(policy, library)
         yield window_checks.recovers(policy, library)
         yield window_checks.stays_a_window(policy, library)
         yield window_arena.alone(policy, cast, ledger, limit_ns)
         yield from window_arena.fair(policy, cast, ledger, limit_ns)
+        yield window_arena.joins(policy, cast, ledger)
         yield from window_arena.converges(policy, cast, ledger)
         yield from window_arena.survives(policy, cast, ledger)
     elif policy.family.name == "path":

@@ -1,8 +1,7 @@
-"""Decides when interpreted and compiled arithmetic may differ: where integers leave common ground.
+"""Integers that tell when interpreted and compiled arithmetic may differ.
 
-That is 64 bits, and what a float holds exactly where an integer meets one.
-
-Never touches a compiled library. Hooks run here with integers that tell on themselves.
+They may differ beyond 64 bits, and where a float meets an integer that it does not hold exactly.
+Hooks run here as Python, on such integers; no compiled library is called.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import types
 from typing import Any
 
 from congestion.api import Policy
+from transport.compiler import source
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _EXACT = 1 << 53
@@ -96,7 +96,7 @@ def tracked_hooks(policy: Policy) -> list[Any]:
             made[function] = types.FunctionType(
                 function.__code__, namespace, function.__name__, function.__defaults__
             )
-            for name in function.__code__.co_names:
+            for name in source.global_names(function):
                 if isinstance(namespace.get(name), types.FunctionType):
                     namespace[name] = rebuilt(namespace[name])
             namespace["int"], namespace["float"] = _int, _float

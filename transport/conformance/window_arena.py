@@ -24,12 +24,14 @@ from transport.conformance.scenes import (
     run,
     share,
 )
+from transport.conformance.window_checks import owed
 from transport.conformance.witness import of_a_run
 
 if TYPE_CHECKING:
     from transport.native import ArenaReport, LinkConfig
 
 FLOWS = 4
+OWED_UTILIZATION, OWED_JAIN, OWED_SHARE = 0.5, 0.6, 0.25
 SEEDS = (1, 2, 3)
 
 
@@ -82,14 +84,16 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
     """One flow on an idle bottleneck."""
     plan = plan_of(cast, links=[link_for(policy)], limit_ns=limit_ns, measure_from_ns=limit_ns // 4)
     measured = share(ledger.run(plan))
-    least = policy.promises.utilization_min
-    return verdict(
+    promised = policy.promises.utilization_min
+    least = OWED_UTILIZATION if promised is None else promised
+    outcome = verdict(
         "fills a link",
-        measured >= (0.05 if least is None else least),
+        measured >= least,
         f"{number(measured)} of the bottleneck",
-        f">= {0.05 if least is None else least}",
+        f">= {least}",
         "look at a trace: a window that stops growing, or cuts that go too deep or come too often",
     )
+    return outcome if promised is not None else owed(policy, "utilization", outcome)
 
 
 def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
@@ -110,16 +114,45 @@ def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
         plan.flows = flows
         report = ledger.run(plan)
         jain, utilization = min(jain, report.jain), min(utilization, share(report))
-    least = policy.promises.fairness_min
-    if least is not None:
-        yield verdict(
-            "fair",
-            jain >= least,
-            f"Jain {number(jain)} of {FLOWS} flows, {number(utilization)} of the bottleneck",
-            f">= {least}",
-            "equal flows must end equal: look for increase that grows with the window, or cuts "
-            "that some flows never make",
-        )
+    promised = policy.promises.fairness_min
+    least = OWED_JAIN if promised is None else promised
+    outcome = verdict(
+        "fair",
+        jain >= least,
+        f"Jain {number(jain)} of {FLOWS} flows, {number(utilization)} of the bottleneck",
+        f">= {least}",
+        "equal flows must end equal: look for increase that grows with the window, or cuts "
+        "that some flows never make",
+    )
+    yield outcome if promised is not None else owed(policy, "fairness", outcome)
+
+
+def joins(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
+    """A flow that joins one that has filled the link; then both must have something."""
+    join_rtts, after_rtts = 400, 1_600
+    plan = plan_of(
+        cast,
+        links=[link_for(policy)],
+        flows=2,
+        limit_ns=(join_rtts + after_rtts) * RTT_NS,
+        trace_ns=after_rtts // 4 * RTT_NS,
+    )
+    first, second = plan.flows
+    second.start_ns = join_rtts * RTT_NS + 1
+    plan.flows = [first, second]
+    delivered = np.array(ledger.run(plan).trace.delivered_bytes, np.int64).reshape(-1, 2)
+    got = delivered[-1] - delivered[-2]
+    shares = 2.0 * got / max(int(got.sum()), 1)
+    outcome = verdict(
+        "a newcomer's share",
+        float(shares.min()) >= OWED_SHARE,
+        f"{number(float(shares[1]))} of its fair share, {number(float(shares[0]))} for the other",
+        f">= {OWED_SHARE} for both",
+        "one of two equal flows is starved: look for growth that needs a wide window, and for a "
+        'least RTT that a standing queue has spoilt; or declare Promises(without=("newcomer_share"'
+        ",))",
+    )
+    return owed(policy, "newcomer_share", outcome)
 
 
 def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:

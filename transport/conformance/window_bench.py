@@ -5,6 +5,7 @@ Never touches a network: the policy alone, fed as the core would feed it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,10 @@ class Weather:
     """What is wrong in a round trip."""
 
     ecn: bool = False
+    ecn_share: float = 0.0  # of the segments, one after the other; with `ecn` all of them
     loss_share: float = 0.0  # of the window
     queue_rtts: float = 0.0  # least round trips that the queue adds to each
+    paced: bool = False  # what the policy's rate lets out is in flight, where that is less
 
 
 class WindowBench:
@@ -43,6 +46,7 @@ class WindowBench:
         self.window_bytes = 0.0
         self.pacing_bytes_per_s = 0.0
         self.failed = False
+        self._unmarked = 0.0
         self.windows: list[float] = []  # in force after each event
         self.answers: list[float] = []  # what the policy said
 
@@ -83,8 +87,12 @@ class WindowBench:
         self.result.records[0] = (int(self.window_bytes), 0.0)
         status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
-        # As the core clamps it.
         answer, self.pacing_bytes_per_s = self.result.records[0].item()
+        if not (math.isfinite(answer) and math.isfinite(self.pacing_bytes_per_s)):
+            self.failed = True  # as in the core, where `fixed` takes its place
+            self.side.note_unfinite(hook, answer, self.pacing_bytes_per_s)
+            answer = self.pacing_bytes_per_s = 0.0
+        # As the core clamps it.
         self.answers.append(answer)
         self.window_bytes = min(max(answer, 2.0 * SEGMENT_BYTES), float(WINDOW_BYTES_MAX))
         self.windows.append(self.window_bytes)
@@ -95,7 +103,8 @@ class WindowBench:
         rtt_ns = int(self.rtt_ns * (1.0 + weather.queue_rtts))
         if weather.queue_rtts:
             self.srtt_ns = float(rtt_ns)  # a standing queue: it was there before
-        in_flight = int(self.window_bytes) // SEGMENT_BYTES * SEGMENT_BYTES
+        wanted = self.effective_bytes if weather.paced else self.window_bytes
+        in_flight = max(int(wanted) // SEGMENT_BYTES, 1) * SEGMENT_BYTES
         share = int(in_flight * weather.loss_share) // SEGMENT_BYTES * SEGMENT_BYTES
         lost = max(share, SEGMENT_BYTES) if weather.loss_share else 0
         acks = max(in_flight // SEGMENT_BYTES // segments_an_ack, 1)
@@ -106,7 +115,7 @@ class WindowBench:
             part = left // (acks - ack) // SEGMENT_BYTES * SEGMENT_BYTES
             part = left if ack == acks - 1 else part
             left -= part
-            self.ack(part, rtt_ns, weather.ecn)
+            self.ack(part, rtt_ns, 1.0 if weather.ecn else weather.ecn_share)
             gone = left_lost // (acks - ack) // SEGMENT_BYTES * SEGMENT_BYTES
             gone = left_lost if ack == acks - 1 else gone
             left_lost -= gone
@@ -114,7 +123,7 @@ class WindowBench:
                 self.call(LOSS, 1, lost_bytes=gone, lost_segments=gone // SEGMENT_BYTES)
         self.now_ns = begin_ns + rtt_ns
 
-    def ack(self, acked_bytes: int, rtt_ns: int, marked: bool) -> None:
+    def ack(self, acked_bytes: int, rtt_ns: int, marked_share: float) -> None:
         segments = acked_bytes // SEGMENT_BYTES
         self.delivered_bytes += acked_bytes
         if segments == 0:
@@ -125,8 +134,15 @@ class WindowBench:
             rtt_ns=rtt_ns,
             acked_bytes=acked_bytes,
             acked_segments=segments,
-            ecn_segments=segments if marked else 0,
+            ecn_segments=self.marked(segments, marked_share),
         )
+
+    def marked(self, segments: int, share: float) -> int:
+        """How many of the segments carry a mark; fractions wait for the next."""
+        self._unmarked += segments * share
+        whole = min(int(self._unmarked), segments)
+        self._unmarked -= whole
+        return whole
 
     def timeout(self) -> None:
         self.now_ns += max(1_000_000, 2 * self.rtt_ns)

@@ -5,6 +5,8 @@ Never touches the arena: fairness and utilization are checked there.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 
 from congestion.api import Policy
@@ -20,6 +22,11 @@ WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
 TROUBLE = 8  # congested round trips in a row
 LOSS_SHARE = 0.125
+SILENT = 12  # timeouts in a row
+MEETING = (256, 16)  # segments in flight when two flows meet
+MEETING_SEGMENTS = 256  # that fill the path, and its queue
+MEETING_QUEUE = 256.0
+MEETING_ROUNDS = 400
 
 
 def bench_at(policy: Policy, library: Library, segments: float) -> WindowBench:
@@ -246,6 +253,85 @@ def regains(policy: Policy, library: Library) -> Outcomes:
     )
 
 
+def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
+    """What a file leaves out on purpose is measured and does not fail."""
+    if name not in policy.promises.without:
+        return outcome
+    return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")
+
+
+def gives_way(policy: Policy, library: Library) -> Outcomes:
+    """Half of each window lost for many round trips, then silence: less must be sent."""
+    kept: list[tuple[float, str]] = []
+    left: list[tuple[float, str]] = []
+    for segments in WINDOWS[1:]:
+        where = f"at {segments} segments"
+        bench = bench_at(policy, library, segments)
+        for _ in range(WARM_UP):
+            bench.round()
+        before = bench.effective_bytes
+        for _ in range(ROUNDS):
+            bench.round(8, Weather(loss_share=0.5))
+        kept.append((bench.effective_bytes / before, where))
+        bench = bench_at(policy, library, segments)
+        for _ in range(WARM_UP):
+            bench.round()
+        before = bench.effective_bytes
+        for _ in range(SILENT):
+            bench.timeout()
+        left.append((bench.effective_bytes / before, where))
+    for check, name, seen, what in (
+        ("response to loss", "loss_response", kept, f"{ROUNDS} round trips that lose half"),
+        ("response to timeouts", "timeout_response", left, f"{SILENT} timeouts in a row"),
+    ):
+        most = max(seen)
+        outcome = verdict(
+            check,
+            most[0] <= 0.5,
+            f"{what} leave {number(most[0])} of what is in flight ({most[1]})",
+            "<= 0.5",
+            f"what never sends less ruins a network for everyone: cut, or declare "
+            f'Promises(without=("{name}",))',
+        )
+        yield owed(policy, name, outcome)
+
+
+def meets(policy: Policy, library: Library) -> Outcome:
+    """A small window and a large one behind one queue, which both see: they must come closer.
+
+    Chiu and Jain, "Analysis of the Increase and Decrease Algorithms", 1989: what multiplies in both
+    directions keeps the ratio for ever.
+    """
+    flows = [WindowBench(policy, library) for _ in MEETING]
+    for flow, segments in zip(flows, MEETING, strict=True):
+        flow.take_over(segments * SEGMENT_BYTES)
+    sums = [0.0 for _ in flows]
+    for turn in range(MEETING_ROUNDS):
+        total = sum(flow.effective_bytes for flow in flows) / SEGMENT_BYTES
+        queue = min(max(total - MEETING_SEGMENTS, 0.0), MEETING_QUEUE)
+        lost = max(total - MEETING_SEGMENTS - MEETING_QUEUE, 0.0) / total
+        weather = Weather(
+            ecn_share=min(max(queue / MEETING_QUEUE - 0.25, 0.0) * 2.0, 1.0),
+            queue_rtts=queue / MEETING_SEGMENTS,
+            loss_share=lost,
+            paced=True,
+        )
+        for index, flow in enumerate(flows):
+            flow.round(8, weather)
+            if turn >= MEETING_ROUNDS // 2:
+                sums[index] += flow.effective_bytes
+    share = 2.0 * sums[-1] / max(sum(sums), 1.0)
+    outcome = verdict(
+        "meets a larger flow",
+        not any(flow.failed for flow in flows) and share >= 0.25,
+        f"{number(share)} of its fair share after {MEETING_ROUNDS // 2} round trips",
+        ">= 0.25",
+        "increase by a number of segments and decrease by a factor, not both by a factor; or "
+        'declare Promises(without=("newcomer_share",))',
+    )
+    return owed(policy, "newcomer_share", outcome)
+
+
 def recovers(policy: Policy, library: Library) -> Outcome:
     """Silence, then a quiet network: the window must come back from wherever it fell."""
     bench = bench_at(policy, library, 256)
@@ -279,7 +365,7 @@ def stays_a_window(policy: Policy, library: Library) -> Outcome:
     least = min(bench.answers) / SEGMENT_BYTES
     return verdict(
         "stays a window",
-        not bench.failed and least >= 2.0,
+        not bench.failed and least >= 2.0 and math.isfinite(max(bench.answers)),
         f"{number(least)} to {number(max(bench.answers) / SEGMENT_BYTES)} segments",
         ">= 2 segments, no failure",
         "the core lifts it to two segments and the policy does not know: clamp it there",

@@ -1,0 +1,167 @@
+"""What every window policy owes, promised or not: each of these would have passed without it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+
+from transport.compiler import PolicyError
+from transport.compiler.source import load
+from transport.conformance import Settings, check_policy, gates
+from transport.conformance.result import Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A plain window policy; each fault is a text of it and what stands there instead.
+TEXT = """
+from congestion.api import record, window_policy
+from congestion.promises import Promises
+
+Flow = record(window_bytes=float, cut_ns=int, acks=int)
+Params = record(share=0.5)
+
+
+def answer(flow, event, result):
+    most = float(event.window_bytes_max)
+    flow.window_bytes = min(max(flow.window_bytes, 2.0 * event.segment_bytes), most)
+    result.window_bytes = flow.window_bytes
+
+
+def start(flow, params, event, result):
+    flow.window_bytes = max(event.hint_window_bytes, 10.0 * event.segment_bytes)
+    answer(flow, event, result)
+
+
+def ack(flow, params, event, result):
+    flow.acks += 1
+    flow.window_bytes += event.segment_bytes * event.acked_bytes / flow.window_bytes
+    answer(flow, event, result)
+
+
+def lost(flow, params, event, result):
+    if event.now_ns - flow.cut_ns > event.srtt_ns:
+        flow.cut_ns = event.now_ns
+        flow.window_bytes *= params.share
+    answer(flow, event, result)
+
+
+def expired(flow, params, event, result):
+    flow.window_bytes *= params.share
+    answer(flow, event, result)
+
+
+POLICY = window_policy(
+    "mine", flow=Flow, params=Params, on_start=start, on_ack=ack, on_loss=lost, on_timeout=expired,
+    promises=Promises(),
+)
+"""
+GROWTH = "    flow.window_bytes += event.segment_bytes * event.acked_bytes / flow.window_bytes\n"
+FAULTS = {
+    "grows to infinity": (
+        "    flow.window_bytes = min(max(flow.window_bytes, 2.0 * event.segment_bytes), most)\n",
+        "    flow.window_bytes = max(flow.window_bytes, 2.0 * event.segment_bytes) * 1e30\n",
+        "takes over",
+    ),
+    "never shrinks on loss": (
+        "        flow.window_bytes *= params.share\n    answer",
+        "        flow.window_bytes *= 1.0\n    answer",
+        "response to loss",
+    ),
+    "multiplies both ways": (
+        GROWTH,
+        "    flow.window_bytes += 0.02 * event.acked_bytes\n",
+        "meets a larger flow",
+    ),
+    "starves a newcomer": (
+        GROWTH,
+        "    if flow.window_bytes > 16.0 * event.segment_bytes or event.rtt_ns < 60_000:\n    "
+        + GROWTH,
+        "meets a larger flow",
+    ),
+    "is no number after 2^20 acknowledgments": (
+        "    flow.acks += 1\n",
+        "    flow.acks += 1\n    if flow.acks > 1_048_576:\n"
+        "        flow.window_bytes = math.inf - math.inf\n",
+        "lives long",
+    ),
+}
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text("import math\n" + text)
+    return file
+
+
+def failed(file: Path) -> list[str]:
+    """The checks that fail, up to the first."""
+
+    def enough(outcome: Outcome) -> bool:
+        return not outcome.passed
+
+    report = check_policy(load(file), Settings(2_000, quick=True), enough=enough)
+    return [outcome.check for outcome in report.failures]
+
+
+def test_owed__a_plain_policy_gives_it_without_promises(tmp_path: Path) -> None:
+    assert failed(written(tmp_path, TEXT)) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_owed__what_no_careful_author_would_want_fails(tmp_path: Path, fault: str) -> None:
+    good, bad, check = FAULTS[fault]
+    assert TEXT.count(good) == 1
+    assert failed(written(tmp_path, TEXT.replace(good, bad))) == [check]
+
+
+def test_owed__what_is_left_out_on_purpose_is_measured_and_passes(tmp_path: Path) -> None:
+    good, bad, check = FAULTS["never shrinks on loss"]
+    text = TEXT.replace(good, bad)
+    text = text.replace("Promises()", 'Promises(without=("loss_response",))')
+    report = check_policy(
+        load(written(tmp_path, text)),
+        Settings(2_000, quick=True),
+        enough=lambda outcome: outcome.check == check,
+    )
+    assert report.passed
+    assert report.outcomes[-1].bound == "left out: without loss_response"
+
+
+def test_names__a_parameter_may_be_called_as_a_function_of_the_file(tmp_path: Path) -> None:
+    text = TEXT.replace("share=0.5", "start=0.5").replace("params.share", "params.start")
+    text = text.replace("acks", "lost")
+    assert failed(written(tmp_path, text)) == []
+
+
+def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> None:
+    """Lines and words of shipped policies changed places, were lost, or came twice."""
+    chance = random.Random(7)
+    sources = sorted((ROOT / "congestion").glob("*/*.py"))
+    words = ["0", "-1", "1 << 70", "flow", "params", "event", "None", "'x'", "(", "    ", "nan"]
+    answered = 0
+    for number in range(150):
+        lines = chance.choice(sources).read_text().splitlines()
+        for _ in range(chance.randrange(1, 4)):
+            at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+            match chance.randrange(4):
+                case 0:
+                    lines[at], lines[other] = lines[other], lines[at]
+                case 1:
+                    del lines[at]
+                case 2:
+                    lines.insert(at, lines[other])
+                case _:
+                    parts = lines[at].split(" ")
+                    parts[chance.randrange(len(parts))] = chance.choice(words)
+                    lines[at] = " ".join(parts)
+        file = tmp_path / f"odd{number}.py"
+        file.write_text("\n".join(lines) + "\n")
+        try:
+            answered += gates.language(load(file)).passed
+        except PolicyError:
+            continue
+    assert answered > 10  # some still are policies
