@@ -32,7 +32,9 @@ BENCHES = {
     "permutation": "Every host to another one.",
     "policy": "What a policy call costs against the same in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
+    "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
     "turnaround": "From a saved policy file to checked and running on a live flow.",
+    "wan": "Long and sick paths in an emulated network, weft and TCP.",
     "verbs": "What the verbs datapath costs a segment and a path, over a fake provider.",
 }
 

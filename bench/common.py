@@ -1,6 +1,6 @@
-"""Decides how every benchmark runs and reports: pinned processes, interleaved rounds, tables, JSON.
+"""How every benchmark runs and reports: pinned processes, interleaved rounds, tables, JSON.
 
-Never measures anything itself, and never records a host's name or its kernel.
+A result holds neither the host's name nor its kernel's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.record import sealed
+from transport import build_info
 from transport.cli.output import json_option, print_table, write_json
 
 __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "rounds", "verdict"]
@@ -61,20 +59,7 @@ def commit() -> str:
     """
     if named := os.environ.get("BENCH_COMMIT"):
         return named
-    try:
-        command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
-
-
-def _version() -> str:
-    """Of the installed package, or of the tree that is run in place."""
-    try:
-        return version("weft")
-    except PackageNotFoundError:
-        return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    return build_info.commit() or "unknown"
 
 
 def _arguments() -> list[str]:
@@ -97,7 +82,7 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "weft": _version(),
+            "weft": build_info.version(),
             "commit": commit(),
             "knobs": {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")},
             "command": ["python", "-m", "bench", *_arguments()],
@@ -192,15 +177,18 @@ def _side(worker: Worker, cores: set[int], pipe: Pipe, config: Config) -> None:
 
 
 def duel(
-    receiver: Worker, sender: Worker, config: Config, *, one_core: bool = True
+    receiver: Worker, sender: Worker, config: Config, *, one_core: bool = True, shared: bool = False
 ) -> tuple[Any, Any]:
     """Runs two workers in processes of their own; the receiver's address goes to the sender.
 
-    A receiver calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
+    With `shared` both may use every core; else each has its half, or one core of it. A receiver
+    calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
     """
     context = multiprocessing.get_context("spawn")
     halves = cores_of_sides()
-    if one_core:
+    if shared:
+        halves = (os.sched_getaffinity(0), os.sched_getaffinity(0))
+    elif one_core:
         halves = ({min(halves[0])}, {min(halves[1])})
     until = time.monotonic() + DUEL_S_MAX
     processes = []

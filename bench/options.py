@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from bench import labs
 from bench.placement import Placement, read_places
-from transport.cli.options import FiniteRange, OutputFile, output_file
+from transport.cli.options import CSV, HTML, FiniteRange, OutputFile, output_file
 from transport.cli.output import json_option, print_table
 
 if TYPE_CHECKING:
@@ -267,9 +267,11 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
                 help="A run of a second or so, to see that it works.",
             ),
             json_option,
-            click.option("--csv", "csv_path", type=output_file(), help="One line a row."),
+            click.option("--csv", "csv_path", type=output_file(*CSV), help="One line a row."),
             click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg."),
-            click.option("--html", "html_path", type=output_file(), help="A report in one file."),
+            click.option(
+                "--html", "html_path", type=output_file(*HTML), help="A report in one file."
+            ),
         ]
     )
 

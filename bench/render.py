@@ -15,7 +15,7 @@ from bench.options import CHECKED, UNITS, Columns
 from bench.record import read, seal_state
 from bench.report import show_everywhere
 from bench.stats import summarised
-from transport.cli.options import output_file
+from transport.cli.options import CSV, HTML, output_file
 
 
 def completed(found: Config) -> Config:
@@ -40,9 +40,9 @@ def columns(found: Config) -> Columns:
 @click.command("render")
 @click.argument("result", metavar="A.json", type=click.Path(path_type=Path))
 @click.option("--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True)
-@click.option("--csv", "csv_path", type=output_file(), help="One line a row.")
+@click.option("--csv", "csv_path", type=output_file(*CSV), help="One line a row.")
 @click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg.")
-@click.option("--html", "html_path", type=output_file(), help="A report in one file.")
+@click.option("--html", "html_path", type=output_file(*HTML), help="A report in one file.")
 def command(
     result: Path,
     units: str,

@@ -1,0 +1,305 @@
+"""Long and sick paths: weft and TCP through an emulated network, side by side.
+
+Four paths of a rate; one of them, or all, have something. What the healthy ones could carry is
+known, so each result is a share of that. Rates are low: the network is a process, not a switch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from bench.common import (
+    Config,
+    document,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
+from bench.p2p import CONGESTION, stamp
+from bench.wire import ADDRESSES, DEVICE, Road, Wire
+from transport import Endpoint, Handle
+from transport.errors import WeftError
+
+ROOT = Path(__file__).resolve().parents[1]
+PORT = 7000
+QUIET_S = 10  # of a TCP stream that is over
+MESSAGE_BYTES = 256 << 10
+IN_FLIGHT = 64
+STREAMS = 16  # of TCP, over four paths
+MS = 1_000_000
+RATE = 5_000_000  # bytes/s a path
+MTU_BYTES = 9_000
+HEALTHY = Road(rate_bytes_per_s=RATE, queue_bytes=512 << 10, delay_ns=MS)
+CONTENDERS = ("weft", "tcp")
+COLUMNS = ("case", "contender", "round", "mbytes_per_s", "share", "resent", "needless", "wrong")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The paths there and back, and how many of them are well."""
+
+    there: tuple[Road, ...]
+    back: tuple[Road, ...]
+    well: int
+
+
+def one_sick(*, there: bool = True, back: bool = True, **fields: int) -> Case:
+    """Three healthy paths, and one that is not, one way or both."""
+    sick = replace(HEALTHY, **fields)
+    ways = [(sick if one else HEALTHY, *[HEALTHY] * 3) for one in (there, back)]
+    return Case(ways[0], ways[1], 3)
+
+
+def all_alike(count: int = 4, **fields: float) -> Case:
+    roads = tuple([replace(HEALTHY, **fields)] * count)  # type: ignore[arg-type]
+    return Case(roads, roads, count)
+
+
+def long(delay_ms: int, count: int) -> Case:
+    """A round trip of twice that, and queues of half of what is in flight then."""
+    rate = 4 * RATE // count
+    queue = max(rate * delay_ms // 1_000, 256 << 10)
+    return all_alike(count, rate_bytes_per_s=rate, delay_ns=delay_ms * MS, queue_bytes=queue)
+
+
+CASES = {
+    "healthy": all_alike(),
+    "every 50th passes": one_sick(pass_every=50),
+    "every 50th passes, there": one_sick(pass_every=50, back=False),
+    "every 50th passes, back": one_sick(pass_every=50, there=False),
+    "a hundredth of the rate": one_sick(rate_bytes_per_s=RATE // 100),
+    "a hundredth, there": one_sick(rate_bytes_per_s=RATE // 100, back=False),
+    "a hundredth, back": one_sick(rate_bytes_per_s=RATE // 100, there=False),
+    "flaps every 0.3 s": one_sick(flap_ns=300 * MS),
+    "bursts of losses": all_alike(burst_enter=0.002, burst_leave=0.1),
+    "20 % loss": all_alike(loss=0.2),
+    "25 % overtaken": all_alike(reorder=0.25),
+    "jitter of 50 ms": all_alike(jitter_ns=50 * MS),
+    "20 ms": long(10, 1),
+    "200 ms": long(100, 1),
+    "20 ms, 4 paths": long(10, 4),
+    "200 ms, 4 paths": long(100, 4),
+}
+
+
+class Count:
+    """Messages that came after the first seconds."""
+
+    def __init__(self, warm_s: float) -> None:
+        self.begin = time.perf_counter() + warm_s
+        self.timed = self.wrong = 0
+        self.last = self.begin
+        self._lock = threading.Lock()
+
+    def arrived(self, row: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], index: int) -> None:
+        stamps = (row[:8].view(np.int64)[0], row[-8:].view(np.int64)[0])
+        now = time.perf_counter()
+        with self._lock:
+            self.wrong += stamps != (index, index)
+            if now >= self.begin:
+                self.timed, self.last = self.timed + 1, now
+
+    def result(self) -> Config:
+        seconds = self.last - self.begin
+        rate = self.timed * MESSAGE_BYTES / seconds if seconds > 0 else 0.0
+        return {"mbytes_per_s": rate / 1e6, "wrong": self.wrong}
+
+
+def rows_of_memory() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    return np.zeros((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)
+
+
+def endpoint() -> Endpoint:
+    return Endpoint(interfaces=DEVICE, engines=1, log_level="error")
+
+
+def receive_weft(warm_s: float) -> Config:
+    memory = rows_of_memory()
+    with endpoint() as here, here.listen(port=PORT) as listener:
+        print("ready", flush=True)
+        with listener.accept(timeout_s=60) as connection:
+            count = Count(warm_s)
+            handles = [connection.irecv_into(row) for row in memory]
+            index = 0
+            try:
+                while True:
+                    at = index % IN_FLIGHT
+                    handles[at].wait(timeout_s=120)
+                    count.arrived(memory[at], index)
+                    handles[at] = connection.irecv_into(memory[at])
+                    index += 1
+            except WeftError:
+                return count.result()
+
+
+def send_weft(seconds: float) -> Config:
+    memory = rows_of_memory()
+    with endpoint() as here, here.connect(ADDRESSES[1], PORT, timeout_s=60) as connection:
+        until, index = time.perf_counter() + seconds, 0
+        handles: list[Handle | None] = [None] * IN_FLIGHT
+        while time.perf_counter() < until:
+            at = index % IN_FLIGHT
+            if (before := handles[at]) is not None:
+                before.wait(timeout_s=120)
+            stamp(memory[at], index)
+            handles[at] = connection.isend(memory[at])
+            index += 1
+        seen = connection.counters()
+        return {
+            "resent": seen.segments_resent / max(seen.segments_sent, 1),
+            "needless": seen.spurious_resends / max(seen.segments_sent, 1),
+        }
+
+
+def receive_tcp(warm_s: float, streams: int) -> Config:
+    with socket.create_server((ADDRESSES[1], PORT), backlog=64) as server:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+        print("ready", flush=True)
+        count: Count | None = None
+
+        def drain(taken: socket.socket) -> None:
+            row, index = rows_of_memory()[0], 0
+            assert count is not None
+            with taken:
+                while True:
+                    room = memoryview(row.data)
+                    while room:
+                        try:
+                            got = taken.recv_into(room)
+                        except OSError:
+                            got = 0
+                        if got == 0:
+                            return
+                        room = room[got:]
+                    count.arrived(row, index)
+                    index += 1
+
+        threads = []
+        for _ in range(streams):
+            taken, _ = server.accept()
+            taken.settimeout(QUIET_S)  # its reset may be lost
+            count = count or Count(warm_s)
+            threads.append(threading.Thread(target=drain, args=[taken]))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        assert count is not None
+        return count.result()
+
+
+def send_tcp(seconds: float, streams: int) -> Config:
+    until = time.perf_counter() + seconds
+
+    def fill(stream: socket.socket) -> None:
+        row, index = rows_of_memory()[0], 0
+        stream.settimeout(5)
+        try:
+            while time.perf_counter() < until:
+                stamp(row, index)
+                stream.sendall(row.data)
+                index += 1
+        except OSError:
+            pass  # a stream that does not get on has carried what it has
+
+    opened = []
+    for _ in range(streams):
+        stream = socket.socket()
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+        stream.connect((ADDRESSES[1], PORT))
+        opened.append(stream)
+    threads = [threading.Thread(target=fill, args=[stream]) for stream in opened]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for stream in opened:  # what is queued is not waited for
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        stream.close()
+    return {"resent": None, "needless": None}
+
+
+def run(case: Case, contender: str, seconds: float) -> Config:
+    """One transfer: what the receiver counted and the sender says."""
+    warm_s = min(seconds / 3, 5.0)
+    streams = str(1 if len(case.there) == 1 else STREAMS)
+    with Wire(f"wan-{os.getpid()}", case.there, back=case.back, mtu_bytes=MTU_BYTES) as wire:
+        command = [sys.executable, "-m", "bench.wan", contender, streams]
+        given = {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
+        there = wire.popen(1, [*command, "receive", str(warm_s)], **given)
+        assert there.stdout is not None
+        if there.stdout.readline().strip() != "ready":
+            raise click.ClickException("the receiver did not start")
+        here = wire.popen(0, [*command, "send", str(seconds)], **given)
+        sent, _ = here.communicate(timeout=seconds + 180)
+        received, _ = there.communicate(timeout=180)
+    if here.returncode or there.returncode:
+        raise click.ClickException(f"{contender}: a side of the benchmark failed")
+    found: Config = json.loads(received) | json.loads(sent)
+    well = case.well * case.there[-1].rate_bytes_per_s / 1e6
+    return found | {"share": found["mbytes_per_s"] / well}
+
+
+def measure(pairs: int, seconds: float, cases: list[str], only: list[str]) -> Iterator[Config]:
+    names = [f"{case}/{contender}" for case in cases for contender in only]
+    for round_, name in rounds(pairs, names):
+        case, contender = name.rsplit("/", 1)
+        row = {"case": case, "contender": contender, "round": round_}
+        yield row | run(CASES[case], contender, seconds)
+
+
+@click.command("wan")
+@click.option("--pairs", default=3, show_default=True, help="Interleaved rounds.")
+@click.option("--seconds", default=12.0, show_default=True, help="That each of them sends.")
+@click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Of all.")
+@click.option("--only", multiple=True, type=click.Choice(CONTENDERS), help="Of the contenders.")
+@json_option
+def command(
+    pairs: int, seconds: float, cases: tuple[str, ...], only: tuple[str, ...], json_path: str | None
+) -> None:
+    """Long and sick paths between two namespaces (root): weft and TCP cubic in 16 streams."""
+    rows: list[Config] = []
+    with interruptible() as cut:
+        rows.extend(measure(pairs, seconds, list(cases or CASES), list(only or CONTENDERS)))
+    by_name: dict[str, list[Config]] = {}
+    for row in rows:
+        by_name.setdefault(f"{row['case']}, {row['contender']}", []).append(row)
+    shares = {name: round(median(mine, "share"), 3) for name, mine in by_name.items()}
+    notes = [f"{name}: {share:.2f} of what healthy paths carry" for name, share in shares.items()]
+    emit(document("wan", rows, median_share=shares), json_path, COLUMNS, notes, cut)
+    verdict(all(row["wrong"] == 0 for row in rows))
+
+
+def main() -> None:
+    """One end of a transfer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("contender", choices=CONTENDERS)
+    parser.add_argument("streams", type=int)
+    parser.add_argument("role", choices=("receive", "send"))
+    parser.add_argument("seconds", type=float)
+    given = parser.parse_args()
+    if given.contender == "weft":
+        found = (receive_weft if given.role == "receive" else send_weft)(given.seconds)
+    else:
+        work = receive_tcp if given.role == "receive" else send_tcp
+        found = work(given.seconds, given.streams)
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
