@@ -78,7 +78,7 @@ IMPURE = {
 
 NATIVE_ROOMS = {
     "wire": {"wire"},
-    "policy": {"policy"},
+    "policy": {"policy", "wire"},
     "core": {"core", "wire", "policy"},
     "datapath": {"datapath", "wire"},
     "gpu": {"gpu", "core"},
@@ -225,7 +225,7 @@ def opening_breaches() -> Iterator[str]:
     rooms = ("native", "transport", "congestion", "bench", "examples")
     for where, path in sources({".py", *NATIVE_SUFFIXES}, *rooms):
         if len(opening(path)) < 2:
-            yield f"{where}: line one says what it decides, line two what it never touches"
+            yield f"{where}: two lines at the top say what the file is for"
     for where, path in sources({".py", *NATIVE_SUFFIXES}, "tests"):
         if not opening(path):
             yield f"{where}: the first line says what is tested"
