@@ -273,7 +273,8 @@ void PathSet::search(i64 now_ns) noexcept {
   }
   size_->start(now_ns, shared_->random.next(), raises, longest_ns);
   for (std::size_t i = 0; i < count_; ++i) {
-    if (raises ? path(i).usable : size_->path(i).small_ns >= 0) size_->add_path(i);
+    // Where none is usable, one that carried long datagrams until now may only have been late.
+    if (!raises || path(i).usable) size_->add_path(i);
   }
 }
 
@@ -289,8 +290,11 @@ void PathSet::end_search(i64 now_ns) noexcept {
     event.value = found;
     shared_->events.push(event);
   }
-  for (std::size_t i = 0; !raises && states() && i < count_; ++i) {
-    if (size_->path(i).carried_bytes < found) continue;
+  for (std::size_t i = 0; states() && i < count_; ++i) {
+    if (size_->path(i).carried_bytes < found) {
+      if (raises && paths_[i].usable) set_usable(now_ns, static_cast<u8>(i), false);
+      continue;
+    }
     size_->on_proof(now_ns, static_cast<u8>(i));
     paths_[i].timeouts = 0;
     if (!paths_[i].usable) set_usable(now_ns, static_cast<u8>(i), true);

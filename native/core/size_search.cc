@@ -95,14 +95,20 @@ bool SizeSearch::again(i64 now_ns) noexcept {
 }
 
 u16 SizeSearch::take_found() noexcept {
-  u16 most = 0, least = 0xFFFF;
+  std::size_t paths = 0;
+  std::array<std::size_t, kRungsMax> carry{};  // how many paths carry each size
   for (std::size_t i = 0; i < path_count_; ++i) {
-    if (!in_round(i)) continue;
-    most = std::max(most, paths_[i].carried_bytes);
-    least = std::min(least, paths_[i].carried_bytes);
+    paths += in_round(i) ? 1 : 0;
+    for (std::size_t rung = 0; in_round(i) && rung < rung_count_; ++rung) {
+      carry[rung] += paths_[i].carried_bytes >= rungs_[rung] ? 1 : 0;
+    }
   }
   round_id_ = 0;
-  return raises_ ? (least == 0xFFFF ? u16{0} : least) : most;
+  const std::size_t needed = raises_ ? (paths + 1) / 2 : 1;
+  for (std::size_t rung = first_rung(); rung < end_rung(); ++rung) {
+    if (paths != 0 && carry[rung] >= needed) return rungs_[rung];
+  }
+  return 0;
 }
 
 bool SizeSearch::set(i64 now_ns, u16 bytes) noexcept {
