@@ -58,7 +58,7 @@ PolicyRef PolicyBoard::find(core::PolicyChoice choice) const {
   if (found != kept_.end()) return *found;
   if (choice.descriptor == nullptr) return nullptr;
   auto fixed = std::make_shared<ChosenPolicy>();  // what took over from a policy that failed
-  fixed->library = policy::Library::linked_in(static_cast<policy::Family>(choice.descriptor->family));
+  fixed->library = policy::Library::linked_in(policy::fixed(static_cast<policy::Family>(choice.descriptor->family)));
   const auto* words = static_cast<const std::int64_t*>(choice.params);
   if (words != nullptr) fixed->params.assign(words, words + choice.descriptor->params_bytes / 8);
   return fixed;

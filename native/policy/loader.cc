@@ -1,5 +1,5 @@
 // Finds the library of a policy by its name, and checks that it may run here.
-// Calls no hook and throws nothing.
+// A file goes before what is linked in.
 #include "native/policy/loader.h"
 
 #include <dlfcn.h>
@@ -20,6 +20,8 @@ extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attr
 extern const weft::policy::Descriptor weft_policy_descriptor_credit_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_path_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_loss_fixed __attribute__((visibility("hidden")));
+// Of all other shipped policies, the last one null. The plugin alone has them: it may be copied elsewhere.
+extern const weft::policy::Descriptor* const weft_linked_policies[] __attribute__((weak, visibility("hidden")));
 }
 
 namespace weft::policy {
@@ -82,8 +84,20 @@ bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 3 && name.ends_with(".so"));
 }
 
-std::string what_exists(const std::string& prefix, const std::vector<std::string>& directories) {
+// The shipped policies of a family that are linked in, other than fixed. Not here: none.
+std::vector<const Descriptor*> linked_policies(Family family) {
+  std::vector<const Descriptor*> found;
+  // Compared as an integer: a compiler may take the address of an array for never null.
+  if (reinterpret_cast<std::uintptr_t>(weft_linked_policies) == 0) return found;
+  for (const Descriptor* const* at = weft_linked_policies; *at != nullptr; ++at) {
+    if ((*at)->family == static_cast<std::uint32_t>(family)) found.push_back(*at);
+  }
+  return found;
+}
+
+std::string what_exists(Family family, const std::string& prefix, const std::vector<std::string>& directories) {
   std::set<std::string> names{"fixed"};
+  for (const Descriptor* linked : linked_policies(family)) names.insert(linked->name);
   for (const std::string& directory : directories) {
     std::error_code failed;
     std::filesystem::directory_iterator place(directory, failed);
@@ -117,7 +131,7 @@ std::shared_ptr<const Library> load_for(Family family, const std::string& path, 
 
 std::shared_ptr<const Library> find_or_throw(Family family, const std::string& name_or_path,
                                              const std::vector<std::string>& directories, std::string* error) {
-  if (name_or_path == "fixed") return Library::linked_in(family);
+  if (name_or_path == "fixed") return Library::linked_in(fixed(family));
   if (is_path(name_or_path)) return load_for(family, name_or_path, "", error);
   const std::string prefix = std::string(family_name(family)) + "_";
   for (const std::string& directory : directories) {
@@ -125,8 +139,15 @@ std::shared_ptr<const Library> find_or_throw(Family family, const std::string& n
     std::error_code failed;
     if (std::filesystem::is_regular_file(file, failed)) return load_for(family, file.string(), name_or_path, error);
   }
+  for (const Descriptor* linked : linked_policies(family)) {
+    if (name_or_path != linked->name) continue;
+    const std::string wrong = complaint(*linked);
+    if (wrong.empty()) return Library::linked_in(*linked);
+    say(error, name_or_path + " cannot be used: " + wrong);
+    return nullptr;
+  }
   say(error, std::string("no ") + family_name(family) + " policy '" + name_or_path + "': there are " +
-                 what_exists(prefix, directories));
+                 what_exists(family, prefix, directories));
   return nullptr;
 }
 
@@ -226,8 +247,8 @@ std::shared_ptr<const Library> Library::load(const std::string& path, std::strin
   return nullptr;
 }
 
-std::shared_ptr<const Library> Library::linked_in(Family family) noexcept try {
-  return std::shared_ptr<const Library>(new Library(nullptr, &fixed(family)));
+std::shared_ptr<const Library> Library::linked_in(const Descriptor& descriptor) noexcept try {
+  return std::shared_ptr<const Library>(new Library(nullptr, &descriptor));
 } catch (const std::exception&) {
   return nullptr;
 }

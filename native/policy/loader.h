@@ -17,8 +17,8 @@ class Library {
   // Null, with `error` set, when the file cannot be loaded or does not fit.
   static std::shared_ptr<const Library> load(const std::string& path, std::string* error) noexcept;
 
-  // The library of `fixed`, which is linked in and always there.
-  static std::shared_ptr<const Library> linked_in(Family family) noexcept;
+  // Of a descriptor that is linked in and always there.
+  static std::shared_ptr<const Library> linked_in(const Descriptor& descriptor) noexcept;
 
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
@@ -48,8 +48,8 @@ std::string failure_text(Family family, const char* name, std::size_t hook);
 // What is wrong with a descriptor, in words; empty when it can be used.
 std::string complaint(const Descriptor& descriptor);
 
-// `fixed`, a path (it holds a slash or ends in .so), or the first <family>_<name>.so in `directories`.
-// An unknown name gives null and an error that lists what there is.
+// `fixed`, a path (it holds a slash or ends in .so), the first <family>_<name>.so in `directories`, or what is linked
+// in. An unknown name gives null and an error that lists what there is.
 std::shared_ptr<const Library> find(Family family, const std::string& name_or_path,
                                     const std::vector<std::string>& directories, std::string* error) noexcept;
 

@@ -2,12 +2,15 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from transport import native
+
+from .conftest import Play
 
 # Of RHEL 8 and Debian 10.
 NEWEST = (2, 28)
@@ -43,3 +46,15 @@ def test_policies__ask_for_no_library_at_all() -> None:
             ["readelf", "--dynamic", str(policy)], capture_output=True, text=True, check=True
         ).stdout
         assert "NEEDED" not in said or "libm.so.6" in said
+
+
+@pytest.mark.parametrize("how", ["copy", "symlink"])
+def test_plugin__has_its_policies_wherever_it_lies(
+    play: Play, plugin: Path, tmp_path: Path, how: str
+) -> None:
+    elsewhere = tmp_path / plugin.name
+    if how == "copy":
+        shutil.copy(plugin, elsewhere)
+    else:
+        elsewhere.symlink_to(plugin)
+    play(elsewhere, 12, 2, "transfer", WEFT_WINDOW_POLICY="cubic", WEFT_PATH_POLICY="reps")

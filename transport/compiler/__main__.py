@@ -1,6 +1,6 @@
-"""Decides what a build asks of the compiler: the shipped policies, one policy, or the C header.
+"""What a build asks of the compiler: the shipped policies, and the C header of their records.
 
-Never touches a policy of another distribution.
+Users have `weft policy compile`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,26 @@ from pathlib import Path
 
 from congestion.header import header_text
 from congestion.registry import shipped
-from transport.compiler import PolicyError, compile_object, compile_policy
+from transport.compiler import PolicyError, compile_object, emit
+from transport.compiler.linked import write_linked
 
 
 def write_all(out: Path, cpu: str) -> None:
-    """Each shipped policy as OUT/<family>_<name>.so, and each fixed as OUT/fixed_<family>.o too."""
+    """Each shipped policy as OUT/<family>_<name>.so, and objects to link in.
+
+    Each `fixed` is OUT/fixed_<family>.o, all others together are OUT/linked.o.
+    """
+    cpu = cpu or emit.baseline()
+    others = []
     for entry in shipped():
         family, name = entry.policy.family.name, entry.policy.name
-        compile_policy(entry.policy, out / f"{family}_{name}.so", cpu=cpu)
+        hooks = emit.lowered(entry.policy)
+        emit.write_library(entry.policy, out / f"{family}_{name}.so", cpu, hooks)
         if name == "fixed":
             compile_object(entry.policy, out / f"fixed_{family}.o", cpu=cpu)
+        else:
+            others.append((entry.policy, hooks))
+    write_linked(others, out / "linked.o", cpu)
 
 
 def main(arguments: list[str]) -> int:

@@ -217,7 +217,15 @@ def object_image(
     return image
 
 
-def _linker(policy: Policy) -> str:
+def assembled(text: str, cpu: str) -> bytes:
+    """The object file of a module in LLVM's language."""
+    module = _llvm().parse_assembly(text)
+    image: bytes = _machine(cpu, _llvm().get_default_triple()).emit_object(module)
+    return image
+
+
+def linker(policy: Policy) -> str:
+    """The C compiler that links."""
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:
@@ -239,7 +247,7 @@ def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = N
         part, linked = Path(folder, "policy.o"), Path(folder, "policy.so")
         part.write_bytes(image)
         command = [
-            _linker(policy),
+            linker(policy),
             "-shared",
             "-nostdlib",
             "-Wl,-z,defs",
