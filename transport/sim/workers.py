@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import parent_process
+from multiprocessing import parent_process, resource_tracker
 
 PR_SET_PDEATHSIG = 1
 
@@ -22,6 +22,7 @@ def interrupts_held() -> Iterator[None]:
     A process inherits which signals are blocked: one that is still importing when Ctrl-C comes
     would otherwise end with a KeyboardInterrupt, and look like a crash of its run.
     """
+    resource_tracker.ensure_running()  # the first process starts it, and it unblocks SIGINT again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

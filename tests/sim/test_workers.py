@@ -1,0 +1,30 @@
+"""How worker processes begin."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A process of its own: the first that multiprocessing starts brings its resource tracker along.
+FIRST_WORKER = """
+import signal
+from multiprocessing import get_context
+from transport.sim.workers import interrupts_held
+
+if __name__ == "__main__":
+    with interrupts_held():
+        worker = get_context("spawn").Process(target=print)
+        worker.start()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    worker.join()
+    assert held == {signal.SIGINT}, held
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+"""
+
+
+def test_workers__the_first_one_starts_with_interrupts_held(tmp_path: Path) -> None:
+    script = tmp_path / "first.py"
+    script.write_text(FIRST_WORKER)
+    subprocess.run([sys.executable, str(script)], cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
+                   timeout=60, check=True)  # fmt: skip
