@@ -16,8 +16,8 @@ struct result {
 
 struct flow {
   double window_bytes, host_window_bytes, scaling_alpha, scaling_beta, round_lost_bytes;
-  int64_t round_start_ns, round_queue_ns, last_queue_ns, round_host_ns, last_host_ns, last_cut_ns, host_cut_ns, doubling,
-      late_samples, timeouts;
+  int64_t round_start_ns, round_queue_ns, last_queue_ns, round_host_ns, last_host_ns, last_rtt_ns, last_cut_ns,
+      host_cut_ns, doubling, late_samples, timeouts;
 };
 
 struct params {
@@ -33,6 +33,7 @@ struct params {
   int64_t window_segments_min;
   double start_divisor, pacing_gain;
   int64_t pacing_segments_max;
+  double pacing_gain_long;
 };
 
 static const int64_t no_sample_ns = INT64_C(1) << 62;
@@ -50,8 +51,11 @@ static inline void answer(struct flow* f, const struct params* p, const struct e
   f->host_window_bytes = min_f(max_f(f->host_window_bytes, least), most);
   r->window_bytes = min_f(f->window_bytes, f->host_window_bytes);
   r->pacing_bytes_per_s = 0.0;
-  if (e->srtt_ns > 0 && r->window_bytes < (double)p->pacing_segments_max * segment_bytes)
+  if (e->srtt_ns <= 0) return;
+  if (r->window_bytes < (double)p->pacing_segments_max * segment_bytes)
     r->pacing_bytes_per_s = p->pacing_gain * r->window_bytes * 1e9 / (double)e->srtt_ns;
+  else if (e->rtt_min_ns >= p->long_rtt_ns)
+    r->pacing_bytes_per_s = p->pacing_gain_long * r->window_bytes * 1e9 / (double)e->srtt_ns;
 }
 
 int32_t reference_start(void* flow, void* shared, int64_t count, const void* params, const void* event, void* result) {
@@ -91,7 +95,11 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     f->round_lost_bytes = 0.0;
     f->round_start_ns = e->now_ns;
   }
-  if (e->rtt_ns > 0) f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
+  if (e->rtt_ns > 0) {
+    f->last_rtt_ns = e->rtt_ns;
+    f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
+  }
+  int64_t cut_span_ns = e->rtt_min_ns >= p->long_rtt_ns ? max_i(span_ns, f->last_rtt_ns + f->last_rtt_ns / 4) : span_ns;
   int64_t queue_ns = min_i(f->round_queue_ns, f->last_queue_ns);
   double segment_bytes = max_f((double)e->segment_bytes, 1.0);
   double multiple_ns = min_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_max_ns);
@@ -126,11 +134,17 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     } else if (e->rtt_ns > 0) {
       f->late_samples = 0;
     }
-    if (f->late_samples >= p->doubling_samples) f->doubling = 0;
-    if (e->app_limited == 0) f->window_bytes += max_f((double)e->acked_bytes, 0.0);
+    if (f->late_samples >= p->doubling_samples) {
+      f->doubling = 0;
+      if (e->now_ns - f->last_cut_ns >= cut_span_ns) {
+        f->window_bytes *= 0.5;
+        f->last_cut_ns = e->now_ns;
+      }
+    } else if (e->app_limited == 0)
+      f->window_bytes += max_f((double)e->acked_bytes, 0.0);
   } else if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
     f->window_bytes += grown / f->window_bytes;
-  } else if (e->now_ns - f->last_cut_ns >= span_ns) {
+  } else if (e->now_ns - f->last_cut_ns >= cut_span_ns) {
     double excess = ((double)queue_ns - target_ns) / (double)(queue_ns + e->rtt_min_ns);
     f->window_bytes *= 1.0 - min_f(p->decrease_gain * excess, p->decrease_max);
     f->last_cut_ns = e->now_ns;

@@ -42,6 +42,7 @@ Flow = record(
     last_queue_ns=int,  # and of the one before
     round_host_ns=int,  # the same of the receiver's delay
     last_host_ns=int,
+    last_rtt_ns=int,
     last_cut_ns=int,
     host_cut_ns=int,
     doubling=int,  # 1 until delay or loss ends it
@@ -73,7 +74,12 @@ Params = record(
     start_divisor=4.0,  # of window_bytes_max
     pacing_gain=1.2,
     pacing_segments_max=64,  # wider windows are not paced: bursts are then a small part of them
+    pacing_gain_long=2.0,  # but on long paths, where a host that was late owes megabytes
 )
+
+
+def is_long(params: Any, event: Any) -> Any:
+    return max(event.rtt_min_ns, 0) >= params.long_rtt_ns
 
 
 def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host: float) -> None:
@@ -84,17 +90,27 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host:
     host = min(max(host, least), most)
     in_force = min(window, host)
     rate = 0.0
-    if event.srtt_ns > 0 and in_force < params.pacing_segments_max * segment_bytes:
-        rate = params.pacing_gain * in_force * 1e9 / event.srtt_ns
+    if event.srtt_ns > 0:
+        if in_force < params.pacing_segments_max * segment_bytes:
+            rate = params.pacing_gain * in_force * 1e9 / event.srtt_ns
+        elif is_long(params, event):
+            rate = params.pacing_gain_long * in_force * 1e9 / event.srtt_ns
     flow.window_bytes = window
     flow.host_window_bytes = host
     result.window_bytes = in_force
     result.pacing_bytes_per_s = rate
 
 
-def cut(flow: Any, event: Any, factor: float) -> Any:
-    """The window, shrunk at most once per round trip."""
-    if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
+def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
+    """The window, shrunk at most once per round trip.
+
+    On a long path a full queue makes that longer than the smoothed one, and what it dropped is
+    noticed a quarter of it later.
+    """
+    round_ns = max(event.srtt_ns, event.rtt_min_ns)
+    if is_long(params, event):
+        round_ns = max(round_ns, flow.last_rtt_ns + flow.last_rtt_ns // 4)
+    if event.now_ns - flow.last_cut_ns < round_ns:
         return flow.window_bytes
     flow.last_cut_ns = event.now_ns
     return flow.window_bytes * factor
@@ -110,13 +126,10 @@ def observe(flow: Any, event: Any) -> Any:
         flow.round_lost_bytes = 0.0
         flow.round_start_ns = event.now_ns
     if event.rtt_ns > 0:
+        flow.last_rtt_ns = min(event.rtt_ns, NO_SAMPLE_NS)
         queue_ns = min(event.rtt_ns, NO_SAMPLE_NS) - max(event.rtt_min_ns, 0)
         flow.round_queue_ns = min(flow.round_queue_ns, max(queue_ns, 0))
     return min(flow.round_queue_ns, flow.last_queue_ns)
-
-
-def is_long(params: Any, event: Any) -> Any:
-    return max(event.rtt_min_ns, 0) >= params.long_rtt_ns
 
 
 def increase(flow: Any, params: Any, event: Any) -> Any:
@@ -139,6 +152,7 @@ def doubled(flow: Any, params: Any, event: Any) -> Any:
         flow.late_samples = 0
     if flow.late_samples >= params.doubling_samples:
         flow.doubling = 0
+        return cut(flow, params, event, 0.5)  # what left a round trip ago was half as much
     if event.app_limited == 0:
         return flow.window_bytes + max(float(event.acked_bytes), 0.0)
     return flow.window_bytes
@@ -154,7 +168,7 @@ def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float
     if queue_ns == NO_SAMPLE_NS or queue_ns <= target_ns:
         return flow.window_bytes + grown / flow.window_bytes
     excess = (queue_ns - target_ns) / (float(queue_ns) + max(event.rtt_min_ns, 0))
-    return cut(flow, event, 1.0 - min(params.decrease_gain * excess, params.decrease_max))
+    return cut(flow, params, event, 1.0 - min(params.decrease_gain * excess, params.decrease_max))
 
 
 def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
@@ -213,7 +227,7 @@ def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     tolerated = max(params.loss_tolerance * flow.window_bytes, 2.0 * event.segment_bytes)
     window_bytes = flow.window_bytes
     if flow.round_lost_bytes > tolerated:
-        window_bytes = cut(flow, event, 1.0 - params.decrease_max)
+        window_bytes = cut(flow, params, event, 1.0 - params.decrease_max)
         flow.doubling = 0
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
@@ -228,7 +242,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
             flow.doubling = 1
         flow.late_samples = 0
     elif flow.timeouts > 1:  # on_loss has weighed the bytes: one timeout says no more than they do
-        window_bytes = cut(flow, event, 1.0 - params.decrease_max)
+        window_bytes = cut(flow, params, event, 1.0 - params.decrease_max)
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
 
@@ -243,7 +257,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Kumar et al., SIGCOMM 2020, section 3",
         signals=("rtt", "host_delay", "loss", "timeout"),
-        state_bytes_max=120,
+        state_bytes_max=128,
         growth_segments=(3.5, 4.5),
         cut_on=("rtt",),
         cut_factor=(0.5, 0.99),
