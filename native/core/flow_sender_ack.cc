@@ -239,7 +239,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   // that the acknowledgment waited in our own socket.
   const i64 away_ns = std::min(i64{report.away_ns}, i64{report.ack_delay_ns});
   const i64 late_ns = shared_->host.late_ns();
-  const i64 measured_ns = now_ns - late_ns - report.echo_sent_ns - i64{report.ack_delay_ns};
+  const i64 measured_ns = shared_->host.arrived_ns() - report.echo_sent_ns - i64{report.ack_delay_ns};
   paths_->on_peer_away(now_ns, away_ns);
   RttSample rtt;
   if (fresh && measured_ns > 0 && !shared_->host.left_late(report.echo_sent_ns)) rtt = {measured_ns, away_ns + late_ns};

@@ -32,17 +32,20 @@ class HostPeak {
 
 class HostTime {
  public:
-  // The datagram in hand. `arrived_ns`: when the kernel had it; 0 where that is not known.
+  // The datagram in hand. `arrived_ns`: when the kernel had it; 0 where that is not known. It may be after `now_ns`,
+  // which is when the round began.
   void on_datagram(i64 now_ns, i64 arrived_ns) noexcept {
-    arrived_ns_ = arrived_ns > 0 ? std::min(arrived_ns, now_ns) : now_ns;
-    late_ns_ = now_ns - arrived_ns_;
+    arrived_ns_ = arrived_ns > 0 ? arrived_ns : now_ns;
+    late_ns_ = std::max<i64>(now_ns - arrived_ns_, 0);
     late_peak_.add(now_ns, late_ns_);
   }
-  // The thread of this stack did not run in between: it slept, or another had the processor.
+  // The thread of this stack did not run in between: it slept, or another had the processor. What was told already
+  // counts once; what follows on it is the same time away.
   void on_away(i64 from_ns, i64 to_ns) noexcept {
-    from_ns_ = std::max(from_ns, to_ns_);
-    to_ns_ = std::max(to_ns, from_ns_);
-    away_ns_ += to_ns_ - from_ns_;
+    if (to_ns <= to_ns_) return;
+    if (from_ns > to_ns_) from_ns_ = from_ns;
+    away_ns_ += to_ns - std::max(from_ns, to_ns_);
+    to_ns_ = to_ns;
   }
 
   // The thread was interrupted between stamping segments and handing them to the kernel: their stamps say nothing.

@@ -356,9 +356,9 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
 }
 
 // Without the time that the answer waited in our socket. How long the probe waited in the peer's is not known.
-RttSample PathSet::probe_sample(i64 now_ns, i64 sent_ns) const noexcept {
-  const i64 host_ns = std::clamp<i64>(shared_->host.late_ns(), 0, now_ns - sent_ns);
-  return {now_ns - sent_ns - host_ns, host_ns};
+RttSample PathSet::probe_sample(i64 sent_ns) const noexcept {
+  const i64 rtt_ns = shared_->host.arrived_ns() - sent_ns;
+  return rtt_ns > 0 ? RttSample{rtt_ns, shared_->host.late_ns()} : RttSample{};  // a clock was set meanwhile
 }
 
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
@@ -368,8 +368,8 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
     if (size_->on_reply(now_ns, path, probe_id, settle_ns)) return false;
     if (probe_id == size.small_id) {
       size.small_id = 0;
-      const RttSample rtt = probe_sample(now_ns, size.small_sent_ns);
-      paths_[path].rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
+      const RttSample rtt = probe_sample(size.small_sent_ns);
+      if (rtt.rtt_ns >= 0) paths_[path].rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
       static_cast<void>(on_heard(now_ns, path));
       return false;
     }
@@ -383,7 +383,7 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (paths_[path].usable) set_probe(path, kNever);
   // What left before the first round trip was known has a look due after a timeout that allows for any path.
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
-  on_feedback(now_ns, path, Feedback::good, probe_sample(now_ns, trouble.probe_sent_ns), 0, -1);
+  on_feedback(now_ns, path, Feedback::good, probe_sample(trouble.probe_sent_ns), 0, -1);
   return asked || waited;
 }
 

@@ -157,7 +157,7 @@ class PathSet {
   }
   void set_probe(u8 path, i64 at_ns) noexcept;
   void hasten_probe(i64 now_ns, u8 path) noexcept;
-  RttSample probe_sample(i64 now_ns, i64 sent_ns) const noexcept;
+  RttSample probe_sample(i64 sent_ns) const noexcept;
   void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;

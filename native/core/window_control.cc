@@ -24,7 +24,7 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noe
   event.path = facts.path;
   event.segment_bytes = segment_bytes_;
   if (facts.rtt != nullptr) {
-    event.rtt_ns = facts.rtt_ns >= 0 ? facts.rtt_ns : facts.rtt->smoothed_ns();
+    event.rtt_ns = facts.rtt_ns >= 0 ? facts.rtt_ns : facts.rtt->smoothed_network_ns();
     event.rtt_min_ns = facts.rtt->min_ns();
     event.srtt_ns = facts.rtt->expected_ns();
   }

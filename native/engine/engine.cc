@@ -336,7 +336,8 @@ void Engine::close_windows_of(std::uint32_t flow) noexcept {
 void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   static_cast<void>(port);
   if (datagram.stamp_ns != 0 && realtime_ahead_ns_ == 0) realtime_ahead_ns_ = realtime_ahead_ns();
-  const std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
+  std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
+  if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // it came during this round
   // A clock that was set meanwhile says nothing.
   const bool known = arrived_ns > now_ns_ - kWaitNsMax;
   stack_.on_datagram(now_ns_, datagram, known ? arrived_ns : 0);

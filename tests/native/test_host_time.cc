@@ -91,10 +91,32 @@ TEST(host_time__a_datagram_waits_for_what_its_thread_was_away) {
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 0);
   host.on_datagram(210, 0);  // nobody said when
   CHECK_EQUAL(host.arrived_ns(), 210);
-  host.on_datagram(210, 300);  // from the future
-  CHECK_EQUAL(host.arrived_ns(), 210);
+  host.on_datagram(210, 300);  // during the round that began at 210
+  CHECK_EQUAL(host.arrived_ns(), 300);
+  CHECK_EQUAL(host.late_ns(), 0);
   host.on_away(150, 250);  // told twice
   CHECK_EQUAL(host.away_ns(), 150);
+  host.on_away(150, 200);
+  CHECK_EQUAL(host.away_ns(), 150);
+}
+
+TEST(host_time__what_is_told_in_two_parts_is_one_time_away) {
+  HostTime host;
+  host.on_away(100, 200);
+  host.on_away(1000, 3000);  // until the sleep was over
+  host.on_away(1000, 3001);  // until the next round began
+  CHECK_EQUAL(host.away_ns(), 2101);
+  host.on_datagram(3001, 1500);
+  CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 1501);
+}
+
+TEST(rtt__what_policies_are_told_without_a_sample_is_the_networks) {
+  RttEstimator rtt;
+  CHECK_EQUAL(rtt.smoothed_network_ns(), 0);
+  for (int i = 0; i < 400; ++i) rtt.on_sample(50 * kUs, i % 4 == 0 ? 20 * kMs : 0);
+  const i64 off_ns = rtt.smoothed_network_ns() - 50 * kUs;
+  CHECK(off_ns > -100 && off_ns < 100);
+  CHECK(rtt.smoothed_ns() > kMs);
 }
 
 TEST(host_time__the_last_late_departures_are_known) {

@@ -38,6 +38,10 @@ struct Bench {
     CHECK_EQUAL(bytes, 0);  // where sizes need not be found out
     return path;
   }
+  bool answer(i64 now_ns, u8 path, u64 probe_id) {
+    shared.host.on_datagram(now_ns, 0);
+    return paths.on_probe_reply(now_ns, path, probe_id);
+  }
   int events(Event::Kind kind, u8 path) {
     int count = 0;
     for (Event event; shared.events.poll(&event);) count += event.kind == kind && event.path == path ? 1 : 0;
@@ -67,7 +71,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     u64 probe_id = 0;
     CHECK_EQUAL(bench.poll_probe(20 * kMs, &probe_id), 2);
     CHECK_EQUAL(bench.poll_probe(20 * kMs, &probe_id), -1);
-    bench.paths.on_probe_reply(21 * kMs, 2, probe_id);
+    static_cast<void>(bench.answer(21 * kMs, 2, probe_id));
     CHECK(bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
     CHECK_EQUAL(bench.paths.path(2).rtt.smoothed_ns(), kMs);
@@ -116,11 +120,11 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK_EQUAL(bench.poll_probe(20 * kMs, &first), 3);
   CHECK_EQUAL(bench.poll_probe(bench.paths.poll_timeout(), &second), 3);
   const i64 now_ns = 1000 * kMs;
-  bench.paths.on_probe_reply(now_ns, 3, first);
-  bench.paths.on_probe_reply(now_ns, 3, 0);
+  static_cast<void>(bench.answer(now_ns, 3, first));
+  static_cast<void>(bench.answer(now_ns, 3, 0));
   CHECK(!bench.paths.path(3).usable);
   CHECK(!bench.paths.path(3).rtt.measured());
-  bench.paths.on_probe_reply(now_ns, 3, second);
+  static_cast<void>(bench.answer(now_ns, 3, second));
   CHECK(bench.paths.path(3).usable);
 }
 
@@ -137,7 +141,7 @@ TEST(path_set__a_path_comes_back_although_the_other_end_keeps_probing) {
     if (bench.poll_probe(now_ns, &probe_id) == 2) answers.emplace_back(now_ns + kRttNs, probe_id);
     bench.paths.on_probed_by_peer(now_ns, 2);
     for (; !answers.empty() && answers.front().first <= now_ns; answers.pop_front())
-      static_cast<void>(bench.paths.on_probe_reply(now_ns, 2, answers.front().second));
+      static_cast<void>(bench.answer(now_ns, 2, answers.front().second));
   }
   CHECK(bench.paths.path(2).usable);
   CHECK(now_ns <= 6 * kRttNs);
