@@ -95,18 +95,17 @@ bool SizeSearch::again(i64 now_ns) noexcept {
 }
 
 u16 SizeSearch::take_found() noexcept {
-  std::size_t paths = 0;
   std::array<std::size_t, kRungsMax> carry{};  // how many paths carry each size
   for (std::size_t i = 0; i < path_count_; ++i) {
-    paths += in_round(i) ? 1 : 0;
     for (std::size_t rung = 0; in_round(i) && rung < rung_count_; ++rung) {
       carry[rung] += paths_[i].carried_bytes >= rungs_[rung] ? 1 : 0;
     }
   }
   round_id_ = 0;
-  const std::size_t needed = raises_ ? (paths + 1) / 2 : 1;
+  // Half of all, also of those that are silent for the moment: they may come back and carry less.
+  const std::size_t needed = raises_ ? (path_count_ + 1u) / 2 : 1;
   for (std::size_t rung = first_rung(); rung < end_rung(); ++rung) {
-    if (paths != 0 && carry[rung] >= needed) return rungs_[rung];
+    if (carry[rung] >= needed) return rungs_[rung];
   }
   return 0;
 }
@@ -115,9 +114,10 @@ bool SizeSearch::set(i64 now_ns, u16 bytes) noexcept {
   const std::size_t before = in_force_;
   for (std::size_t i = 0; i < rung_count_; ++i) in_force_ = rungs_[i] == bytes ? i : in_force_;
   fall_ns_ = fall_interval_ns_ = 0;
-  if (in_force_ != before) raise_interval_ns_ = kRaiseNsMin;
+  if (in_force_ == before) return false;
+  raise_interval_ns_ = kRaiseNsMin;
   raise_ns_ = in_force_ == 0 ? kNever : now_ns + raise_interval_ns_;
-  return in_force_ != before;
+  return true;
 }
 
 // Nothing was found.

@@ -171,6 +171,27 @@ TEST(size_search__the_size_comes_up_when_half_of_the_paths_carry_it) {
   }
 }
 
+// What three paths carry that are silent for the moment is not for the fourth to say.
+TEST(size_search__one_path_alone_does_not_raise_the_size_for_all) {
+  Bench bench;
+  bench.run_to(kBytes / 4);
+  bench.narrow = [](const Wired&) { return true; };
+  bench.finish();
+  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);
+  bench.bytes_max = 0;
+  const i64 until_ns = bench.pair.now_ns + 60'000 * kMs;
+  bench.narrow = [&](const Wired& packet) {
+    const bool is_long = packet.header.size() + packet.payload.size() > kShort;
+    return packet.path != 0 && (is_long || bench.pair.now_ns < until_ns);
+  };
+  bench.begin();
+  bench.run_for(60'000 * kMs);
+  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);
+  bench.finish();
+  bench.run_for(5'000 * kMs);
+  CHECK_EQUAL(bench.usable(), 4);
+}
+
 // All paths were late at once beside one that carries short datagrams alone: the others are not to pay for it.
 TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   Bench bench;
