@@ -8,11 +8,13 @@
 
 #include "native/core/status.h"
 #include "native/datapath/udp/interfaces.h"
+#include "native/wire/wire.h"
 
 namespace weft::engine {
 
 // Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
-inline constexpr std::uint16_t kControlVersion = 3;
+inline constexpr std::uint16_t kControlVersion = 4;
+static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;

@@ -7,7 +7,7 @@ import socket
 import struct
 from functools import cache
 
-VERSION = 3
+VERSION = 4
 HELLO, HELLO_REPLY, OPEN, OPEN_REPLY, CONFIRM, REFUSE, PING, PONG, VERDICT = (1, 2, *range(4, 11))
 HEADER = struct.Struct("<4sHHII")
 
