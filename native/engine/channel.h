@@ -38,6 +38,7 @@ class Channel {
   State state() const noexcept { return state_; }
   void set_state(State state) noexcept { state_ = state; }
   std::int64_t since_ns() const noexcept { return since_ns_; }
+  void credit_pause(std::int64_t pause_ns) noexcept { since_ns_ += pause_ns; }  // of this process
   bool is_silent() const noexcept { return received_bytes_ == 0; }
   bool was_reset() const noexcept { return !timed_out_; }  // once ended: by the other end, not by the kernel's patience
 

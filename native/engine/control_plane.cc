@@ -115,7 +115,7 @@ void ControlPlane::wake() noexcept {
 
 int ControlPlane::pause_ms() const noexcept {
   if (!unread_.empty()) return 0;
-  bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty();
+  bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
   for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
   for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
   return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
@@ -235,6 +235,7 @@ void ControlPlane::credit_pause(std::int64_t now_ns) {
   for (auto& [id, pending] : dials_) pending.state->deadline_ns += missed_ns;
   for (auto& [id, accept] : accepts_) accept.deadline_ns += missed_ns;
   for (Confirmed& each : confirmed_) each.until_ns += missed_ns;
+  for (auto& [id, channel] : channels_) channel->credit_pause(missed_ns);
 }
 
 void ControlPlane::check_deadlines(std::int64_t now_ns) {
@@ -244,6 +245,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
+  open_spare();  // where there was no descriptor for it
   check_strangers(now_ns);
   check_dials(now_ns);
   check_accepts(now_ns);

@@ -25,6 +25,13 @@ def echo() -> None:
                 print(error.status, flush=True)
 
 
+def greets() -> None:
+    """Listens, and accepts nobody; says its port."""
+    with Endpoint() as endpoint, endpoint.listen() as listener:
+        print(listener.port, flush=True)
+        time.sleep(60)
+
+
 def echoes() -> None:
     """The same for every peer that comes, one after the other or beside each other, for ever."""
 
@@ -231,6 +238,7 @@ def main() -> None:
         silent,
         listening,
         forgetful,
+        greets,
         threads_at_exit,
     )
     roles = {one.__name__: one for one in named}

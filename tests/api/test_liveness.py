@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from transport import Connection, Endpoint
 from transport.errors import (
@@ -75,6 +77,23 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
                 with stopped(peer):
                     time.sleep(2.5)
                 assert echoed(connection, 2_000_000, seed)
+
+
+def test_stall__the_one_that_was_stopped_reads_every_greeting_that_waits() -> None:
+    """More sockets than it looks at in one turn, and a pause longer than a handshake may take."""
+    with running(child("greets", WEFT_HANDSHAKE_TIMEOUT_NS="1000000000")) as peer:
+        port = int(line(peer))
+        sockets = [
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(200)
+        ]
+        time.sleep(0.3)  # accepted, and their time runs
+        with stopped(peer):
+            for index, one in enumerate(sockets):
+                one.sendall(frames.hello(node=1000 + index, session=1000 + index))
+            time.sleep(2.0)
+        for one in sockets:
+            assert frames.read_frames(one, 1)
+            one.close()
 
 
 def test_stall__ends_within_the_knob_where_one_is_set() -> None:
