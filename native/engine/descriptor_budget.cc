@@ -29,6 +29,7 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2
 constexpr std::int64_t kCountedMax = 1 << 16;  // where /proc cannot be read
 
 std::atomic<std::int64_t> g_promised{0};
+std::atomic<std::uint32_t> g_process{0};  // counts forks on the way to this process: grants of a parent are not its own
 std::atomic<std::int64_t> g_raised_from{0}, g_raised_to{0};  // 0: not raised
 
 std::int64_t number_of(rlim_t limit) noexcept {
@@ -56,6 +57,11 @@ void restore_limit_in_child() noexcept {
   if (to == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || number_of(limit.rlim_cur) != to) return;
   limit.rlim_cur = static_cast<rlim_t>(from);
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+void forget_promises_in_child() noexcept {
+  g_promised.store(0);
+  g_process.fetch_add(1);
 }
 
 std::string plural(std::int64_t count, const char* what) {
@@ -117,13 +123,17 @@ std::string raise_limit_advice() { return "raise the limit (ulimit -n, LimitNOFI
 
 std::atomic<std::int64_t>* DescriptorGrant::promised() noexcept { return &g_promised; }
 
-DescriptorGrant::~DescriptorGrant() { g_promised.fetch_sub(fixed_ + paths_); }
+DescriptorGrant::~DescriptorGrant() {
+  if (process_ == g_process.load()) g_promised.fetch_sub(fixed_ + paths_);
+}
 
 void DescriptorGrant::on_started() noexcept { g_promised.fetch_sub(std::exchange(fixed_, 0)); }
 
 bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
   const std::int64_t a_path = need->engines * need->devices, wanted = need->paths;
   const std::int64_t fixed = need->besides_paths();
+  static const bool forgets = ::pthread_atfork(nullptr, nullptr, forget_promises_in_child) == 0;
+  static_cast<void>(forgets);
   for (;;) {
     std::int64_t promised = g_promised.load();
     DescriptorState state = descriptor_state();
@@ -138,6 +148,7 @@ bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
       return false;
     }
     if (!g_promised.compare_exchange_strong(promised, promised + fixed + a_path * paths)) continue;
+    process_ = g_process.load();
     fixed_ = fixed;
     paths_ = a_path * paths;
     need->paths = paths;

@@ -55,6 +55,7 @@ class DescriptorGrant {
 
  private:
   std::int64_t fixed_ = 0, paths_ = 0;
+  std::uint32_t process_ = 0;
 };
 
 }  // namespace weft::engine

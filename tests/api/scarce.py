@@ -172,6 +172,17 @@ def forks(engines: int) -> None:
         tell(soft=here, in_child_modulo_251=os.waitstatus_to_exitcode(status))
 
 
+def fork_paths(engines: int) -> None:
+    """What a forked child gets beside an endpoint that it inherits and that has opened no path."""
+    with Endpoint(interfaces=LOCAL, engines=engines):
+        child = os.fork()
+        if child == 0:
+            with Endpoint(interfaces=LOCAL, engines=engines) as mine:
+                tell(summary=mine.summary())
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
 def half_way(engines: int) -> None:
     """Starts that fail when engines and sockets are there already."""
     before = open_descriptors()
@@ -193,7 +204,9 @@ def doctor(engines: int) -> None:
 def main() -> None:
     role, soft, hard, number = sys.argv[1], *map(int, sys.argv[2:])
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    roles = (transfer, start, endpoints, dials, accepts, forks, half_way, doctor, devices)
+    roles = (
+        transfer, start, endpoints, dials, accepts, forks, fork_paths, half_way, doctor, devices,
+    )  # fmt: skip
     {one.__name__: one for one in roles}[role](number)
 
 

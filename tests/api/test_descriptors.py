@@ -123,6 +123,11 @@ def test_limit__forked_child_gets_the_old_one_back() -> None:
     assert facts["in_child_modulo_251"] == 256 % 251
 
 
+def test_limit__forked_child_counts_no_promise_of_its_parent() -> None:
+    facts, _ = told("fork_paths", 160, 160, 2)
+    assert ", 32 paths," in facts["summary"]
+
+
 def test_start__that_fails_half_way_leaves_nothing_open() -> None:
     facts, _ = told("half_way", 4096, 4096)
     # The first use of a socket leaves /dev/null open, for forked children.
