@@ -1,5 +1,5 @@
 // Finds the library of a policy by its name, and checks that it may run here.
-// A file goes before what is linked in.
+// Calls no hook and throws nothing.
 #include "native/policy/loader.h"
 
 #include <dlfcn.h>
@@ -129,22 +129,28 @@ std::shared_ptr<const Library> load_for(Family family, const std::string& path, 
   return library;
 }
 
+std::shared_ptr<const Library> fitting(const Descriptor& linked, std::string* error) {
+  const std::string wrong = complaint(linked);
+  if (wrong.empty()) return Library::linked_in(linked);
+  say(error, std::string("the policy '") + linked.name + "' cannot be used: " + wrong);
+  return nullptr;
+}
+
 std::shared_ptr<const Library> find_or_throw(Family family, const std::string& name_or_path,
                                              const std::vector<std::string>& directories, std::string* error) {
   if (name_or_path == "fixed") return Library::linked_in(fixed(family));
   if (is_path(name_or_path)) return load_for(family, name_or_path, "", error);
   const std::string prefix = std::string(family_name(family)) + "_";
   for (const std::string& directory : directories) {
+    if (directory == kLinkedIn) {
+      for (const Descriptor* linked : linked_policies(family)) {
+        if (name_or_path == linked->name) return fitting(*linked, error);
+      }
+      continue;
+    }
     const std::filesystem::path file = std::filesystem::path(directory) / (prefix + name_or_path + ".so");
     std::error_code failed;
     if (std::filesystem::is_regular_file(file, failed)) return load_for(family, file.string(), name_or_path, error);
-  }
-  for (const Descriptor* linked : linked_policies(family)) {
-    if (name_or_path != linked->name) continue;
-    const std::string wrong = complaint(*linked);
-    if (wrong.empty()) return Library::linked_in(*linked);
-    say(error, name_or_path + " cannot be used: " + wrong);
-    return nullptr;
   }
   say(error, std::string("no ") + family_name(family) + " policy '" + name_or_path + "': there are " +
                  what_exists(family, prefix, directories));

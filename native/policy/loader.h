@@ -48,8 +48,11 @@ std::string failure_text(Family family, const char* name, std::size_t hook);
 // What is wrong with a descriptor, in words; empty when it can be used.
 std::string complaint(const Descriptor& descriptor);
 
-// `fixed`, a path (it holds a slash or ends in .so), the first <family>_<name>.so in `directories`, or what is linked
-// in. An unknown name gives null and an error that lists what there is.
+// Among directories: the policies that are linked in.
+inline constexpr const char* kLinkedIn = "";
+
+// `fixed`, a path (it holds a slash or ends in .so), or the first <family>_<name>.so in `directories`.
+// An unknown name gives null and an error that lists what there is.
 std::shared_ptr<const Library> find(Family family, const std::string& name_or_path,
                                     const std::vector<std::string>& directories, std::string* error) noexcept;
 

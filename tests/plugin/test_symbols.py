@@ -58,3 +58,16 @@ def test_plugin__has_its_policies_wherever_it_lies(
     else:
         elsewhere.symlink_to(plugin)
     play(elsewhere, 12, 2, "transfer", WEFT_WINDOW_POLICY="cubic", WEFT_PATH_POLICY="reps")
+
+
+def test_plugin__takes_no_policy_of_a_folder_above_a_copy(
+    play: Play, plugin: Path, tmp_path: Path
+) -> None:
+    """There /tmp may lie, which is everybody's."""
+    (tmp_path / "lib").mkdir()
+    elsewhere = tmp_path / "lib" / plugin.name
+    shutil.copy(plugin, elsewhere)
+    for folder in (tmp_path, tmp_path / "lib"):
+        (folder / "policies").mkdir()
+        (folder / "policies" / "window_swift.so").write_bytes(b"")
+    play(elsewhere, 12, 2, "transfer")
