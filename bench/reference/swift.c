@@ -127,6 +127,7 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     f->host_cut_ns = e->now_ns;
   }
 
+  if (e->rtt_min_ns > 0 && e->rtt_min_ns < p->long_rtt_ns) f->doubling = 0;
   if (f->doubling == 1) {
     int64_t late_ns = min_i(max_i(e->rtt_min_ns / 8, p->doubling_late_ns_min), p->doubling_late_ns_max);
     if (e->rtt_ns > e->rtt_min_ns + late_ns) {

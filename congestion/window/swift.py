@@ -213,6 +213,8 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     grown = 0.0  # bytes times bytes: an increase, once divided by a window
     if event.app_limited == 0:
         grown = increase(flow, params, event) * event.acked_bytes
+    if event.rtt_min_ns > 0 and not is_long(params, event):
+        flow.doubling = 0  # what made the control socket's round trip long was a host
     if flow.doubling == 1:
         window_bytes = doubled(flow, params, event)
     else:
