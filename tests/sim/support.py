@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -61,3 +63,19 @@ def ways(net: Network, one: int, other: int) -> Counter[tuple[int, ...]]:
         assert (net.ports["from"][ports] == node).all(), "a set with another node's port"
         waiting += [(*way, int(port)) for port in ports]
     return done
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    found = [int(c) for task in tasks.iterdir() for c in (task / "children").read_text().split()]
+    # The resource tracker of multiprocessing is no worker.
+    return [c for c in found if b"resource_tracker" not in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+def wait_for_a_worker(pid: int) -> list[int]:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if len(found := children(pid)) >= min(2, len(os.sched_getaffinity(0))):
+            return found
+        time.sleep(0.02)
+    raise AssertionError("no worker started")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.sim.support import needs_fabric, scenario
+from tests.sim.support import needs_fabric, scenario, wait_for_a_worker
 from transport import build_info, native
 from transport.cli import sim
 from transport.errors import InvalidArgumentError
@@ -406,6 +406,23 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
         running.kill()
     assert running.returncode == 130, said
     assert "interrupted" in said
+    assert '"partial": true' in out.read_text()
+
+
+def test_cli__a_worker_that_is_killed_costs_no_row_that_was_done(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
+    command += ["first", "--seeds", "1-5000", "-j", "2", "--json", str(out)]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True)  # fmt: skip
+    try:
+        os.kill(wait_for_a_worker(running.pid)[0], signal.SIGKILL)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 1, said
+    assert "a process of the sweep was killed" in said
+    assert "Traceback" not in said
     assert '"partial": true' in out.read_text()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.support import wait_for_a_worker
 from transport.sim import Simulation
 from transport.sim.draw import draw, scenario_of
 from transport.sim.swarm import Finding, judged, kind_of, look, look_at_seed, replay_command
@@ -138,22 +139,6 @@ def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
     told = json.loads(out.read_text())
     assert told["partial"]
     assert [found for found in told["findings"] if found["kind"] == "crash"] == []
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    found = [int(c) for task in tasks.iterdir() for c in (task / "children").read_text().split()]
-    # The resource tracker of multiprocessing is no worker.
-    return [c for c in found if b"resource_tracker" not in Path(f"/proc/{c}/cmdline").read_bytes()]
-
-
-def wait_for_a_worker(pid: int) -> list[int]:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if len(found := children(pid)) >= min(2, len(os.sched_getaffinity(0))):
-            return found
-        time.sleep(0.02)
-    raise AssertionError("no worker started")
 
 
 def runs(pid: int) -> bool:

@@ -31,6 +31,7 @@ from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
+from transport.sim.errors import WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.units import bytes_text, ns_of, time_text
 
@@ -261,8 +262,8 @@ def judge(result: Result) -> None:
 
 def run_sweep(
     scenario: Scenario, cases: list[sweep.Case], found: Iterator[tuple[int, dict[str, Any]]]
-) -> tuple[dict[int, dict[str, Any]], bool]:
-    """Rows by the number of the case, and whether Ctrl-C cut it short."""
+) -> tuple[dict[int, dict[str, Any]], str]:
+    """Rows by the number of the case, and what cut it short, if anything."""
     rows: dict[int, dict[str, Any]] = {}
     with Watch(scenario.name, len(cases)) as watch:
         try:
@@ -271,8 +272,10 @@ def run_sweep(
                 watch.of_sweep(len(rows))
         except KeyboardInterrupt:
             found.close()  # type: ignore[attr-defined]
-            return rows, True
-    return rows, False
+            return rows, "interrupted"
+        except WorkerLostError as error:
+            return rows, str(error)
+    return rows, ""
 
 
 def show_sweep(
@@ -430,11 +433,11 @@ def do_sweep(
         first = cases[0]
         check_memory(first.simulation(scenario).estimated_bytes, min(jobs, len(cases)))
         found = sweep.local(scenario, cases, jobs, **options)
-    rows, partial = run_sweep(scenario, cases, found)
-    show_sweep(scenario, cases, rows, partial, files)
-    if partial:
-        click.echo(f"weft: interrupted: {len(rows)} of {len(cases)} runs", err=True)
-        return INTERRUPTED
+    rows, cut_by = run_sweep(scenario, cases, found)
+    show_sweep(scenario, cases, rows, bool(cut_by), files)
+    if cut_by:
+        click.echo(f"weft: {cut_by}: {len(rows)} of {len(cases)} runs", err=True)
+        return INTERRUPTED if cut_by == "interrupted" else 1
     bad = [rows[index] for index in sorted(rows) if not rows[index]["good"]]
     if bad:
         said = bad[0]["problem"] or "transfers were not done within the limit"

@@ -1,15 +1,19 @@
-"""Decides how a wrong scenario is told: file, line, key, what is wrong and what to do, in one line.
+"""What is wrong with a scenario (file, line, key, what to do, in one line), and what ends a sweep.
 
-Never judges a value: who reads it does.
+Values are judged where they are read.
 """
 
 from __future__ import annotations
 
-from transport.errors import InvalidArgumentError
+from transport.errors import InvalidArgumentError, WeftError
 
 
 class ScenarioError(InvalidArgumentError):
     """What is wrong with a scenario, in one line that says what to do."""
+
+
+class WorkerLostError(WeftError):
+    """A process of a sweep ended before its runs were done; rows that had come are good."""
 
 
 class BadKeyError(Exception):

@@ -10,7 +10,7 @@ import itertools
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -19,7 +19,7 @@ from typing import Any
 from transport import native
 from transport.arena import choose
 from transport.errors import InvalidArgumentError, WeftError
-from transport.sim.errors import ScenarioError
+from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario
 from transport.sim.settings import applied
@@ -158,6 +158,11 @@ def local(
                 row = done.result()
                 if row is not None:
                     yield waiting[done], row
+        except BrokenExecutor:
+            raise WorkerLostError(
+                "a process of the sweep was killed, perhaps for want of memory (fewer --jobs "
+                "take less)"
+            ) from None
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
