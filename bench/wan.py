@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,10 +32,13 @@ from bench.common import (
     rounds,
     verdict,
 )
+from bench.labs import end_as_with_ctrl_c
 from bench.p2p import CONGESTION, stamp
 from bench.wire import ADDRESSES, DEVICE, Road, Wire
 from transport import Endpoint, Handle
+from transport.cli.lab import told
 from transport.errors import WeftError
+from transport.lab import features
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 7000
@@ -264,15 +268,40 @@ def measure(pairs: int, seconds: float, cases: list[str], only: list[str]) -> It
 
 
 @click.command("wan")
-@click.option("--pairs", default=3, show_default=True, help="Interleaved rounds.")
-@click.option("--seconds", default=12.0, show_default=True, help="That each of them sends.")
-@click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Of all.")
-@click.option("--only", multiple=True, type=click.Choice(CONTENDERS), help="Of the contenders.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Rounds; within each, the contenders take turns.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(3.0),
+    default=12.0,
+    show_default=True,
+    help="How long each contender sends; the first third is not counted.",
+)
+@click.option(
+    "--case",
+    "cases",
+    multiple=True,
+    type=click.Choice(list(CASES)),
+    metavar="NAME",
+    help="Only this case, again for more: " + "; ".join(CASES) + ".",
+)
+@click.option("--only", multiple=True, type=click.Choice(CONTENDERS), help="Only this contender.")
 @json_option
 def command(
     pairs: int, seconds: float, cases: tuple[str, ...], only: tuple[str, ...], json_path: str | None
 ) -> None:
-    """Long and sick paths between two namespaces (root): weft and TCP cubic in 16 streams."""
+    """Long and sick paths between two namespaces (root): weft beside TCP cubic.
+
+    TCP has 16 streams over four paths, and one over one path. All cases take half an hour.
+    """
+    with told():
+        features.require_rights()
+    end_as_with_ctrl_c()
     rows: list[Config] = []
     with interruptible() as cut:
         rows.extend(measure(pairs, seconds, list(cases or CASES), list(only or CONTENDERS)))
@@ -286,7 +315,8 @@ def command(
 
 
 def main() -> None:
-    """One end of a transfer."""
+    """One end of a transfer. Ctrl-C is left to the parent, which takes the namespaces away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
     parser.add_argument("contender", choices=CONTENDERS)
     parser.add_argument("streams", type=int)

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -242,6 +243,7 @@ def main() -> None:
     parser.add_argument("mtu_bytes", type=int)
     parser.add_argument("ways", type=json.loads)
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     serve(given.spaces, [[Road(**path) for path in way] for way in given.ways], given.mtu_bytes)
 
 
