@@ -121,15 +121,17 @@ def check_descriptors() -> Finding:
         return Finding("descriptors", LIMITED, f"unknown: {problem}")
     soft, hard, opened, reserve = limits
     wanted = most + opened + reserve
+    # Of a small limit a start leaves a quarter to the program (DescriptorState::left_to_program).
+    fits = most + opened + min(reserve, hard // 4) <= hard
     text = f"{most} wanted for all paths, {soft} allowed"
     remedy = f"ulimit -Hn {wanted} (LimitNOFILE={wanted} of a service) for all paths"
     if least + opened + min(reserve, hard // 4) > hard:
         text = f"{least} needed for one path, {hard} allowed at most"
         return Finding("descriptors", BROKEN, text, remedy)
-    if wanted > hard:
+    if not fits:
         text = f"{most} wanted for all paths, {hard} allowed at most: paths will be fewer"
         return Finding("descriptors", LIMITED, text, remedy)
-    if wanted > soft:
+    if soft < hard and wanted > soft:
         text += f", raised at start as far as {hard}"
     return Finding("descriptors", OK, text)
 
