@@ -93,11 +93,21 @@ def is_current(code: types.CodeType) -> bool:
     fresh = _codes(code.co_filename, text_of(code.co_filename)).get(
         (code.co_name, code.co_firstlineno)
     )
-    return fresh is not None and (fresh.co_code, fresh.co_consts, fresh.co_names) == (
-        code.co_code,
-        code.co_consts,
-        code.co_names,
-    )
+    return fresh is not None and (
+        fresh.co_code,
+        _comparable(fresh.co_consts),
+        fresh.co_names,
+    ) == (code.co_code, _comparable(code.co_consts), code.co_names)
+
+
+def _comparable(constants: tuple[object, ...]) -> tuple[object, ...]:
+    """The same with text for floats: NaN is not equal to itself."""
+    return tuple(
+        _comparable(one) if isinstance(one, tuple)
+        else repr(one) if isinstance(one, (float, complex))
+        else one
+        for one in constants
+    )  # fmt: skip
 
 
 def global_names(function: types.FunctionType) -> list[str]:
