@@ -1,5 +1,6 @@
 // Numbers that NCCL holds where its interface says pointer. A handle that was closed or went with finalize leads
-// nowhere, so that a late call is an error and follows no freed memory; none is given out twice.
+// nowhere, so that a late call is an error and follows no freed memory; none of these is given out twice. The number of
+// a request is, once NCCL was told that it is done.
 #pragma once
 
 #include <array>

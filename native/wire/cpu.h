@@ -10,12 +10,14 @@
 namespace weft::wire {
 
 struct Cpu {
-  bool v3 = false;    // AVX2, FMA, BMI1 and BMI2: what policies are compiled for
+  bool v3 = false;    // AVX2, FMA, BMI1, BMI2, LZCNT, MOVBE and F16C: what policies are compiled for
   bool wide = false;  // AVX-512 F, DQ, VL and carry-less multiplication of whole registers
 
   // Intel SDM volume 2, CPUID: leaf 1, leaf 7; volume 1, section 13.3: XCR0.
   static Cpu of_this_machine() noexcept {
-    constexpr unsigned kFma = 1u << 12, kXsave = 1u << 27, kPclmul = 1u << 1;          // leaf 1, ecx
+    constexpr unsigned kFma = 1u << 12, kXsave = 1u << 27, kPclmul = 1u << 1;  // leaf 1, ecx
+    constexpr unsigned kMovbe = 1u << 22, kF16c = 1u << 29, kOne = kFma | kMovbe | kF16c;
+    constexpr unsigned kLzcnt = 1u << 5;                                               // leaf 0x80000001, ecx
     constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;               // leaf 7, ebx
     constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 31, kVpclmul = 1u << 10;  // leaf 7, ebx; ecx
     constexpr std::uint32_t kYmm = 0x06, kZmm = 0xe6;                                  // XCR0
@@ -23,10 +25,13 @@ struct Cpu {
     unsigned eax = 0, ebx = 0, first = 0, edx = 0, wide_ebx = 0, wide_ecx = 0;
     if (__get_cpuid(1, &eax, &ebx, &first, &edx) == 0 || (first & kXsave) == 0) return found;
     if (__get_cpuid_count(7, 0, &eax, &wide_ebx, &wide_ecx, &edx) == 0) return found;
+    unsigned extended = 0;
+    if (__get_cpuid(0x80000001, &eax, &ebx, &extended, &edx) == 0) return found;
     std::uint32_t kept = 0, high = 0;
     __asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
     constexpr unsigned kSeven = kBmi | kAvx2 | kBmi2;
-    found.v3 = (kept & kYmm) == kYmm && (first & kFma) != 0 && (wide_ebx & kSeven) == kSeven;
+    found.v3 =
+        (kept & kYmm) == kYmm && (first & kOne) == kOne && (extended & kLzcnt) != 0 && (wide_ebx & kSeven) == kSeven;
     found.wide = found.v3 && (kept & kZmm) == kZmm && (first & kPclmul) != 0 && (wide_ebx & kAvx512) == kAvx512 &&
                  (wide_ecx & kVpclmul) != 0;
     return found;
