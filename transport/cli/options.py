@@ -43,6 +43,8 @@ class OutputFile(click.Path):
         file = Path(os.fsdecode(out))
         if self.allow_dash and str(file) == "-":
             return out
+        if str(file) == "-":
+            self.fail("- is no file, and this is written to one: name it", param, ctx)
         if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
             known = " or ".join(self._suffixes)
             self.fail(f"{file}: another format is written: end the name in {known}", param, ctx)
