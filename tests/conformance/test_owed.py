@@ -71,6 +71,23 @@ FAULTS = {
         "        flow.window_bytes *= 1.0\n    answer",
         "response to loss",
     ),
+    "undoes every cut": (
+        GROWTH,
+        "    flow.window_bytes = event.window_bytes_max * 0.5\n",
+        "response to loss",
+    ),
+    "undoes every cut once it has delivered much": (
+        GROWTH,
+        GROWTH
+        + "    if event.delivered_bytes > 1_000_000_000_000:\n"
+        + "        flow.window_bytes = float(event.window_bytes_max)\n",
+        "response to loss",
+    ),
+    "heeds one path alone": (
+        "        flow.window_bytes *= params.share\n    answer",
+        "        if event.path == 0:\n            flow.window_bytes *= params.share\n    answer",
+        "response to loss",
+    ),
     "multiplies both ways": (
         GROWTH,
         "    flow.window_bytes += 0.02 * event.acked_bytes\n",

@@ -49,6 +49,8 @@ class WindowBench:
         self._unmarked = 0.0
         self.windows: list[float] = []  # in force after each event
         self.answers: list[float] = []  # what the policy said
+        self.in_flight: list[float] = []  # by window or pace, after each event
+        self.path = 0
 
     def start(self, hint_bytes: float = 0.0) -> float:
         self.call(START, -1, hint_window_bytes=hint_bytes)
@@ -73,6 +75,7 @@ class WindowBench:
         given = self.zeros | {
             "now_ns": self.now_ns,
             "kind": kind,
+            "path": self.path,
             "segment_bytes": SEGMENT_BYTES,
             "rtt_min_ns": self.rtt_ns if started else 0,
             "srtt_ns": int(self.srtt_ns) if started else 0,
@@ -96,6 +99,7 @@ class WindowBench:
         self.answers.append(answer)
         self.window_bytes = min(max(answer, 2.0 * SEGMENT_BYTES), float(WINDOW_BYTES_MAX))
         self.windows.append(self.window_bytes)
+        self.in_flight.append(self.effective_bytes)
 
     def round(self, segments_an_ack: int = 8, weather: Weather | None = None) -> None:
         """One round trip: what was in flight at its begin is acknowledged, marked or lost."""
@@ -143,6 +147,12 @@ class WindowBench:
         whole = min(int(self._unmarked), segments)
         self._unmarked -= whole
         return whole
+
+    def age(self) -> None:
+        """The flow has lived for a week, delivered a petabyte, and goes over another path."""
+        self.now_ns += 7 * 86_400 * 1_000_000_000
+        self.delivered_bytes += 1 << 50
+        self.path = 5
 
     def timeout(self) -> None:
         self.now_ns += max(1_000_000, 2 * self.rtt_ns)

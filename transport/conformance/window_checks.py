@@ -1,13 +1,14 @@
-"""Decides whether a window policy grows, cuts and recovers as it promises, alone on a bench.
+"""Whether a window policy grows, cuts and recovers as it promises, alone on a bench.
 
-Never touches the arena: fairness and utilization are checked there.
+Fairness and utilization are checked in the arena.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from congestion.api import Policy
 from transport.compiler.library import Library
@@ -18,6 +19,7 @@ HINTS = (32, 128, 320)  # segments in force when a policy takes over
 WINDOWS = (16, 61, 256, 1_021)  # segments; not all powers of two
 ACKS = (1, 8, 1 << 20)  # segments an acknowledgment stands for: each, a few, a window
 ROUNDS = 20
+LAST_ROUNDS = 5  # of these
 WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
 TROUBLE = 8  # congested round trips in a row
@@ -260,22 +262,32 @@ def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
     return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")
 
 
+def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> WindowBench:
+    """A flow after some good round trips; an old one has lived for a week."""
+    bench = bench_at(policy, library, segments)
+    for turn in range(WARM_UP):
+        if old and turn == 1:
+            bench.age()
+        bench.round()
+    return bench
+
+
 def gives_way(policy: Policy, library: Library) -> Outcomes:
     """Half of each window lost for many round trips, then silence: less must be sent."""
     kept: list[tuple[float, str]] = []
     left: list[tuple[float, str]] = []
-    for segments in WINDOWS[1:]:
-        where = f"at {segments} segments"
-        bench = bench_at(policy, library, segments)
-        for _ in range(WARM_UP):
-            bench.round()
+    for segments, old in product(WINDOWS[1:], (False, True)):
+        where = f"at {segments} segments" + (", after a week" if old else "")
+        bench = warm_bench(policy, library, segments, old)
         before = bench.effective_bytes
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS - LAST_ROUNDS):
             bench.round(8, Weather(loss_share=0.5))
-        kept.append((bench.effective_bytes / before, where))
-        bench = bench_at(policy, library, segments)
-        for _ in range(WARM_UP):
-            bench.round()
+        first = len(bench.in_flight)
+        for _ in range(LAST_ROUNDS):
+            bench.round(8, Weather(loss_share=0.5))
+        # Between losses, too: what a loss takes away and the next acknowledgment brings is kept.
+        kept.append((statistics.fmean(bench.in_flight[first:]) / before, where))
+        bench = warm_bench(policy, library, segments, old)
         before = bench.effective_bytes
         for _ in range(SILENT):
             bench.timeout()
