@@ -1,9 +1,15 @@
 """Whether a flow fills a path as long as a continent, in virtual time, and sends nothing twice."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
+from congestion.registry import find
 from transport import native
+
+from .rig import SEGMENT, US, Rig
 
 # 200 Mb/s, with a queue of 40 ms: what a rented line has.
 BYTES_PER_S = 25_000_000
@@ -51,3 +57,50 @@ def test_long_path__silence_is_not_taken_for_loss_before_the_first_answer() -> N
     sent = report.flows[0].sent
     assert sent.segments_sent > 1_000
     assert sent.spurious_resends == 0
+
+
+MS = 1_000 * US
+
+
+def long_swift(rtt_ns: int = 20 * MS) -> Rig:
+    """A flow that doubles, as the control socket's round trip is long."""
+    rig = Rig(find("window", "swift"))
+    rig.call("on_start", window_bytes_max=1 << 26, srtt_ns=rtt_ns)
+    return rig
+
+
+def long_ack(rig: Rig, now_ns: int, rtt_ns: int, rtt_min_ns: int = 20 * MS) -> Mapping[str, Any]:
+    more = {"srtt_ns": rtt_ns, "rtt_min_ns": rtt_min_ns, "window_bytes_max": 1 << 26}
+    acked = {"acked_bytes": 100 * SEGMENT, "acked_segments": 100}
+    return rig.call("on_ack", now_ns=now_ns, rtt_ns=rtt_ns, **more, **acked)
+
+
+def test_swift__doubling_ends_where_the_path_proves_short() -> None:
+    rig = long_swift()
+    for turn in range(200):
+        answer = long_ack(rig, (100 + turn) * MS, 3 * MS, rtt_min_ns=20 * US)
+    assert answer["window_bytes"] < 32 * SEGMENT
+
+
+def test_swift__an_overshoot_is_answered_once() -> None:
+    rig = long_swift()
+    window = 0.0
+    for turn in range(20):
+        window = long_ack(rig, 100 * MS + turn * MS, 20 * MS)["window_bytes"]
+    for turn in range(8):
+        after = long_ack(rig, 120 * MS + turn * US, 30 * MS)["window_bytes"]
+    assert 0.4 * window < after < 0.8 * window
+    lost = {"lost_bytes": 200 * SEGMENT, "lost_segments": 200, "window_bytes_max": 1 << 26}
+    times = {"srtt_ns": 25 * MS, "rtt_min_ns": 20 * MS}
+    # Within a full queue's round trip and a quarter nothing more is cut; later it is.
+    for at_ms, cut in ((150, False), (165, True)):
+        again = rig.call("on_loss", now_ns=at_ms * MS, **lost, **times)["window_bytes"]
+        assert (again < after) == cut
+
+
+def test_swift__paces_long_paths_at_any_window() -> None:
+    rig = long_swift()
+    for turn in range(20):
+        answer = long_ack(rig, 100 * MS + turn * MS, 20 * MS)
+    assert answer["window_bytes"] > 1_000 * SEGMENT
+    assert answer["pacing_bytes_per_s"] == pytest.approx(2 * answer["window_bytes"] * 50)
