@@ -39,8 +39,8 @@ class HostTime {
     late_ns_ = std::max<i64>(now_ns - arrived_ns_, 0);
     late_peak_.add(now_ns, late_ns_);
   }
-  // The thread of this stack did not run in between: it slept, or another had the processor. What was told already
-  // counts once; what follows on it is the same time away.
+  // The thread of this stack did not run in between: it slept, or another had the processor. Where two intervals
+  // overlap, the common part counts once, and both together are one time away.
   void on_away(i64 from_ns, i64 to_ns) noexcept {
     if (to_ns <= to_ns_) return;
     if (from_ns > to_ns_) from_ns_ = from_ns;

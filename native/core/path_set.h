@@ -104,7 +104,7 @@ class PathSet {
 
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
-  // About what it will be.
+  // An estimate of it, until the first sample.
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
   // The peer's thread did not run for so long while a segment of ours lay in its socket.
   void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }

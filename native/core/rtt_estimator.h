@@ -32,7 +32,7 @@ class RttEstimator {
     }
   }
 
-  // Another connection to the same host took so long: it stands in for the first sample, and is forgotten with it.
+  // The round trip of another connection to the same host, used until the first sample.
   void expect(i64 rtt_ns) noexcept {
     if (measured()) return;
     srtt_ns_ = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);

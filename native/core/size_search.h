@@ -68,7 +68,8 @@ class SizeSearch {
   bool is_over(i64 now_ns) const noexcept { return in_round() && cursor_ == end_ && now_ns >= deadline_ns_; }
   // The probes that were not answered go out once more: a loss is no limit. False: often enough, or nothing is missing.
   bool again(i64 now_ns) noexcept;
-  // Ends the round. The size that it found: the longest that any path carries, or half of them (raise); 0: none.
+  // Ends the round. The size that it found: the longest that any path carries, or half of all paths (raise);
+  // 0: none.
   u16 take_found() noexcept;
   // True: another than before.
   bool set(i64 now_ns, u16 bytes) noexcept;

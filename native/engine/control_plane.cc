@@ -30,7 +30,7 @@ constexpr std::int64_t kStallLogNs = 30'000'000'000;
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
 // A dial to a peer that takes connections and does not answer is logged after so long, once a session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
-// What has the spare descriptor keeps others from being told.
+// How long a peer that is refused for want of descriptors may hold the spare one, which the next refusal needs.
 constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 }  // namespace

@@ -20,7 +20,8 @@ extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attr
 extern const weft::policy::Descriptor weft_policy_descriptor_credit_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_path_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_loss_fixed __attribute__((visibility("hidden")));
-// Of all other shipped policies, the last one null. The plugin alone has them: it may be copied elsewhere.
+// The descriptors of all other shipped policies, ended by null. Only the plugin has them, as its file may be copied
+// without its policies' folder.
 extern const weft::policy::Descriptor* const weft_linked_policies[] __attribute__((weak, visibility("hidden")));
 }
 
@@ -84,7 +85,7 @@ bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 3 && name.ends_with(".so"));
 }
 
-// The shipped policies of a family that are linked in, other than fixed. Not here: none.
+// The shipped policies of a family that are linked in, other than fixed; empty where none are (all but the plugin).
 std::vector<const Descriptor*> linked_policies(Family family) {
   std::vector<const Descriptor*> found;
   // Compared as an integer: a compiler may take the address of an array for never null.

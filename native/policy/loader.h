@@ -1,5 +1,5 @@
-// Decides whether a compiled policy may run here, and which library a policy's name means.
-// Never touches an event or calls a hook; never throws.
+// Finds the library that a policy's name means, and checks that it may run here.
+// Throws nothing and calls no hook.
 #pragma once
 
 #include <memory>

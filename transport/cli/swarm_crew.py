@@ -1,6 +1,6 @@
-"""Decides in which processes a swarm's scenarios run, and what a process says that dies or hangs.
+"""The worker processes of `weft swarm`, and what is reported of one that dies or hangs.
 
-Never judges a run: transport.sim.swarm does. A worker that is lost costs its own scenario alone.
+A lost worker costs its own scenario alone. Runs are judged in transport.sim.swarm.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides which checks a policy of each family goes through, in which order.
+"""The checks that a policy of each family goes through, in their order.
 
-Never touches a bound: every check brings its own.
+Each check brings its own bound.
 """
 
 from __future__ import annotations

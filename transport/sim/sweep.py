@@ -1,7 +1,6 @@
-"""Decides which runs a sweep is made of, where they run, and what their rows come to.
+"""The runs of a sweep: their cases, the processes that play them, and a summary of their rows.
 
-Never shows anything and reads no clock. Runs share nothing: one process each on this host, or the
-workers of a Dask cluster. Rows come in the order of the cases, whoever was first.
+Runs share nothing: they are played in processes of this host, or by the workers of a Dask cluster.
 """
 
 from __future__ import annotations
