@@ -148,6 +148,22 @@ def test_owed__what_is_left_out_on_purpose_is_measured_and_passes(tmp_path: Path
     assert report.outcomes[-1].bound == "left out: without loss_response"
 
 
+def test_outcome__measured_while_a_hook_failed_says_so(tmp_path: Path) -> None:
+    late = (
+        "    if event.delivered_bytes > 1_000_000_000_000:\n        flow.acks //= flow.acks * 0\n"
+    )
+    text = TEXT.replace(GROWTH, GROWTH + late)
+    report = check_policy(
+        load(written(tmp_path, text)),
+        Settings(2_000, quick=True),
+        enough=lambda outcome: outcome.check == "hooks run through",
+    )
+    assert not report.outcomes[-1].passed
+    said = [one.measured.endswith("; a hook failed meanwhile") for one in report.outcomes]
+    assert any(said)
+    assert not all(said)
+
+
 def test_names__a_parameter_may_be_called_as_a_function_of_the_file(tmp_path: Path) -> None:
     text = TEXT.replace("share=0.5", "start=0.5").replace("params.share", "params.start")
     text = text.replace("acks", "lost")

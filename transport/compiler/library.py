@@ -59,6 +59,7 @@ class Library:
         self.descriptor = descriptor
         self._keep = keep
         self.raised = ""  # why a hook first failed, where somebody looked it up
+        self.failures = 0  # hooks that failed or answered nothing finite, on the benches
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family
         self.name = descriptor.name.decode()

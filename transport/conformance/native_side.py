@@ -76,6 +76,7 @@ class NativeSide:
         """The same; of the first failure the library keeps what interpreted code raises there."""
         before = [side.records.copy() for side in (self.flow, self.shared, result)]
         status = self.call(hook, event.address, result.address)
+        self._library.failures += status != 0
         if status and not self._library.raised:
             witness = Witness(self.policy)
             flow, shared, answer = before
@@ -92,6 +93,7 @@ class NativeSide:
 
     def note_unfinite(self, hook: int, *answer: float) -> None:
         """Kept by the library, as a failure is."""
+        self._library.failures += 1
         if not self._library.raised:
             name = self.policy.family.hooks[hook]
             self._library.raised = f"{name} answers {answer[0]} and {answer[1]}: not finite"

@@ -110,13 +110,14 @@ def _all(
         progress(f"{min(events, settings.events):,} events", share)
 
     with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
-        yield from _behaviour(policy, libraries["from a file"], cast, ledger, settings)
+        library = libraries["from a file"]
+        yield from with_failures(library, _behaviour(policy, library, cast, ledger, settings))
         yield from ledger.outcomes()
         if policy.family.name == "window" or (
             policy.family.name != "credit" and not settings.quick
         ):
-            yield longevity.lives_long(policy, libraries["from a file"], settings.seed)
-        yield hooks_run_through(libraries["from a file"])
+            yield longevity.lives_long(policy, library, settings.seed)
+        yield hooks_run_through(library)
         yield from same_in_every_form(policy, libraries, cast, settings, rest)
 
 
@@ -160,6 +161,16 @@ def _behaviour(
         yield from credit_checks.grants(policy, library)
         yield from credit_checks.shares(policy, cast, ledger, limit_ns)
         yield credit_checks.alone(policy, cast, ledger)
+
+
+def with_failures(library: Library, outcomes: Outcomes) -> Outcomes:
+    """The same; what was measured while a hook failed says so."""
+    before = library.failures
+    for outcome in outcomes:
+        if library.failures > before:
+            outcome = replace(outcome, measured=f"{outcome.measured}; a hook failed meanwhile")
+        before = library.failures
+        yield outcome
 
 
 def hooks_run_through(library: Library) -> Outcome:
