@@ -286,7 +286,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--seeds", "1-2", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
-        (["small", "--set", "network.queue_bytes=300"], 2, "raise it (changed, in"),
+        (["small", "--set", "network.queue_bytes=300"], 2, "raise it (by a change to"),
         (["small", "--set", "policies.wndow=swift,dctcp"], 2, "did you mean window?"),
         (["small", "--set", "policies=swift"], 2, "policies: no family of policies"),
         (["small", "--set", "policies.window="], 2, "policies.window: give a value"),
@@ -296,6 +296,11 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--set", "policies.window.a.b=1"], 2, "policies.FAMILY.PARAMETER"),
         (["small", "--window", "dctcp", "--set", "policies.window=swift"], 2, "given twice"),
         (["small", "--window", "dctcp", "--set", "policies.window=swift,bbr"], 2, "given twice"),
+        (
+            ["small", "--window", "dctcp:gain=0.1", "--set", "policies.window.gain=0.2"],
+            2,
+            "gain of the window policy is given twice",
+        ),
         (["small", "--set", "seed=1", "--set", "seed=2"], 2, "--set seed: given twice"),
         (["small", "--set", "seed=1,2"], 2, "seed: give --seeds instead"),
         (["small", "--set", "seed=1", "--seeds", "1-2"], 2, "--seeds and --set seed"),
@@ -353,7 +358,7 @@ def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
 def test_cli__a_parameter_is_swept(small: str, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.csv", "a.json")]
     done = weft(
-        *(small, "--seeds", "1-2", "-j", "2", "--path", "reps:freeze_ns=9"),
+        *(small, "--seeds", "1-2", "-j", "2", "--path", "reps"),
         *("--set", "policies.window.decrease_max=0.1,0.5", "--set", "policies.window=swift"),
         *("--set", "policies.path.freeze_ns=7", "--csv", str(files[0]), "--json", str(files[1])),
     )
@@ -393,9 +398,9 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
     # Minutes, were it not stopped.
     command += ["permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s"]
-    out = tmp_path / "a.json"
+    out, rows = tmp_path / "a.json", tmp_path / "a.csv"
     running = subprocess.Popen(
-        [*command, *arguments, "--json", str(out)],
+        [*command, *arguments, "--json", str(out), "--csv", str(rows)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
@@ -407,6 +412,7 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
     assert running.returncode == 130, said
     assert "interrupted" in said
     assert '"partial": true' in out.read_text()
+    assert all(row["partial"] == "True" for row in csv.DictReader(io.StringIO(rows.read_text())))
 
 
 def test_cli__a_worker_that_is_killed_costs_no_row_that_was_done(tmp_path: Path) -> None:

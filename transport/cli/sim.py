@@ -206,7 +206,7 @@ def show(result: Result, seconds: float, files: Files) -> None:
         found |= {"command": command_line(), "seconds": round(seconds, 3)}
         write_json(found, files.json)
     if files.csv is not None:
-        save(files.csv, csv_text(result.rows()))
+        save(files.csv, csv_text(marked(result.rows(), result.partial)))
     if files.plot is not None:
         cli_plots.save(plots.figure(result), title_of(result), files.plot)
     if files.html is not None:
@@ -231,6 +231,11 @@ def save(file: Path, text: str) -> None:
         file.write_text(text)
     except OSError as error:
         raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+
+
+def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
+    """Rows of a run or sweep that was cut short say so; others have no such column."""
+    return [{**row, "partial": True} if partial else dict(row) for row in rows]
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -290,7 +295,7 @@ def show_sweep(
         }
         write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
     if files.csv is not None:
-        save(files.csv, csv_text([row | build_info() for row in ordered]))
+        save(files.csv, csv_text(marked([row | build_info() for row in ordered], partial)))
     if files.plot is not None and rows:
         title = f"{scenario.name}, {len(rows)} runs" + (", a part" if partial else "")
         cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)

@@ -57,7 +57,7 @@ class Scenario:
         if self.text and repr(said) != repr(meant):  # as text: a nan is not equal to itself
             # The line in the file is not where this value came from.
             told = f"{dotted(error.path)}: {error.text}"
-            return ScenarioError(f"{told} (changed, in {self.file})")
+            return ScenarioError(f"{told} (by a change to {self.file})")
         line = line_of(lines_of(self.text), error.path)
         where = f"{self.file}:{line}" if self.text else self.file
         return ScenarioError(f"{where}: {dotted(error.path)}: {error.text}")
@@ -114,13 +114,13 @@ class Scenario:
             try:
                 _put(tables, key.split("."), value, ())
             except BadKeyError as error:
-                raise ScenarioError(f"{key}: {error.text} (changed, in {self.file})") from None
+                raise ScenarioError(f"{key}: {error.text} (by a change to {self.file})") from None
         try:
             return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
         except BadKeyError as error:
             # The line in the file is not where this value came from.
             told = f"{dotted(error.path)}: {error.text}"
-            raise ScenarioError(f"{told} (changed, in {self.file})") from None
+            raise ScenarioError(f"{told} (by a change to {self.file})") from None
 
     def content(self) -> str:
         """Its canonical form: everything that decides a run, and the files it reads by digest."""

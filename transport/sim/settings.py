@@ -38,12 +38,31 @@ def applied(
         chosen[family] = str(value)
     changed = scenario.changed(keys)
     for family, values in params.items():
-        text = chosen.get(family) or own_policy(changed, family)
+        text = chosen.get(family)
+        if text is not None:
+            _refuse_twice(family, text, values)
+        text = text or own_policy(changed, family)
         if text is None:
             name = f"{HEAD}.{family}.{next(iter(values))}"
             raise InvalidArgumentError(f"{name}: no {family} policy runs: set {HEAD}.{family}")
         chosen[family] = with_params(text, values)
     return changed, chosen
+
+
+def _refuse_twice(family: str, text: str, values: Mapping[str, Any]) -> None:
+    """A parameter in the text of a policy and as a setting of its own."""
+    for name in _named(text):
+        if name in values:
+            raise InvalidArgumentError(
+                f"{name} of the {family} policy is given twice, in {text!r} and by "
+                f"{HEAD}.{family}.{name}: leave one out"
+            )
+
+
+def _named(text: str) -> list[str]:
+    """The parameters that a policy's text gives."""
+    given = split(text)[2]
+    return [one.partition("=")[0].strip() for one in given.split(",") if one.strip()]
 
 
 def is_of_policies(key: str) -> bool:
