@@ -141,8 +141,8 @@ bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
     const std::int64_t free = state.free() - promised - fixed;
     const std::int64_t paths = wanted == 0 ? 0 : std::min(wanted, std::max<std::int64_t>(free, 0) / a_path);
     if (free < 0 || (wanted != 0 && paths == 0)) {
-      *error = plural(need->engines, "engine") + " with one path on each of " + plural(need->devices, "device") +
-               " need " + std::to_string(fixed + (wanted == 0 ? 0 : a_path)) +
+      *error = plural(need->engines, "engine") + " on " + plural(need->devices, "device") +
+               " with one path would take " + std::to_string(fixed + (wanted == 0 ? 0 : a_path)) +
                " file descriptors, and there are not as many: " + state_text(state, promised) + "; " +
                raise_limit_advice() + ", lower WEFT_ENGINES, or name fewer devices in WEFT_INTERFACES";
       return false;

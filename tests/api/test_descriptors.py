@@ -99,7 +99,7 @@ def test_limit__too_low_for_one_path_is_an_error_that_names_it() -> None:
     assert facts["kind"] == "OutOfDescriptorsError"
     assert facts["grown"] == 0
     for part in (
-        "8 engines with one path on each of 1 device need 46 file descriptors",
+        "8 engines on 1 device with one path would take 46 file descriptors",
         "the limit is 40",
         "10 are left to the program",
         "ulimit -n",
