@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 import click
 
+INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+
 # Name -> one line of help. The module transport.cli.NAME holds it, as `command` or under its name.
 COMMANDS = {
     "doctor": "What this host can do, and why not.",
@@ -69,7 +71,7 @@ def invoke(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         return fail(error.format_message(), error.exit_code)
     except click.Abort:
-        return fail("interrupted", 1)
+        return fail("interrupted", INTERRUPTED)
     except KnobError as error:
         return fail(str(error), 2)
     except NativeMissingError as error:

@@ -16,7 +16,7 @@ from transport import Endpoint, knobs, native, probes, rdma
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
 from transport.errors import OK as OK_STATUS
-from transport.errors import WeftError
+from transport.errors import OutOfDescriptorsError, WeftError
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 
@@ -56,8 +56,15 @@ def check_knobs() -> Finding:
         return Finding("knobs", BROKEN, str(error), "weft knobs lists what exists")
     try:
         Endpoint().close()
+    except OutOfDescriptorsError:
+        said = "not tried: an endpoint needs more descriptors than there are"
+        return Finding("knobs", LIMITED, said, "see descriptors, above")
     except WeftError as error:
         return Finding("knobs", BROKEN, str(error), "name what exists on this host")
+    folder = values["policy_directory"]
+    if folder and not Path(folder).is_dir():
+        said = f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder"
+        return Finding("knobs", LIMITED, said, "compiled policies of your own are looked for there")
     changed = [
         f"{row.variable}={values[row.field]}"
         for row in knobs.table()
