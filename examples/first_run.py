@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
-from transport import Connection, Endpoint, Handle
+from transport import Connection, Endpoint, Handle, WeftError
 
 PATHS = 8
 LOSS = 0.01
@@ -34,7 +34,15 @@ def pattern() -> np.ndarray[Any, Any]:
 
 
 def receive(pipe: Pipe) -> None:
-    """The other process: takes messages until an empty one and compares each with its pattern."""
+    """The other process; an error of weft ends it with one line."""
+    try:
+        receive_all(pipe)
+    except WeftError as error:
+        sys.exit(f"the receiving process: {error}")
+
+
+def receive_all(pipe: Pipe) -> None:
+    """Takes messages until an empty one and compares each with its pattern."""
     expected = pattern()
     with Endpoint(**KNOBS) as endpoint, endpoint.listen() as listener:
         pipe.send(listener.handle)
@@ -150,6 +158,9 @@ def main() -> int:
         other.join(10)
     except EOFError:
         console.print("failed: the receiving process ended early")
+        return 1
+    except WeftError as error:
+        console.print(f"failed: {error}")
         return 1
     wrong = report(console, found)
     for name in wrong:
