@@ -169,9 +169,10 @@ def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_pat
     ):
         assert peer.stdin is not None
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
-        with pytest.raises(OutOfDescriptorsError, match=r"refused: .*Too many open files") as said:
-            endpoint.connect(handle, timeout_s=PATIENCE_S)
-        assert "the limit is 200" in str(said.value)
+        for _ in range(3):  # the descriptor that is kept to refuse with is there again
+            with pytest.raises(OutOfDescriptorsError, match=r"refused: .*Too many open") as said:
+                endpoint.connect(handle, timeout_s=PATIENCE_S)
+            assert "the limit is 200" in str(said.value)
         peer.stdin.write("\n")
         peer.stdin.flush()
         failure = json.loads(line(peer))
