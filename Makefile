@@ -128,6 +128,8 @@ fuzz: build ## The control plane's parsers, 10^8 bodies, and 10^6 whole handshak
 docs: build ## Regenerate the documentation that comes from tables
 	@mkdir -p docs
 	@$(VENV)/bin/weft knobs --markdown > docs/KNOBS.md
+	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
+	@$(VENV)/bin/weft counters --stub > transport/_native_counters.pyi
 
 wheel: $(VENV)/.ready ## Build a wheel into dist/
 	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .

@@ -5,7 +5,7 @@ Decides nothing: the sentences are in the binary's docstrings.
 
 from typing import final
 
-from transport._native import FlowCounters
+from transport._native_counters import FlowCounters
 
 # native/bind/arena.cc
 

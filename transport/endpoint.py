@@ -323,7 +323,7 @@ class Endpoint(AsyncCloses):
         """
         return LiveRecording(self._runtime, os.fspath(path))
 
-    def counters(self) -> native.EngineCounters:
+    def counters(self) -> native.EndpointCounters:
         """What the engines sent, received, refused and injected so far."""
         return self._runtime.counters()
 

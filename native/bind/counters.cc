@@ -1,6 +1,5 @@
-// Binds the counters and the outcomes: attributes and sentences come from the native tables.
-// Converts and calls; counts nothing itself.
-#include "native/engine/counters.h"
+// Binds the counters and the outcomes; attributes and sentences come from the native tables.
+#include "native/telemetry/counters.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -10,47 +9,96 @@
 namespace py = pybind11;
 
 namespace weft::bind {
+namespace {
+
+// An attribute a row, and their names as FIELDS.
+template <class Counters, class... Options>
+class Binding {
+ public:
+  Binding(py::module_& module, const char* name, const char* doc) : type_(module, name, doc) {}
+  void add(const char* name, std::int64_t Counters::* field, const char* sentence) {
+    type_.def_readonly(name, field, sentence);
+    names_.append(name);
+  }
+  py::class_<Counters, Options...>& finish() {
+    type_.attr("FIELDS") = py::tuple(names_);
+    return type_;
+  }
+
+ private:
+  py::class_<Counters, Options...> type_;
+  py::list names_;
+};
+
+#define WEFT_BIND_COUNTER(name, unit, kind, sentence) binding.add(#name, &Counters::name, sentence);
+
+void bind_scopes(py::module_& module) {
+  using namespace telemetry;
+  {
+    using Counters = PathCounters;
+    Binding<Counters> binding(module, "PathCounters", "Counters of one path to a peer.");
+    WEFT_PATH_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    binding.finish();
+  }
+  {
+    using Counters = FlowCounters;
+    Binding<Counters> binding(module, "FlowCounters", "Counters of flows.");
+    WEFT_FLOW_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    binding.finish();
+  }
+  {
+    using Counters = ConnectionCounters;
+    Binding<Counters> binding(module, "ConnectionCounters", "Counters of one connection: of its flows together.");
+    WEFT_FLOW_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    binding.finish().def_readonly("paths", &Counters::paths, "one PathCounters a path");
+  }
+  {
+    using Counters = EngineCounters;
+    Binding<Counters> binding(module, "EngineCounters", "Counters of one engine, or of a stack of the simulator.");
+    WEFT_ENGINE_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    binding.finish();
+  }
+  {
+    using Counters = EndpointCounters;
+    Binding<Counters> binding(module, "EndpointCounters", "Counters of an endpoint: of its engines together.");
+    WEFT_ENGINE_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    WEFT_PROCESS_COUNTER_TABLE(WEFT_BIND_COUNTER)
+    binding.finish();
+  }
+}
+#undef WEFT_BIND_COUNTER
+
+py::list counter_table() {
+  py::list rows;
+#define WEFT_COUNTER_ROW(name, unit, kind, sentence) rows.append(py::make_tuple(scope, #name, #unit, #kind, sentence));
+  const char* scope = "process";
+  WEFT_PROCESS_COUNTER_TABLE(WEFT_COUNTER_ROW)
+  scope = "engine";
+  WEFT_ENGINE_COUNTER_TABLE(WEFT_COUNTER_ROW)
+  scope = "peer";
+  WEFT_PEER_COUNTER_TABLE(WEFT_COUNTER_ROW)
+  scope = "path";
+  WEFT_PATH_COUNTER_TABLE(WEFT_COUNTER_ROW)
+  scope = "flow";
+  WEFT_FLOW_COUNTER_TABLE(WEFT_COUNTER_ROW)
+#undef WEFT_COUNTER_ROW
+  return rows;
+}
+
+py::list status_table() {
+  py::list rows;
+#define WEFT_STATUS_ROW(name, number, text) rows.append(py::make_tuple(#name, number, text));
+  WEFT_STATUS_TABLE(WEFT_STATUS_ROW)
+#undef WEFT_STATUS_ROW
+  return rows;
+}
+
+}  // namespace
 
 void bind_counters(py::module_& module) {
-#define WEFT_BIND_COUNTER(name, sentence) counters.def_readonly(#name, &Counters::name, sentence);
-#define WEFT_COUNTER_NAME(name, sentence) names.append(#name);
-  {
-    using Counters = engine::PathCounters;
-    py::class_<Counters> counters(module, "PathCounters", "Counters of one path of a connection.");
-    WEFT_PATH_COUNTER_TABLE(WEFT_BIND_COUNTER)
-    py::list names;
-    WEFT_PATH_COUNTER_TABLE(WEFT_COUNTER_NAME)
-    counters.attr("FIELDS") = py::tuple(names);
-  }
-  {
-    using Counters = engine::ConnectionCounters;
-    py::class_<Counters> counters(module, "ConnectionCounters", "Counters of one connection.");
-    WEFT_CONNECTION_COUNTER_TABLE(WEFT_BIND_COUNTER)
-    counters.def_readonly("paths", &Counters::paths, "one PathCounters a path");
-    py::list names;
-    WEFT_CONNECTION_COUNTER_TABLE(WEFT_COUNTER_NAME)
-    counters.attr("FIELDS") = py::tuple(names);
-  }
-  {
-    using Counters = engine::EngineCounters;
-    py::class_<Counters> counters(module, "EngineCounters", "Counters of all engines of an endpoint.");
-    WEFT_ENGINE_COUNTER_TABLE(WEFT_BIND_COUNTER)
-    py::list names;
-    WEFT_ENGINE_COUNTER_TABLE(WEFT_COUNTER_NAME)
-    counters.attr("FIELDS") = py::tuple(names);
-  }
-#undef WEFT_COUNTER_NAME
-#undef WEFT_BIND_COUNTER
-  module.def(
-      "status_table",
-      [] {
-        py::list rows;
-#define WEFT_STATUS_ROW(name, number, text) rows.append(py::make_tuple(#name, number, text));
-        WEFT_STATUS_TABLE(WEFT_STATUS_ROW)
-#undef WEFT_STATUS_ROW
-        return rows;
-      },
-      "Every outcome: (name, code, text).");
+  bind_scopes(module);
+  module.def("counter_table", &counter_table, "Every counter: (scope, name, unit, kind, sentence).");
+  module.def("status_table", &status_table, "Every outcome: (name, code, text).");
 }
 
 }  // namespace weft::bind

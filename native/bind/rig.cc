@@ -57,27 +57,6 @@ void bind_counters(py::module_& module) {
       .def_readonly("strays", &sim::LinkCounters::strays)
       .def_readonly("outage_drops", &sim::LinkCounters::outage_drops)
       .def_readonly("too_long", &sim::LinkCounters::too_long);
-  py::class_<core::FlowCounters>(module, "FlowCounters", "Counters of all flows of one end.")
-      .def_readonly("bytes_sent", &core::FlowCounters::bytes_sent)
-      .def_readonly("bytes_received", &core::FlowCounters::bytes_received)
-      .def_readonly("segments_sent", &core::FlowCounters::segments_sent)
-      .def_readonly("segments_received", &core::FlowCounters::segments_received)
-      .def_readonly("segments_resent", &core::FlowCounters::segments_resent)
-      .def_readonly("segments_lost", &core::FlowCounters::segments_lost)
-      .def_readonly("segments_duplicate", &core::FlowCounters::segments_duplicate)
-      .def_readonly("segments_refused", &core::FlowCounters::segments_refused)
-      .def_readonly("segments_held", &core::FlowCounters::segments_held)
-      .def_readonly("acks_sent", &core::FlowCounters::acks_sent)
-      .def_readonly("acks_received", &core::FlowCounters::acks_received)
-      .def_readonly("spurious_resends", &core::FlowCounters::spurious_resends);
-  py::class_<core::StackCounters>(module, "StackCounters", "Datagrams one stack received and refused.")
-      .def_readonly("datagrams_received", &core::StackCounters::datagrams_received)
-      .def_readonly("malformed", &core::StackCounters::malformed)
-      .def_readonly("bad_magic", &core::StackCounters::bad_magic)
-      .def_readonly("bad_version", &core::StackCounters::bad_version)
-      .def_readonly("bad_crc", &core::StackCounters::bad_crc)
-      .def_readonly("stray", &core::StackCounters::stray)
-      .def_readonly("policies_failed", &core::StackCounters::policies_failed);
 }
 
 void bind_faults(py::module_& module) {

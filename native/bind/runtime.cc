@@ -510,7 +510,7 @@ void bind_runtime(py::module_& module) {
       .def("counters",
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
-             if (home->forked()) return engine::EngineCounters();
+             if (home->forked()) return engine::EndpointCounters();
              const Unlocked others_run;
              return home->runtime().counters();
            })

@@ -11,11 +11,14 @@ namespace weft::core {
 
 struct Flow {
   Flow(Shared* shared, PolicyChoice credit, CreditPort* port, u32 index, const FlowConfig& flow_config, Peer* owner)
-      : config(flow_config),
+      : config(with_counters(flow_config, &own_counters)),
         peer(owner),
-        tx(shared, index, flow_config, owner->config(), &owner->paths()),
-        rx(shared, credit, port, index, flow_config, owner->config(), &owner->paths()) {}
+        tx(shared, index, config, owner->config(), &owner->paths()),
+        rx(shared, credit, port, index, config, owner->config(), &owner->paths()) {}
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
 
+  FlowCells own_counters;  // where the owner gave none
   FlowConfig config;
   Peer* peer;
   FlowSender tx;
@@ -41,6 +44,11 @@ struct Flow {
   bool peer_closed = false;  // the peer has closed or died: nothing comes any more, what is held may be received
   Status end_reason = Status::connection_closed;  // where `peer_closed`: what receives beyond what is held fail with
 
+  // Their values now, gauges included.
+  FlowCounters counters() noexcept {
+    tx.refresh_gauges();
+    return telemetry::values(*config.counters);
+  }
   void prefetch(u8 path) const noexcept {
     if (path < peer->paths().count()) __builtin_prefetch(&peer->paths().path(path));
     tx.prefetch(path);
@@ -54,6 +62,12 @@ struct Flow {
     return std::max({since_ns + silence_ns, peer->resumed_ns() + silence_ns, judged_ns + silence_ns / 4});
   }
   bool is_open() const noexcept { return closer.state() == Closer::State::open && !failed; }
+
+ private:
+  static FlowConfig with_counters(FlowConfig config, FlowCells* own) noexcept {
+    if (config.counters == nullptr) config.counters = own;
+    return config;
+  }
 };
 
 }  // namespace weft::core

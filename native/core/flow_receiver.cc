@@ -16,6 +16,7 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
                            const FlowConfig& flow_config, const PeerConfig& peer_config, const PathSet* paths) noexcept
     : shared_(shared),
       paths_(paths),
+      counters_(flow_config.counters),
       window_(&shared->bitmaps),
       queue_(shared, eager_limits(shared->config, flow_config), flow_config.stripe, flow_config.stripes),
       acks_(peer_config.path_count, shared->config.ack_bytes, shared->config.ack_delay_ns),
@@ -60,7 +61,7 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
 
 // The acknowledgment may have been lost.
 FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
-  ++counters_.segments_duplicate;
+  ++counters_->segments_duplicate;
   repeated_ = true;
   last_path_ = path;
   acks_.on_due(path);
@@ -79,7 +80,7 @@ FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, 
 
 // A segment that the sender is not told of counts as lost there, and is refused anew when its copy comes.
 FlowReceiver::Outcome FlowReceiver::on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept {
-  ++counters_.segments_refused;
+  ++counters_->segments_refused;
   last_path_ = path;
   if (unroomed_ == nullptr) unroomed_.reset(new (std::nothrow) Refusals);
   if (unroomed_ != nullptr) static_cast<void>(unroomed_->add(path, data, why == Outcome::no_block));
@@ -148,7 +149,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
       return damaged() ? Outcome::bad_crc : on_again(path);
     case ReceiveWindow::Arrival::beyond:
       if (damaged()) return Outcome::bad_crc;
-      ++counters_.segments_refused;
+      ++counters_->segments_refused;
       return Outcome::refused;
     case ReceiveWindow::Arrival::fresh:
       break;
@@ -188,7 +189,7 @@ FlowReceiver::Outcome FlowReceiver::on_not_placed(const wire::Data& data, u8 pat
     case ReceiveQueue::Placement::placed:
       break;
   }
-  ++counters_.segments_refused;
+  ++counters_->segments_refused;
   return Outcome::refused;
 }
 
@@ -199,8 +200,8 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
   if (packet.data.message_bytes > queue_.eager().bytes) on_confirm(now_ns, message + 1);
   progress_ns_ = fresh_ns_ = now_ns;
   stale_acks_ = 0;
-  ++counters_.segments_received;
-  counters_.bytes_received += static_cast<i64>(bytes);
+  ++counters_->segments_received;
+  counters_->bytes_received += static_cast<i64>(bytes);
   last_path_ = path;
   acks_.on_segment(now_ns, shared_->host, path, packet.data.sent_ns, bytes, marked);
   if (whole) acks_.on_message_whole();
@@ -221,7 +222,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
                       data.segment_bytes <= wire::segment_payload_bytes(segment_bytes_) &&
                       data.fragment_offset <= data.offset_bytes;
   if (!aligned || !inside || datagram.body != RxDatagram::Body::here) {
-    ++counters_.segments_refused;
+    ++counters_->segments_refused;
     return Outcome::refused;
   }
   const u64 begin = data.offset_bytes - data.fragment_offset;
@@ -236,7 +237,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
     case PartialSegments::Outcome::memory:
       return Outcome::missing;
     case PartialSegments::Outcome::foreign:
-      ++counters_.segments_refused;
+      ++counters_->segments_refused;
       return Outcome::refused;
     case PartialSegments::Outcome::repeated:
       return Outcome::duplicate;
@@ -338,8 +339,8 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   const std::size_t words_max = wire::ack_words_max(control_bytes_max());
   ack.bitmap_words = window_.copy_words(ack.base_seq, words_max, words);
   const bool cut_short = ack.bitmap_words == words_max;
-  ack.received_bytes = static_cast<u64>(counters_.bytes_received);
-  ack.duplicate_segments = static_cast<u32>(counters_.segments_duplicate);
+  ack.received_bytes = static_cast<u64>(counters_->bytes_received);
+  ack.duplicate_segments = static_cast<u32>(counters_->segments_duplicate);
   ack.granted_bytes = granted_bytes();
   // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, shared_->host, reports);
@@ -348,7 +349,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   if (cut_short) common.flags |= wire::kFlagCutShort;
   out->header_bytes = static_cast<u16>(wire::encode_ack(out->headers, common, ack, reports, words));
   out->datagram_bytes = out->header_bytes;
-  ++counters_.acks_sent;
+  ++counters_->acks_sent;
   if (std::exchange(repeated_, false) && first) {
     ++stale_acks_;
     if (now_ns - fresh_ns_ >= kStaleTimeouts * shared_->config.rto_ns_min)

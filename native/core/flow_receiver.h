@@ -87,7 +87,7 @@ class FlowReceiver {
     acks_.release();
     partial_.reset();
   }
-  FlowCounters& counters() noexcept { return counters_; }
+  const FlowCells& counters() const noexcept { return *counters_; }
   std::size_t bytes_held() const noexcept {
     return acks_.bytes_held() + (partial_ == nullptr ? 0 : partial_->bytes_held());
   }
@@ -103,7 +103,7 @@ class FlowReceiver {
   u64 granted_bytes() const noexcept {
     return credit_ != nullptr ? credit_->granted_bytes() : credit_lifted_ ? kNoCredit - 1 : kNoCredit;
   }
-  u64 credited_bytes() const noexcept { return static_cast<u64>(counters_.bytes_received) + lost_bytes_; }
+  u64 credited_bytes() const noexcept { return static_cast<u64>(counters_->bytes_received) + lost_bytes_; }
   Outcome on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept;
   void write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept;
   void write_room(wire::Nack nack, TxBurst* out) noexcept;
@@ -133,6 +133,7 @@ class FlowReceiver {
 
   Shared* shared_;
   const PathSet* paths_;
+  FlowCells* counters_;
   ReceiveWindow window_;
   ReceiveQueue queue_;
   AckSchedule acks_;
@@ -146,7 +147,6 @@ class FlowReceiver {
   i64 fresh_ns_ = 0;    // when a segment last came that was new
   u32 stale_acks_ = 0;  // acknowledgments since then that answered repeated segments
   u64 lost_bytes_ = 0;  // as the sender says: they take credit, and never arrive
-  FlowCounters counters_;
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
   u32 room_messages_ = 0;  // of those refused for want of a block: so many may come again, and the sender is to hear it

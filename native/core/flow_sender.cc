@@ -17,6 +17,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
                        PathSet* paths) noexcept
     : shared_(shared),
       paths_(paths),
+      counters_(flow_config.counters),
       ledger_(&shared->send_slabs),
       window_(shared, flow_config.window ? flow_config.window : shared->config.window, flow, peer_config.segment_bytes),
       loss_(shared, flow_config.loss ? flow_config.loss : shared->config.loss, flow, peer_config.segment_bytes),
@@ -220,7 +221,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     const i64 sent_ns = shared_->unique_ns(now_ns);
     ledger_.on_resent(&path.order, seq, sent_ns, out->path);
     ++path.inflight_segments;
-    ++counters_.segments_resent;
+    ++counters_->segments_resent;
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
     spent_bytes_ += segment.payload_bytes;
@@ -266,7 +267,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
 
 void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexcept {
   paths_->on_sent(out->path, payload_bytes, out->count);
-  counters_.segments_sent += out->count;
+  counters_->segments_sent += out->count;
+  refresh_gauges();
   window_.pacer().on_sent(now_ns, payload_bytes);
   FlowPath& path = flow_path(out->path);
   active_paths_[out->path / 64] |= u64{1} << (out->path % 64);

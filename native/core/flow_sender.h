@@ -71,7 +71,7 @@ class FlowSender {
   // Forgets everything in flight; every pending send's cookie is reported as part of flow_failed by the owner.
   void abandon() noexcept;
   void release_idle() noexcept;
-  FlowCounters& counters() noexcept { return counters_; }
+  const FlowCells& counters() const noexcept { return *counters_; }
   WindowControl& window() noexcept { return window_; }
   // Another window policy from now on. False when out of memory: the old one stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
@@ -79,6 +79,11 @@ class FlowSender {
   }
   LossControl& loss() noexcept { return loss_; }
   i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
+  // What changes with each packet is counted when a burst leaves or an acknowledgment comes.
+  void refresh_gauges() noexcept {
+    counters_->window_bytes.set(window_.window_bytes());
+    counters_->inflight_bytes.set(ledger_.inflight_bytes());
+  }
   std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
 
  private:
@@ -164,12 +169,12 @@ class FlowSender {
 
   Shared* shared_;
   PathSet* paths_;
+  FlowCells* counters_;
   SendQueue queue_;
   SendLedger ledger_;
   AdvertLedger adverts_;
   WindowControl window_;
   LossControl loss_;
-  FlowCounters counters_;
   std::unique_ptr<FlowPath[]> per_path_;            // only while something is in flight, and a while after
   std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
   i64 progress_ns_ = 0;

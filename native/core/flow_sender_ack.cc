@@ -85,7 +85,7 @@ void FlowSender::count_needless(const wire::Ack& ack, Acked* acked) noexcept {
   const i64 needless = std::min<i64>(fresh, unjudged_resends_);
   unjudged_resends_ -= needless;
   acked->spurious += needless;
-  counters_.spurious_resends += needless;
+  counters_->spurious_resends += needless;
 }
 
 WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
@@ -94,7 +94,7 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   facts.rtt = &paths_->path(path).rtt;
   facts.path = path;
   facts.inflight_bytes = ledger_.inflight_bytes();
-  facts.delivered_bytes = counters_.bytes_sent;
+  facts.delivered_bytes = counters_->bytes_sent;
   facts.app_limited = !queue_.has_unsent() || unstaged_ || roomless_;
   return facts;
 }
@@ -168,7 +168,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
 
 void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
-  counters_.segments_lost += lost.segments;
+  counters_->segments_lost += lost.segments;
   paths_->on_lost(now_ns, path, lost.segments, lost.oldest_sent_ns, lost.longest_bytes, lost.long_segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
@@ -203,7 +203,7 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
   const u8 path = ledger_.at(entry.seq).path;
   Lost lost;
   lose(path, entry.seq, &lost);
-  ++counters_.segments_trimmed;
+  ++counters_->segments_trimmed;
   on_lost(now_ns, path, lost);
   if (last_hop) {
     paths_->on_heard(now_ns, path);
@@ -264,7 +264,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
 
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
   if (!is_sane(now_ns, common, ack)) return false;
-  ++counters_.acks_received;
+  ++counters_->acks_received;
   on_granted(now_ns, ack.granted_bytes);
   if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
   Acked acked;
@@ -277,7 +277,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   for (u64 seq = ledger_.cumulative_seq(); seq < ack.cumulative_seq; ++seq) acknowledge(seq, &acked);
   acknowledge_bitmap(ack, &acked);
   count_needless(ack, &acked);
-  counters_.bytes_sent += acked.bytes;
+  counters_->bytes_sent += acked.bytes;
   if (acked.segments != 0) on_progress(now_ns);
   highest_acked_seq_ = std::max(highest_acked_seq_, acked.highest_seq);
   ledger_.advance();
@@ -292,6 +292,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
     // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
+  refresh_gauges();
   return true;
 }
 

@@ -23,7 +23,7 @@ void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a
   lost_bytes_ += segment.payload_bytes;
   ledger_.on_refused(&state.order, entry.seq);
   if (state.order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
-  ++counters_.segments_held;
+  ++counters_->segments_held;
   paths_->on_heard(now_ns, path);
   note_check(path);
   SendMessage& message = queue_.at(segment.message_slot);

@@ -59,7 +59,7 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
   }
 
   LossHorizon horizon;
-  if (result.lost_sent_before_ns > facts.now_ns + 1) ++shared_->counters.results_corrected;
+  if (result.lost_sent_before_ns > facts.now_ns + 1) ++shared_->counters->results_corrected;
   horizon.sent_before_ns = std::min(result.lost_sent_before_ns, facts.now_ns);
   horizon.below_seq = result.lost_below_seq;
   horizon.probe = result.probe != 0;

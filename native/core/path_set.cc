@@ -7,18 +7,30 @@
 namespace weft::core {
 
 PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
-                 u16 search_bytes)
+                 u16 search_bytes, PathCells* counters)
     : shared_(shared),
       peer_(peer),
       room_bytes_(room_bytes),
       segment_bytes_(segment_bytes),
       count_(count),
+      counters_(counters),
       size_(search_bytes == 0 ? nullptr : std::make_unique<SizeSearch>(search_bytes, count)),
       usable_count_(count),
-      policy_(policy::Family::path, choice ? choice : shared->config.path) {}
+      policy_(policy::Family::path, choice ? choice : shared->config.path) {
+  for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i) counters_[i].usable.set(1);
+}
 
 bool PathSet::states() noexcept {
   if (paths_ != nullptr) return true;
+  if (counters_ == nullptr) {
+    own_counters_.reset(new (std::nothrow) PathCells[count_]);
+    if (own_counters_ == nullptr) return false;
+    counters_ = own_counters_.get();
+    for (std::size_t i = 0; i < count_; ++i) {
+      counters_[i].usable.set(1);
+      counters_[i].rtt_ns.set(untouched_.rtt.smoothed_ns());
+    }
+  }
   paths_.reset(new (std::nothrow) PathState[count_]);
   if (paths_ != nullptr) std::fill_n(paths_.get(), count_, untouched_);
   return paths_ != nullptr;
@@ -69,6 +81,11 @@ void PathSet::mirror(u8 path) noexcept {
   head->rtt_ns = paths_[path].rtt.smoothed_ns();
 }
 
+void PathSet::on_sample(u8 path, RttSample rtt) noexcept {
+  paths_[path].rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
+  counters_[path].rtt_ns.set(paths_[path].rtt.smoothed_ns());
+}
+
 int PathSet::next_with_room(std::size_t from, int avoid, i64 bytes) const noexcept {
   int fallback = -1;
   for (std::size_t i = 0; i < count_; ++i) {
@@ -98,7 +115,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   const bool valid = answered && result.path >= 0 && result.path < count;
   std::size_t wanted = valid ? static_cast<std::size_t>(result.path) : static_cast<std::size_t>(event.rand * 256.0);
   wanted %= count_;
-  if (!valid || !eligible(wanted) || result.burst_bytes < 0) ++shared_->counters.results_corrected;
+  if (!valid || !eligible(wanted) || result.burst_bytes < 0) ++shared_->counters->results_corrected;
   const bool avoided = request.avoid_path == static_cast<int>(wanted) && (usable_count_ > 1 || usable_count_ == 0);
   Pick pick;
   pick.path = valid && !avoided && eligible(wanted) && room(wanted, request.segment_bytes)
@@ -117,15 +134,14 @@ void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
   state.inflight_bytes += bytes;
-  state.bytes_sent += bytes;
-  state.segments_sent += segments;
+  counters_[path].bytes_sent += bytes;
+  counters_[path].segments_sent += segments;
   mirror(path);
 }
 
 void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept {
   if (!states()) return;
-  PathState& state = paths_[path];
-  if (rtt.rtt_ns >= 0) state.rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
+  if (rtt.rtt_ns >= 0) on_sample(path, rtt);
   on_heard(now_ns, path);
   mirror(path);
   policy::PathEvent event = this->event(now_ns);
@@ -220,6 +236,8 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   // A path that could not be probed would not come back.
   if (!usable && !troubles()) return;
   paths_[path].usable = usable;
+  counters_[path].usable.set(usable ? 1 : 0);
+  if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
     troubles_[path].probe_id = 0;  // what an earlier probe says of the path may not be about its segments' size
@@ -240,7 +258,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
 }
 
 void PathSet::on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept {
-  if (troubles()) troubles_[path].segments_lost += segments;
+  if (states()) counters_[path].segments_lost += segments;
   if (size_ == nullptr || long_segments == 0 || !states() || !paths_[path].usable) return;
   if (size_->on_lost(path, sent_ns, payload_bytes, long_segments)) set_usable(now_ns, path, false);
 }
@@ -369,7 +387,7 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
     if (probe_id == size.small_id) {
       size.small_id = 0;
       const RttSample rtt = probe_sample(size.small_sent_ns);
-      if (rtt.rtt_ns >= 0) paths_[path].rtt.on_sample(rtt.rtt_ns, rtt.host_ns);
+      if (rtt.rtt_ns >= 0) on_sample(path, rtt);
       static_cast<void>(on_heard(now_ns, path));
       return false;
     }

@@ -20,9 +20,7 @@ struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
   i64 heard_ns = -1;  // when it last proved that it carries something to the peer
-  i64 bytes_sent = 0;
-  i64 segments_sent = 0;
-  u32 timeouts = 0;  // in a row, with nothing heard between
+  u32 timeouts = 0;   // in a row, with nothing heard between
   bool usable = true;
   bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
 };
@@ -42,8 +40,7 @@ struct PathTrouble {
   i64 probe_sent_ns = 0;    // of that probe
   i64 probe_order_ns = -1;  // that probe's place among the segments' send times
   i64 probed_sent_ns = -1;  // and of the newest such probe that came back
-  i64 segments_lost = 0;
-  u32 hastened = 0;  // probes since the path fell silent that left early, because the peer was heard on it
+  u32 hastened = 0;         // probes since the path fell silent that left early, because the peer was heard on it
 };
 
 struct PickRequest {
@@ -64,8 +61,9 @@ class PathSet {
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
   // `search_bytes`: datagrams of this size may prove too long for a path; 0: they do not.
+  // `counters`: one a path; null: storage of our own, once something is sent.
   PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
-          u16 search_bytes = 0);
+          u16 search_bytes = 0, PathCells* counters = nullptr);
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
@@ -103,7 +101,10 @@ class PathSet {
   void on_probed_by_peer(i64 now_ns, u8 path) noexcept { hasten_probe(now_ns, path); }
 
   // Every path's round trip, known from before.
-  void know(i64 rtt_ns) noexcept { untouched_.rtt.on_sample(rtt_ns); }
+  void know(i64 rtt_ns) noexcept {
+    untouched_.rtt.on_sample(rtt_ns);
+    for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i) counters_[i].rtt_ns.set(rtt_ns);
+  }
   // An estimate of it, until the first sample.
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
   // The peer's thread did not run for so long while a segment of ours lay in its socket.
@@ -112,6 +113,9 @@ class PathSet {
   void measure(i64 now_ns) noexcept;
   // The next path whose probe is due, or -1; moves its timer on. `bytes`: how long the probe is to be, 0: as it is.
   int poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept;
+  void on_probe_sent(u8 path) noexcept {
+    if (counters_ != nullptr) ++counters_[path].probes_sent;
+  }
   // A search has made a path usable since this was last asked: who waits for room may look again.
   bool take_revived() noexcept { return std::exchange(revived_, false); }
   // Payload of the longest segment that is to be sent, and the datagram's size.
@@ -132,6 +136,12 @@ class PathSet {
     return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
   }
   const PathState& path(std::size_t index) const noexcept { return paths_ != nullptr ? paths_[index] : untouched_; }
+  telemetry::PathCounters counters(std::size_t index) const noexcept {
+    if (counters_ != nullptr) return telemetry::values(counters_[index]);
+    telemetry::PathCounters none;
+    none.usable = 1;
+    return none;
+  }
   const PathTrouble& trouble(std::size_t index) const noexcept {
     static constexpr PathTrouble kNone;
     return troubles_ != nullptr ? troubles_[index] : kNone;
@@ -142,8 +152,9 @@ class PathSet {
   std::size_t bytes_held() const noexcept {
     const std::size_t troubles = troubles_ != nullptr ? sizeof(PathTrouble) : 0;
     const std::size_t states = paths_ != nullptr ? sizeof(PathState) : 0;
+    const std::size_t counters = own_counters_ != nullptr ? sizeof(PathCells) : 0;
     const std::size_t sizes = size_ != nullptr ? sizeof(PathSize) : 0;
-    return count_ * (states + troubles + sizes) + policy_.bytes_held();
+    return count_ * (states + counters + troubles + sizes) + policy_.bytes_held();
   }
   PolicySlot& policy() noexcept { return policy_; }
 
@@ -158,6 +169,7 @@ class PathSet {
   void set_probe(u8 path, i64 at_ns) noexcept;
   void hasten_probe(i64 now_ns, u8 path) noexcept;
   RttSample probe_sample(i64 sent_ns) const noexcept;
+  void on_sample(u8 path, RttSample rtt) noexcept;
   void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
@@ -184,6 +196,8 @@ class PathSet {
   u16 count_;
   PathState untouched_;                 // stands for each until something is sent or asked over one
   std::unique_ptr<PathState[]> paths_;  // a peer that is only received from has none
+  PathCells* counters_;                 // null: nothing has been counted
+  std::unique_ptr<PathCells[]> own_counters_;
   std::unique_ptr<PathTrouble[]> troubles_;
   std::unique_ptr<SizeSearch> size_;  // null: no size has to be found out
   bool revived_ = false;

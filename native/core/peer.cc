@@ -60,6 +60,7 @@ bool Peer::on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
 bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   if (reply_count_ != 0) {
     const Reply& reply = replies_[--reply_count_];
+    ++counters_->probes_answered;
     write_probe(wire::Type::probe_reply, reply.path, reply.probe, 0, out);
     return true;
   }
@@ -68,6 +69,7 @@ bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   u16 bytes = 0;
   const int path = paths_.poll_probe(now_ns, &probe_id, &bytes);
   if (path >= 0) {
+    paths_.on_probe_sent(static_cast<u8>(path));
     write_probe(wire::Type::probe, static_cast<u8>(path), {probe_id, now_ns}, bytes, out);
     return true;
   }
@@ -85,6 +87,7 @@ bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   do probe_id = shared_->random.next();
   while (probe_id == 0);
   keepalives_->ids[keepalives_->next++ % keepalives_->ids.size()] = probe_id;
+  ++counters_->keepalives_sent;
   write_probe(wire::Type::probe, keepalive_path(), {probe_id, now_ns}, 0, out);
   return true;
 }

@@ -19,17 +19,25 @@ class Peer {
       : shared_(shared),
         config_(config),
         paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes,
-               wire::segment_payload_bytes(config.segment_bytes), config.search_size ? config.segment_bytes : u16{0}),
-        index_(index) {
+               wire::segment_payload_bytes(config.segment_bytes), config.search_size ? config.segment_bytes : u16{0},
+               config.path_counters),
+        index_(index),
+        counters_(config.counters == nullptr ? &own_counters_ : config.counters) {
     if (config.rtt_ns > 0) paths_.know(config.rtt_ns);
     if (config.rtt_expected_ns > 0) paths_.expect(config.rtt_expected_ns);
   }
+
+  // Flows that are open with it; a dead peer goes with its last.
+  u32 flows() const noexcept { return flows_; }
+  void on_flow_opened() noexcept { counters_->flows.set(++flows_); }
+  void on_flow_released() noexcept { counters_->flows.set(--flows_); }
 
   PathSet& paths() noexcept { return paths_; }
   const PathSet& paths() const noexcept { return paths_; }
   const PeerConfig& config() const noexcept { return config_; }
   void own_path_policy(PolicyChoice choice) noexcept { config_.path = choice; }
   FlowQueue& path_waiters() noexcept { return path_waiters_; }
+  const PeerCells& counters() const noexcept { return *counters_; }
   bool dead() const noexcept { return dead_; }
   void kill() noexcept { dead_ = true; }
 
@@ -83,7 +91,6 @@ class Peer {
 
   i64 scheduled_ns = kNever;  // of the stack's timer
   i64 notified_ns = kNever;   // when the owner was last told that the peer is quiet
-  u32 flows = 0;              // open on it; a dead peer goes with its last
   bool in_control = false;    // waits in the stack's control queue
 
  private:
@@ -113,6 +120,9 @@ class Peer {
   std::size_t reply_count_ = 0;
   u32 index_;
   std::unique_ptr<Keepalives> keepalives_;  // once one was sent
+  PeerCells own_counters_;                  // where the owner gave none
+  PeerCells* counters_;
+  u32 flows_ = 0;
   u32 waiting_flows_ = 0;
   i64 heard_ns_ = -1;
   i64 resumed_ns_ = 0;

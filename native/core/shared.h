@@ -16,17 +16,6 @@
 
 namespace weft::core {
 
-struct StackCounters {
-  i64 datagrams_received = 0;
-  i64 malformed = 0;  // length, type, or a field out of range
-  i64 bad_magic = 0;
-  i64 bad_version = 0;
-  i64 bad_crc = 0;  // header or payload
-  i64 stray = 0;    // no such flow or peer, or another token
-  i64 policies_failed = 0;
-  i64 results_corrected = 0;  // answers of policies that were out of range: clamped, or replaced by the core's own
-};
-
 // The newest failure of a family: which policy, in which hook. A copy: its library may be gone when somebody asks.
 struct PolicyFailure {
   char name[sizeof(policy::Descriptor::name)] = "";
@@ -40,7 +29,10 @@ struct Shared {
         random(stack_config.seed),
         send_slabs(sizeof(SendLedger::Slab), 32 * 1024),
         bitmaps(ReceiveWindow::kBitmapBytes, 4096),
-        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, stack_config.eager_blocks) {}
+        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, stack_config.eager_blocks),
+        counters(stack_config.counters == nullptr ? &own_counters : stack_config.counters) {}
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
 
   StackConfig config;
   Random random;
@@ -48,7 +40,8 @@ struct Shared {
   SlabPool bitmaps;
   SlabPool eager_blocks;
   EventQueue events;
-  StackCounters counters;
+  EngineCells own_counters;  // where the owner gave none
+  EngineCells* counters;
   DecisionTap* tap = nullptr;  // who records decisions; null: nobody
   i64 last_sent_ns = 0;
   HostTime host;
@@ -75,7 +68,7 @@ struct Shared {
   }
   // Before `fixed` takes its place.
   void on_policy_failed(const policy::Descriptor& failed, std::size_t hook, u32 flow, u32 peer) {
-    ++counters.policies_failed;
+    ++counters->events_policy_failed;
     PolicyFailure& failure = failures[failed.family - 1];
     std::memcpy(failure.name, failed.name, sizeof failure.name);
     failure.hook = hook;

@@ -81,7 +81,7 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
     owner->path_waiters().reserve(flows_.size());
     const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
     flows_[index] = std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner);
-    ++owner->flows;
+    owner->on_flow_opened();
     owner->paths().measure(now_ns);
     if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);
   } catch (const std::bad_alloc&) {
@@ -108,7 +108,8 @@ void Stack::release_flow(u32 index) noexcept {
     flows_[index].reset();
     timers_.set(kNever, index);
     for (u64 i = 0; i < held; ++i) wake_block_waiters();
-    if (--owner->flows == 0 && owner->dead()) on_peer_unused(owner_index);
+    owner->on_flow_released();
+    if (owner->flows() == 0 && owner->dead()) on_peer_unused(owner_index);
   }
   reserved_flows_[index] = 0;
   free_flows_.push_back(index);
@@ -221,7 +222,7 @@ void Stack::bury(u32 index, Peer& peer, Status reason) noexcept {
   event.peer = index;
   event.status = reason;
   shared_.events.push(event);
-  if (peer.flows == 0) on_peer_unused(index);
+  if (peer.flows() == 0) on_peer_unused(index);
 }
 
 void Stack::on_peer_unused(u32 index) noexcept {

@@ -91,7 +91,7 @@ class Stack {
   // Everything that a flow, a peer or the defaults refer to: what is not among it may be unloaded.
   void policies_in_use(std::vector<PolicyChoice>* out);
 
-  const StackCounters& counters() const noexcept { return shared_.counters; }
+  const EngineCells& counters() const noexcept { return *shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
   Shared& shared() noexcept { return shared_; }
   Flow* flow(u32 index) noexcept { return index < flows_.size() ? flows_[index].get() : nullptr; }
@@ -108,7 +108,7 @@ class Stack {
   void bury(u32 index, Peer& peer, Status reason) noexcept;
   void on_peer_unused(u32 index) noexcept;
   void refresh(i64 now_ns, u32 index) noexcept;
-  bool refuse(i64* counter) noexcept {
+  bool refuse(telemetry::Cell* counter) noexcept {
     ++*counter;
     return false;
   }

@@ -5,14 +5,14 @@
 namespace weft::core {
 
 void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) noexcept {
-  StackCounters& counters = shared_.counters;
-  ++counters.datagrams_received;
+  EngineCells& counters = *shared_.counters;
   shared_.host.on_datagram(now_ns, arrived_ns);
   wire::Packet packet;
   switch (wire::decode(datagram.header, datagram.header_bytes, datagram.payload_bytes, &packet)) {
     case wire::Verdict::ok:
       break;
     case wire::Verdict::bad_magic:
+      ++counters.malformed;
       ++counters.bad_magic;
       return;
     case wire::Verdict::bad_version:
@@ -62,7 +62,7 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
     case wire::Type::data:
       return on_data(now_ns, index, flow, packet, datagram);
     case wire::Type::ack:
-      if (!flow.tx.on_ack(now_ns, packet.common, packet.ack)) return refuse(&shared_.counters.malformed);
+      if (!flow.tx.on_ack(now_ns, packet.common, packet.ack)) return refuse(&shared_.counters->malformed);
       wake_path_waiters(*flow.peer);
       if (flow.peer->paths().poll_timeout() <= now_ns) queue_peer_control(flow.config.peer);
       return true;
@@ -75,11 +75,11 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
       flow.rx.on_demand(now_ns, packet.common.path, packet.demand);
       return true;
     case wire::Type::nack:
-      if (!flow.tx.on_nack(now_ns, packet.nack)) return refuse(&shared_.counters.malformed);
+      if (!flow.tx.on_nack(now_ns, packet.nack)) return refuse(&shared_.counters->malformed);
       wake_path_waiters(*flow.peer);
       return true;
     default:
-      return refuse(&shared_.counters.malformed);
+      return refuse(&shared_.counters->malformed);
   }
 }
 
@@ -87,11 +87,11 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
                     const RxDatagram& datagram) noexcept {
   switch (flow.rx.on_data(now_ns, packet, datagram)) {
     case FlowReceiver::Outcome::bad_crc:
-      return refuse(&shared_.counters.bad_crc);
+      return refuse(&shared_.counters->bad_crc);
     case FlowReceiver::Outcome::missing:
       return false;
     case FlowReceiver::Outcome::refused:
-      return refuse(&shared_.counters.malformed);
+      return refuse(&shared_.counters->malformed);
     case FlowReceiver::Outcome::too_long:
       give_up_flow(now_ns, index, Status::message_too_long);
       return true;
@@ -112,7 +112,7 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
 // The data that an advertisement lets go confirms it for nothing; only where none goes soon is it confirmed in words.
 bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept {
   const u64 before = flow.tx.known_adverts();
-  if (!flow.tx.on_advert(advert)) return refuse(&shared_.counters.malformed);
+  if (!flow.tx.on_advert(advert)) return refuse(&shared_.counters->malformed);
   if (flow.tx.known_adverts() == before) {
     flow.confirm_advert = true;  // said again: our word was lost, or too late
     queue_control(index);
@@ -132,7 +132,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
     return;
   }
   // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
-  if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters.malformed;
+  if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters->malformed;
   const bool known = close.reason > static_cast<u32>(Status::would_block) && is_status(close.reason);
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
   if (reason != Status::connection_closed && reason != Status::cancelled) {
@@ -146,8 +146,8 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
 bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   const u32 index = packet.common.flow;
   Peer* target = peer(index);
-  if (target == nullptr || target->config().local_token != packet.common.token) return refuse(&shared_.counters.stray);
-  if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters.malformed);
+  if (target == nullptr || target->config().local_token != packet.common.token) return refuse(&shared_.counters->stray);
+  if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters->malformed);
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "native/policy/policy.h"
+#include "native/telemetry/counters.h"
 #include "native/wire/burst.h"
 
 namespace weft::core {
@@ -20,6 +21,11 @@ using i64 = std::int64_t;
 inline constexpr i64 kNever = std::numeric_limits<i64>::max();
 inline constexpr u32 kNone = 0xFFFF'FFFFu;
 inline constexpr std::size_t kMaxPaths = policy::kMaxPaths;  // a path is a byte on the wire
+using telemetry::EngineCells;
+using telemetry::FlowCells;
+using telemetry::FlowCounters;
+using telemetry::PathCells;
+using telemetry::PeerCells;
 using wire::kMaxBurstSegments;
 using wire::Payload;
 using wire::RxDatagram;
@@ -60,6 +66,8 @@ struct StackConfig {
   bool payload_crc = false;
   bool place_payload = true;  // false: the datapath put the bytes in place (one-sided), or nobody needs them
   PolicyChoice window, path, loss, credit;  // credit may be empty; the others fall back to `fixed`
+  // Where the stack counts, and below peers, paths and flows; null: in storage of its own.
+  EngineCells* counters = nullptr;
 };
 
 struct PeerConfig {
@@ -77,6 +85,8 @@ struct PeerConfig {
   // (size_search.h). The fragments of a segment may then make a burst longer than train_bytes_max, by their headers.
   bool search_size = false;
   PolicyChoice path;  // empty: the stack's
+  PeerCells* counters = nullptr;
+  PathCells* path_counters = nullptr;  // one a path
 };
 
 // What may go before its receive is known; the two ends must agree on it.
@@ -98,27 +108,12 @@ struct FlowConfig {
   u64 speculative_bytes = ~u64{0};  // not ~0: credit is in force from the start, and this is granted unasked
   u64 eager_bytes_max = ~u64{0};    // the other end's limits; the smaller of both is in force
   u64 eager_slots_max = ~u64{0};
+  FlowCells* counters = nullptr;
 };
 
 inline EagerLimits eager_limits(const StackConfig& stack, const FlowConfig& flow) noexcept {
   return {stack.eager_bytes < flow.eager_bytes_max ? stack.eager_bytes : flow.eager_bytes_max,
           stack.eager_slots < flow.eager_slots_max ? stack.eager_slots : flow.eager_slots_max};
 }
-
-struct FlowCounters {
-  i64 bytes_sent = 0;      // distinct payload bytes acknowledged
-  i64 bytes_received = 0;  // distinct payload bytes
-  i64 segments_sent = 0;
-  i64 segments_received = 0;
-  i64 segments_resent = 0;
-  i64 segments_lost = 0;  // loss verdicts
-  i64 segments_duplicate = 0;
-  i64 segments_refused = 0;  // well-formed, but not for a message that may arrive
-  i64 segments_trimmed = 0;  // that the receiver says came without their payload
-  i64 segments_held = 0;     // that the receiver says it had no room for
-  i64 acks_sent = 0;
-  i64 acks_received = 0;
-  i64 spurious_resends = 0;
-};
 
 }  // namespace weft::core

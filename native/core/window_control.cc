@@ -51,7 +51,7 @@ bool WindowControl::apply(const policy::WindowResult& result) noexcept {
       static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
   // A window of the policy's own that is a little too wide or too small is its way of asking for a bound; a negative
   // one, or a rate below zero, is a mistake.
-  if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters.results_corrected;
+  if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters->results_corrected;
   window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
   // A rate below one segment in 100 ms would read as a hang; a window of one segment is the floor instead.
   const double slowest = static_cast<double>(segment_bytes_) * 10.0;

@@ -45,26 +45,12 @@ struct Memory {
   bool on_device = false;  // no CPU can read or write it
 };
 
-struct DatapathCounters {
-  std::int64_t datagrams_sent = 0;
-  std::int64_t datagrams_received = 0;
-  std::int64_t send_errors = 0;            // datagrams that were not taken: they count as lost on this host
-  std::int64_t host_drops = 0;             // dropped by a full receive buffer of ours
-  std::int64_t calls = 0;                  // system calls, or doorbells
-  std::int64_t foreign = 0;                // completions that name nothing we know
-  std::int64_t ends_failed = 0;            // ends of paths that broke (queue pairs in error)
-  std::int64_t ends_mended = 0;            // and work again
-  std::int64_t mend_ns_max = 0;            // the longest that one was out of work
-  std::int64_t payload_copied_bytes = 0;   // by the CPU, for sending
-  std::int64_t payload_written_bytes = 0;  // sent to where it belongs in the peer's memory
-  std::int64_t memory_by_dmabuf = 0;       // registrations
-  std::int64_t memory_refused = 0;         // by a NIC: what lies there is copied
-  std::int64_t windows_refused = 0;        // receives into registered memory that got none: through slots
-};
-
 class Datapath {
  public:
+  Datapath() = default;
   virtual ~Datapath() = default;
+  Datapath(const Datapath&) = delete;
+  Datapath& operator=(const Datapath&) = delete;
 
   // False with `error` set to one line that says what to do.
   virtual bool open(std::string* error) = 0;
@@ -105,8 +91,13 @@ class Datapath {
   virtual bool watch(int descriptor) = 0;
   virtual bool holds_datagrams() const noexcept = 0;
 
-  virtual const DatapathCounters& counters() const noexcept = 0;
-  virtual const FaultCounters& fault_counters() const noexcept = 0;
+  // Before open(): where it counts, instead of in storage of its own.
+  virtual void count_in(telemetry::EngineCells* counters) noexcept { counters_ = counters; }
+  const telemetry::EngineCells& counters() const noexcept { return *counters_; }
+
+ protected:
+  telemetry::EngineCells own_counters_;
+  telemetry::EngineCells* counters_ = &own_counters_;
 };
 
 // The first complaint about words of another kind is the operator's to read.

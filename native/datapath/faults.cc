@@ -55,21 +55,21 @@ void FaultInjector::offer(std::uint32_t port, const wire::RxDatagram& datagram, 
   const bool lose = uniform() < rates_.loss, hold = uniform() < rates_.reorder;
   const bool twice = uniform() < rates_.duplicate, damage = uniform() < rates_.corrupt;
   if (lose) {
-    ++counters_.lost;
-    counters_.lost_data += is_data ? 1 : 0;
+    ++counters_->injected_loss;
+    counters_->injected_loss_data += is_data ? 1 : 0;
   } else if (damage) {
     Held damaged = copy(port, datagram);
     const std::uint64_t bit = next() % (8 * damaged.bytes.size());
     damaged.bytes[bit / 8] = static_cast<std::uint8_t>(damaged.bytes[bit / 8] ^ (1u << (bit % 8)));
-    ++counters_.corrupted;
-    counters_.corrupted_data += is_data ? 1 : 0;
+    ++counters_->injected_corrupt;
+    counters_->injected_corrupt_data += is_data ? 1 : 0;
     deliver(damaged, sink);
   } else if (hold) {
-    ++counters_.reordered;
+    ++counters_->injected_reorder;
     held_.push_back(copy(port, datagram));
   } else {
     if (twice) {
-      ++counters_.duplicated;
+      ++counters_->injected_duplicate;
       held_.push_back(copy(port, datagram));
     }
     sink->on_datagram(port, datagram);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "native/telemetry/counters.h"
 #include "native/wire/burst.h"
 
 namespace weft::datapath {
@@ -17,10 +18,6 @@ struct FaultRates {
   std::bitset<256> ports;                                    // on which they apply; none: on all
   bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
-};
-
-struct FaultCounters {
-  std::int64_t lost = 0, lost_data = 0, reordered = 0, duplicated = 0, corrupted = 0, corrupted_data = 0;
 };
 
 // Where datagrams end up.
@@ -35,6 +32,8 @@ class RxSink {
 class FaultInjector {
  public:
   explicit FaultInjector(const FaultRates& rates) noexcept : rates_(rates), state_(rates.seed), active_(rates.any()) {}
+  FaultInjector(const FaultInjector&) = delete;
+  FaultInjector& operator=(const FaultInjector&) = delete;
 
   bool active() const noexcept { return active_; }
   // Passes the datagram on: once, twice, later, damaged or not at all.
@@ -43,7 +42,9 @@ class FaultInjector {
   static constexpr std::uint64_t kHoldMax = 32;
   bool holds() const noexcept { return !held_.empty(); }
   void release_all(RxSink* sink);
-  const FaultCounters& counters() const noexcept { return counters_; }
+  // Where it counts, instead of in storage of its own.
+  void count_in(telemetry::EngineCells* counters) noexcept { counters_ = counters; }
+  const telemetry::EngineCells& counters() const noexcept { return *counters_; }
 
  private:
   struct Held {
@@ -64,7 +65,8 @@ class FaultInjector {
   std::uint64_t seen_ = 0;
   bool active_;
   std::vector<Held> held_;
-  FaultCounters counters_;
+  telemetry::EngineCells own_counters_;
+  telemetry::EngineCells* counters_ = &own_counters_;
 };
 
 }  // namespace weft::datapath

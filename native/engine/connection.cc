@@ -249,47 +249,16 @@ void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
 
 namespace {
 
+// `first_engine`: of the connection. Whether a path may be chosen is its engine's to say.
 ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
-  ConnectionCounters out;
-  const core::FlowCounters& tx = flow.tx.counters();
-  const core::FlowCounters& rx = flow.rx.counters();
-  out.bytes_sent = tx.bytes_sent;
-  out.bytes_received = rx.bytes_received;
-  out.segments_sent = tx.segments_sent - tx.segments_resent;
-  out.segments_received = rx.segments_received;
-  out.segments_resent = tx.segments_resent;
-  out.segments_lost = tx.segments_lost;
-  out.segments_duplicate = rx.segments_duplicate;
-  out.acks_sent = rx.acks_sent;
-  out.acks_received = tx.acks_received;
-  out.spurious_resends = tx.spurious_resends;
-  out.window_bytes = flow.tx.window().window_bytes();
-  out.inflight_bytes = flow.tx.inflight_bytes();
+  ConnectionCounters out{flow.counters(), {}};
   const core::PathSet& paths = flow.peer->paths();
-  out.paths.resize(paths.count());
+  out.paths.reserve(paths.count());
   for (std::size_t i = 0; i < paths.count(); ++i) {
-    const core::PathState& path = paths.path(i);
-    out.paths[i].bytes_sent = path.bytes_sent;
-    out.paths[i].segments_sent = path.segments_sent;
-    out.paths[i].segments_lost = paths.trouble(i).segments_lost;
-    out.paths[i].rtt_ns = path.rtt.smoothed_ns();
-    out.paths[i].usable = path.usable && first_engine ? 1 : 0;
+    out.paths.push_back(paths.counters(i));
+    if (!first_engine) out.paths.back().usable = 0;
   }
   return out;
-}
-
-void add(const ConnectionCounters& one, ConnectionCounters* total) {
-#define WEFT_ADD(name, sentence) total->name += one.name;
-  WEFT_CONNECTION_COUNTER_TABLE(WEFT_ADD)
-#undef WEFT_ADD
-  if (total->paths.size() < one.paths.size()) total->paths.resize(one.paths.size());
-  for (std::size_t i = 0; i < one.paths.size(); ++i) {
-    const std::int64_t rtt_ns = std::max(total->paths[i].rtt_ns, one.paths[i].rtt_ns);
-#define WEFT_ADD(name, sentence) total->paths[i].name += one.paths[i].name;
-    WEFT_PATH_COUNTER_TABLE(WEFT_ADD)
-#undef WEFT_ADD
-    total->paths[i].rtt_ns = rtt_ns;
-  }
 }
 
 }  // namespace
@@ -314,11 +283,11 @@ ConnectionCounters ConnectionCore::counters() const {
     ref.engine->call([&] {
       core::Flow* flow = ref.engine->stack().flow(ref.flow);
       if (flow != nullptr && ref.engine->owner_id(ref.flow) == id_) {
-        add(counters_of(*flow, ref.engine == flows_[0].engine), &total);
+        merge(counters_of(*flow, ref.engine == flows_[0].engine), &total);
         return;
       }
       const std::lock_guard<std::mutex> lock(last_mutex_);
-      add(last_[i], &total);
+      merge(last_[i], &total);
     });
   }
   return total;

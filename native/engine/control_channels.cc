@@ -162,7 +162,7 @@ void ControlPlane::join(Session* session, Channel* channel, std::int64_t now_ns)
   channel->session = session->id;
   if (channel->proves) return;
   if (session->ended_ns >= 0) {
-    rejoins_.fetch_add(1, std::memory_order_relaxed);
+    ++counters_.peers_rejoined;
     log(LogLevel::info, "the control socket to " + session->name + " is set up again after " +
                             std::to_string((now_ns - session->ended_ns) / 1'000'000) + " ms");
   }

@@ -31,7 +31,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
   if (channel.dialled()) return;  // the dial fails with this reason
-  strangers_.fetch_add(1, std::memory_order_relaxed);
+  ++counters_.strangers_refused;
   stranger_log_.log(now_ns(), LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
                         " (counter strangers_refused)");
@@ -39,8 +39,7 @@ void ControlPlane::stranger(const Channel& channel, const std::string& what) {
 
 void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
   refusal_log_.log(now_ns(), LogLevel::warn, "refused " + channel->peer_address + ": " + text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready)
-    strangers_.fetch_add(1, std::memory_order_relaxed);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) ++counters_.strangers_refused;
   Refuse refusal;
   refusal.dial = dial;
   refusal.status = static_cast<std::uint32_t>(status);
@@ -306,7 +305,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   }
   refusal_log_.log(now_ns(), LogLevel::warn, text);
   if (!channel->dialled() && channel->state() != Channel::State::ready) {
-    strangers_.fetch_add(1, std::memory_order_relaxed);
+    ++counters_.strangers_refused;
     return false;
   }
   if (refusal.dial == 0) {

@@ -39,9 +39,7 @@ class ControlPlane final : private PeerWatch {
   // Why a peer that had connected was not accepted in the last `within_ns`; ok: all were, or one has been since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
-  std::int64_t strangers_refused() const noexcept { return strangers_.load(std::memory_order_relaxed); }
-  std::int64_t peers_stalled() const noexcept { return stalls_.load(std::memory_order_relaxed); }
-  std::int64_t peers_rejoined() const noexcept { return rejoins_.load(std::memory_order_relaxed); }
+  telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
 
  private:
   struct PendingDial {
@@ -175,7 +173,7 @@ class ControlPlane final : private PeerWatch {
   int epoll_ = -1, doorbell_ = -1;
   int spare_ = -1;  // given up to refuse a peer when there is no other descriptor; -1: in use for that
   std::atomic<bool> stopping_{false};
-  std::atomic<std::int64_t> strangers_{0}, stalls_{0}, rejoins_{0};
+  telemetry::ProcessCells counters_;
   std::int64_t accept_again_ns_ = 0;     // out of descriptors: try again then
   std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
   std::int64_t idle_check_ns_ = 0;

@@ -197,7 +197,7 @@ void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::i
   if (session->stall_ns < 0) {
     // The examination begins seconds after the process stopped; the stall is counted from its last sign of life.
     session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
-    stalls_.fetch_add(1, std::memory_order_relaxed);
+    ++counters_.peers_stalled;
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {
     return;
   }

@@ -66,7 +66,7 @@ class CoreBenchLoop {
     }
     return true;
   }
-  core::FlowCounters counters() { return a_.stack.flow(a_.flow)->tx.counters(); }
+  core::FlowCounters counters() { return a_.stack.flow(a_.flow)->counters(); }
 
  private:
   static constexpr std::uint64_t kAhead = 8;

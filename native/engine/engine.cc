@@ -45,14 +45,25 @@ inline void relax() noexcept {
 
 }  // namespace
 
+namespace {
+
+core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells* counters) noexcept {
+  config.counters = counters;
+  return config;
+}
+
+}  // namespace
+
 Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath)
     : id_(id),
       spin_ns_(config.spin_ns),
-      stack_(config.stack),
+      counters_(config.stack.counters == nullptr ? &own_counters_ : config.stack.counters),
+      stack_(with_counters(config.stack, counters_)),
       datapath_(std::move(datapath)),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
   for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
+  datapath_->count_in(counters_);
 }
 
 Engine::~Engine() {
@@ -99,7 +110,7 @@ void Engine::run() noexcept {
   std::int64_t shared_until_ns = 0;
   bool was_busy = false;
   while (!stopping_.load(std::memory_order_acquire)) {
-    ++loops_;
+    ++counters_->loops;
     const bool busy = round();
     if (idle_ns != 0 && now_ns_ - idle_ns > kInterruptedNs) shared_until_ns = now_ns_ + kSharedCoreNs;
     idle_ns = busy ? 0 : now_ns_;
@@ -181,7 +192,7 @@ void Engine::sleep() noexcept {
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     datapath_->wait(timeout_ns);
-    ++wakeups_;
+    ++counters_->wakeups;
   }
   sleeping_.store(false, std::memory_order_relaxed);
   std::uint64_t rung;
@@ -451,40 +462,6 @@ void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connec
 
 std::uint64_t Engine::owner_id(std::uint32_t flow) const noexcept {
   return flow < owners_.size() && owners_[flow] != nullptr ? owners_[flow]->id() : 0;
-}
-
-EngineCounters Engine::counters() const {
-  const core::StackCounters& stack = stack_.counters();
-  const datapath::DatapathCounters& moved = datapath_->counters();
-  const datapath::FaultCounters& faults = datapath_->fault_counters();
-  EngineCounters counters;
-  counters.datagrams_sent = moved.datagrams_sent;
-  counters.datagrams_received = moved.datagrams_received;
-  counters.malformed = stack.malformed + stack.bad_magic;
-  counters.stray = stack.stray;
-  counters.bad_crc = stack.bad_crc;
-  counters.bad_version = stack.bad_version;
-  counters.host_drops = moved.host_drops + moved.send_errors;
-  counters.injected_loss = faults.lost;
-  counters.injected_loss_data = faults.lost_data;
-  counters.injected_reorder = faults.reordered;
-  counters.injected_duplicate = faults.duplicated;
-  counters.injected_corrupt = faults.corrupted;
-  counters.injected_corrupt_data = faults.corrupted_data;
-  counters.paths_broken = moved.ends_failed;
-  counters.paths_mended = moved.ends_mended;
-  counters.mend_ns_max = moved.mend_ns_max;
-  counters.foreign_completions = moved.foreign;
-  counters.payload_copied_bytes = moved.payload_copied_bytes;
-  counters.payload_written_bytes = moved.payload_written_bytes;
-  counters.memory_by_dmabuf = moved.memory_by_dmabuf;
-  counters.memory_refused = moved.memory_refused;
-  counters.windows_refused = moved.windows_refused;
-  counters.wakeups = wakeups_;
-  counters.loops = loops_;
-  counters.events_policy_failed = stack.policies_failed;
-  counters.results_corrected = stack.results_corrected;
-  return counters;
 }
 
 }  // namespace weft::engine

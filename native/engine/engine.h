@@ -15,7 +15,7 @@
 #include "native/core/stack.h"
 #include "native/datapath/datapath.h"
 #include "native/engine/command_ring.h"
-#include "native/engine/counters.h"
+#include "native/telemetry/counters.h"
 
 namespace weft::engine {
 
@@ -87,7 +87,7 @@ class Engine final : private datapath::RxSink {
   std::int64_t time_ns() const noexcept { return now_ns_; }
   std::uint64_t owner_id(std::uint32_t flow) const noexcept;
   std::size_t open_flows() const noexcept { return open_flows_.load(std::memory_order_relaxed); }
-  EngineCounters counters() const;
+  telemetry::EngineCounters counters() const noexcept { return telemetry::values(*counters_); }  // any thread
 
  private:
   // Bursts taken before the sockets are looked at again: a longer batch makes send times, and so RTTs, stale.
@@ -128,6 +128,8 @@ class Engine final : private datapath::RxSink {
 
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
+  telemetry::EngineCells own_counters_;  // where the owner gave none
+  telemetry::EngineCells* const counters_;
   core::Stack stack_;
   std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
@@ -150,7 +152,6 @@ class Engine final : private datapath::RxSink {
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
   bool stranger_logged_ = false, policy_failure_logged_ = false;
-  std::int64_t loops_ = 0, wakeups_ = 0;
   std::thread thread_;
 };
 

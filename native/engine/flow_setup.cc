@@ -251,7 +251,7 @@ Survey FlowSetup::survey(std::uint64_t session, bool probe) {
         if (peer == nullptr) continue;
         found.heard_ns = std::max(found.heard_ns, peer->heard_ns());
         found.quiet = found.quiet || (peer->waited_for() && peer->quiet(engine->time_ns()));
-        found.flows += peer->flows;
+        found.flows += peer->flows();
         if (probe) engine->stack().probe_peer(index);
       }
     });

@@ -94,7 +94,7 @@ class DatapathLoop final : public datapath::RxSink {
       spent->receive_ns += after_ns - sent_ns;
       before_ns = after_ns;
     }
-    return datapath_.counters().send_errors == 0 && datapath_.counters().foreign == 0;
+    return datapath_.counters().host_drops == 0 && datapath_.counters().foreign_completions == 0;
   }
   std::int64_t doorbells() const { return datapath_.counters().calls; }
 

@@ -77,11 +77,11 @@ void break_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResu
 void mend_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResult* out) {
   NoSink sink;
   const std::int64_t begin_ns = now_ns();
-  while (datapath->counters().ends_mended < plan.peers * plan.paths && now_ns() - begin_ns < kPatienceNs) {
+  while (datapath->counters().paths_mended < plan.peers * plan.paths && now_ns() - begin_ns < kPatienceNs) {
     datapath->rx_burst(&sink);
   }
   out->mend_ns = now_ns() - begin_ns;
-  out->mended = datapath->counters().ends_mended;
+  out->mended = datapath->counters().paths_mended;
 }
 
 bool open_core(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* out, std::string* error) {

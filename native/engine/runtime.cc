@@ -177,7 +177,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   void notify() noexcept override { notifier_.notify(); }
-  EngineCounters counters() const override;
+  EndpointCounters counters() const override;
   std::string summary() const override;
 
  private:
@@ -374,21 +374,10 @@ Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) no
   });
 }
 
-EngineCounters RuntimeImpl::counters() const {
-  EngineCounters total;
-  std::int64_t mend_ns_max = 0;
-  for (const auto& engine : engines_) {
-    EngineCounters each;
-    engine->call([&] { each = engine->counters(); });
-#define WEFT_ADD(name, sentence) total.name += each.name;
-    WEFT_ENGINE_COUNTER_TABLE(WEFT_ADD)
-#undef WEFT_ADD
-    mend_ns_max = std::max(mend_ns_max, each.mend_ns_max);
-  }
-  total.mend_ns_max = mend_ns_max;  // the one counter that is no sum
-  total.strangers_refused = control_->strangers_refused();
-  total.peers_stalled = control_->peers_stalled();
-  total.peers_rejoined = control_->peers_rejoined();
+EndpointCounters RuntimeImpl::counters() const {
+  EndpointCounters total;
+  for (const auto& engine : engines_) merge(engine->counters(), static_cast<telemetry::EngineCounters*>(&total));
+  merge(control_->counters(), static_cast<telemetry::ProcessCounters*>(&total));
   return total;
 }
 

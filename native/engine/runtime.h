@@ -12,12 +12,15 @@
 #include "native/core/stage.h"
 #include "native/core/status.h"
 #include "native/datapath/datapath.h"
-#include "native/engine/counters.h"
 #include "native/engine/descriptor_budget.h"
 #include "native/engine/knobs.h"
 #include "native/engine/recorder.h"
+#include "native/telemetry/counters.h"
 
 namespace weft::engine {
+
+using telemetry::ConnectionCounters;
+using telemetry::EndpointCounters;
 
 // One NIC, or several joined by the knob `interfaces` ("eth0+eth1"), as callers see it.
 struct Device {
@@ -167,7 +170,7 @@ class Runtime {
   virtual int event_descriptor() const noexcept = 0;
   // Makes it readable: something finished that this runtime does not know of.
   virtual void notify() noexcept = 0;
-  virtual EngineCounters counters() const = 0;
+  virtual EndpointCounters counters() const = 0;
   // One line for a log: datapath, engines, devices, paths, segment, policies.
   virtual std::string summary() const = 0;
 };

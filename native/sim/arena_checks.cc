@@ -97,7 +97,7 @@ void Arena::check_host(u32 host) {
       const Flow& flow = *flows_[number];
       if (flow.stopped) continue;
       core::FlowSender& sender = here.stack.flow(flow.at_sender)->tx;
-      const core::FlowCounters& counters = sender.counters();
+      const core::FlowCells& counters = sender.counters();
       by_wire += flow.ledger.unacked_bytes();
       has_lost = has_lost || sender.has_lost();
       verdicts_open += counters.segments_lost - counters.segments_resent;
@@ -150,7 +150,7 @@ ArenaReport Arena::report() {
     core::Flow& sender = *hosts_[flow->plan.from]->stack.flow(flow->at_sender);
     core::Flow& receiver = *hosts_[flow->plan.to]->stack.flow(flow->at_receiver);
     FlowReport one;
-    one.sent = sender.tx.counters();
+    one.sent = sender.counters();
     one.delivered_bytes = receiver.rx.counters().bytes_received;
     one.segments_duplicate = receiver.rx.counters().segments_duplicate;
     one.messages = static_cast<i64>(flow->received);

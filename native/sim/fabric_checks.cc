@@ -206,7 +206,7 @@ void FabricChecks::on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns)
 }
 
 void FabricChecks::on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
-  const core::StackCounters& counters = stack.counters();
+  const core::EngineCells& counters = stack.counters();
   if (counters.malformed + counters.bad_crc + counters.bad_magic + counters.bad_version + counters.stray != 0)
     violate("P-6", "host" + std::to_string(host) + " refused a packet that a stack had made");
   check_storage(stack, host);
@@ -232,7 +232,7 @@ void FabricChecks::check_storage(core::Stack& stack, u32 host) {
 void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finished) {
   const FabricConnection& at = work_.connections[connection];
   core::FlowSender& tx = stack.flow(at.at_sender)->tx;
-  const core::FlowCounters& counters = tx.counters();
+  const core::FlowCells& counters = tx.counters();
   const u32 first = work_.order[at.first];
   if (counters.segments_resent > counters.segments_lost) violate("P-4", "more copies than loss verdicts", first);
   if (!senders_.empty() && counters.segments_trimmed > sender(connection).refused)

@@ -48,8 +48,8 @@ std::vector<StreamReport> Fabric::streams() {
   for (const FabricConnection& connection : work_.connections) {
     core::Flow& sender = *nodes_.hosts[connection.from]->stack().flow(connection.at_sender);
     core::Flow& receiver = *nodes_.hosts[connection.to]->stack().flow(connection.at_receiver);
-    const core::FlowCounters& sent = sender.tx.counters();
-    const core::FlowCounters& received = receiver.rx.counters();
+    const core::FlowCells& sent = sender.tx.counters();
+    const core::FlowCells& received = receiver.rx.counters();
     made.push_back({connection.from, connection.to, sent.bytes_sent, sent.segments_sent, sent.segments_resent,
                     sent.segments_lost, sent.segments_trimmed, sent.spurious_resends, received.segments_duplicate,
                     received.acks_sent});

@@ -65,7 +65,7 @@ struct RunReport {
   i64 writes = 0;          // segments that were written through a window
   i64 writes_refused = 0;  // because the window was closed
   core::FlowCounters counters[2];
-  core::StackCounters stack[2];
+  telemetry::EngineCounters stack[2];
   LinkCounters link;
   i64 policies_failed = 0;
   i64 segment_bytes_last[2] = {};  // in force at the end

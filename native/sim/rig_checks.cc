@@ -82,7 +82,7 @@ void Rig::check_step() {
     if (storage > report_.storage_bytes_max) report_.storage_bytes_max = storage;
     for (const u32 index : side.flows) {
       core::Flow* flow = side.stack.flow(index);
-      const core::FlowCounters& sent = flow->tx.counters();
+      const core::FlowCells& sent = flow->tx.counters();
       if (sent.segments_resent > sent.segments_lost + sent.segments_held)
         violate("P-4", "more copies than loss verdicts");
     }
@@ -157,29 +157,15 @@ RunReport Rig::report() {
   report_.path_bytes.clear();
   for (int end = 0; end < 2; ++end) {
     Side& side = *sides_[end];
-    report_.stack[end] = side.stack.counters();
+    report_.stack[end] = telemetry::values(side.stack.counters());
     core::FlowCounters total;
-    for (const u32 index : side.flows) {
-      const core::FlowCounters& tx = side.stack.flow(index)->tx.counters();
-      const core::FlowCounters& rx = side.stack.flow(index)->rx.counters();
-      total.bytes_sent += tx.bytes_sent;
-      total.segments_sent += tx.segments_sent;
-      total.segments_resent += tx.segments_resent;
-      total.segments_lost += tx.segments_lost;
-      total.acks_received += tx.acks_received;
-      total.spurious_resends += tx.spurious_resends;
-      total.bytes_received += rx.bytes_received;
-      total.segments_received += rx.segments_received;
-      total.segments_duplicate += rx.segments_duplicate;
-      total.segments_held += tx.segments_held;
-      total.segments_refused += rx.segments_refused;
-      total.acks_sent += rx.acks_sent;
-    }
+    for (const u32 index : side.flows) merge(side.stack.flow(index)->counters(), &total);
     report_.counters[end] = total;
     report_.segment_bytes_last[end] = side.stack.peer(side.peer)->paths().segment_bytes();
   }
   const core::PathSet& paths = sides_[0]->stack.peer(sides_[0]->peer)->paths();
-  for (std::size_t path = 0; path < paths.count(); ++path) report_.path_bytes.push_back(paths.path(path).bytes_sent);
+  for (std::size_t path = 0; path < paths.count(); ++path)
+    report_.path_bytes.push_back(paths.counters(path).bytes_sent);
   return report_;
 }
 

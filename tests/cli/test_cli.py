@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from transport import cli, knobs, native
+from transport import cli, knobs, native, telemetry
 from transport.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
+COUNTERS_PAGE = ROOT / "docs" / "COUNTERS.md"
 KNOBS_PAGE = ROOT / "docs" / "KNOBS.md"
 
 
@@ -140,6 +141,21 @@ def test_knobs__json_carries_values_in_force() -> None:
 def test_knobs__page_is_not_stale() -> None:
     page = KNOBS_PAGE.read_text()
     assert page == knobs.markdown(knobs.table()), "docs/KNOBS.md is stale: run make docs"
+
+
+@needs_native
+def test_counters__generated_files_are_not_stale() -> None:
+    rows = telemetry.table()
+    stub = ROOT / "transport" / "_native_counters.pyi"
+    for file, text in ((COUNTERS_PAGE, telemetry.markdown(rows)), (stub, telemetry.stub(rows))):
+        assert file.read_text() == text, f"{file.name} is stale: run make docs"
+
+
+@needs_native
+def test_counters__json_has_each_once() -> None:
+    rows = json.loads(weft("counters", "--json", "-").stdout)
+    assert len({(row["scope"], row["name"]) for row in rows}) == len(rows) > 40
+    assert {row["kind"] for row in rows} == {"sum", "gauge", "maximum"}
 
 
 def test_native__a_missing_extension_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

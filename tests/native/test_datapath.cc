@@ -207,12 +207,14 @@ TEST(faults__rates_and_seeds) {
       injector.offer(0, datagram, &sink);
     }
     injector.release_all(&sink);
-    const FaultCounters& counters = injector.counters();
-    for (const std::int64_t count : {counters.lost, counters.duplicated, counters.reordered, counters.corrupted}) {
-      CHECK(count > 700 && count < 1300);
+    const weft::telemetry::EngineCells& counters = injector.counters();
+    for (const weft::telemetry::Cell* count : {&counters.injected_loss, &counters.injected_duplicate,
+                                               &counters.injected_reorder, &counters.injected_corrupt}) {
+      CHECK(*count > 700 && *count < 1300);
     }
-    CHECK_EQUAL(counters.lost, counters.lost_data);
-    CHECK_EQUAL(static_cast<std::int64_t>(sink.datagrams.size()), 10'000 - counters.lost + counters.duplicated);
+    CHECK_EQUAL(counters.injected_loss, counters.injected_loss_data);
+    CHECK_EQUAL(static_cast<std::int64_t>(sink.datagrams.size()),
+                10'000 - counters.injected_loss + counters.injected_duplicate);
     runs.push_back(sink.datagrams);
   }
   CHECK(runs[0] == runs[1]);

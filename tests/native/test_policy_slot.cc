@@ -28,7 +28,7 @@ Descriptor failing(Family family, bool at_start) {
 }
 
 void expect_failure(Shared& shared, Family family, const char* hook) {
-  CHECK_EQUAL(shared.counters.policies_failed, 1);
+  CHECK_EQUAL(shared.counters->events_policy_failed, 1);
   Event event;
   CHECK(shared.events.poll(&event));
   CHECK_EQUAL(event.kind, Event::Kind::policy_failed);
@@ -54,7 +54,7 @@ TEST(policy_slot__a_window_policy_that_fails_gives_way) {
     window.on_ack(facts);
     expect_failure(shared, Family::window, at_start ? "on_start" : "on_ack");
     window.on_ack(facts);
-    CHECK_EQUAL(shared.counters.policies_failed, 1);
+    CHECK_EQUAL(shared.counters->events_policy_failed, 1);
     CHECK(window.window_bytes() >= 2 * 1472);
   }
 }
@@ -71,7 +71,7 @@ TEST(policy_slot__a_path_policy_that_fails_gives_way) {
     bool seen[4] = {};
     for (int i = 0; i < 100; ++i) seen[paths.pick(i, request).path] = true;
     expect_failure(shared, Family::path, at_start ? "on_start" : "pick");
-    CHECK_EQUAL(shared.counters.policies_failed, 1);
+    CHECK_EQUAL(shared.counters->events_policy_failed, 1);
     CHECK(seen[0] && seen[1] && seen[2] && seen[3]);
   }
 }

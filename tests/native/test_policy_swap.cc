@@ -32,7 +32,7 @@ struct Transfer {
   void finish() {
     until(kBytes);
     CHECK(buffer == sent);
-    CHECK_EQUAL(pair.stack[0].counters().policies_failed + pair.stack[1].counters().policies_failed, 0);
+    CHECK_EQUAL(pair.stack[0].counters().events_policy_failed + pair.stack[1].counters().events_policy_failed, 0);
   }
   Stack& sender() { return pair.stack[0]; }
   u32 flow() const { return pair.flow[0]; }

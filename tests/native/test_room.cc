@@ -55,7 +55,7 @@ struct Crowd {
     for (Event event; pair.stack[1].poll_event(&event);) count += event.kind == Event::Kind::stripe_placed ? 1 : 0;
     return count;
   }
-  i64 sum(i64 FlowCounters::* counter) {
+  i64 sum(weft::telemetry::Cell FlowCells::* counter) {
     i64 sum = 0;
     for (const auto& flow : flows) sum += pair.stack[0].flow(flow[0])->tx.counters().*counter;
     return sum;
@@ -80,8 +80,8 @@ StackConfig config_of(u64 blocks) {
 TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   Crowd crowd(200, config_of(2048));
   crowd.settle(50 * kMs);
-  CHECK(crowd.sum(&FlowCounters::segments_held) > 0);
-  CHECK_EQUAL(crowd.sum(&FlowCounters::segments_lost), 0);
+  CHECK(crowd.sum(&FlowCells::segments_held) > 0);
+  CHECK_EQUAL(crowd.sum(&FlowCells::segments_lost), 0);
   // Each connection holds as much as another, and some blocks are left for who comes with its first message.
   u64 least = ~u64{0}, most = 0;
   for (const auto& flow : crowd.flows) {
@@ -91,7 +91,7 @@ TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   }
   CHECK(least >= 1);
   CHECK(crowd.pair.stack[1].shared().eager_blocks.blocks_in_use() < 2048);
-  const i64 sent_before = crowd.sum(&FlowCounters::segments_sent);
+  const i64 sent_before = crowd.sum(&FlowCells::segments_sent);
   const std::vector<u8> sent = weft::test::pattern(kBulkBytes, 1);
   std::vector<u8> buffer(kBulkBytes);
   ReceiveTicket ticket;
@@ -99,13 +99,13 @@ TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   CHECK_EQUAL(crowd.pair.send(0, sent.data(), kBulkBytes), Status::ok);
   CHECK(crowd.pair.run([&] { return crowd.pair.received_bytes(1) == kBulkBytes; }));
   CHECK(buffer == sent);
-  const FlowCounters& bulk = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
+  const FlowCells& bulk = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
   CHECK_EQUAL(bulk.segments_resent, 0);
   CHECK_EQUAL(bulk.segments_lost, 0);
   // A second of waiting costs a few tries a connection.
   crowd.settle(1000 * kMs);
-  CHECK(crowd.sum(&FlowCounters::segments_sent) - sent_before < 200 * 3 * 8);
-  CHECK_EQUAL(crowd.sum(&FlowCounters::segments_lost), 0);
+  CHECK(crowd.sum(&FlowCells::segments_sent) - sent_before < 200 * 3 * 8);
+  CHECK_EQUAL(crowd.sum(&FlowCells::segments_lost), 0);
   crowd.read_all(16);
   crowd.settle(5000 * kMs);
   CHECK_EQUAL(crowd.placed(), u64{200} * 16 + 1);
@@ -116,11 +116,11 @@ TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
 TEST(room__a_connection_that_holds_nothing_finds_a_block_though_others_want_all) {
   Crowd crowd(12, config_of(64));
   crowd.settle(50 * kMs);
-  CHECK(crowd.sum(&FlowCounters::segments_held) > 0);
+  CHECK(crowd.sum(&FlowCells::segments_held) > 0);
   const std::vector<u8> sent = weft::test::pattern(kSmallBytes, 9);
   CHECK_EQUAL(crowd.pair.send(0, sent.data(), kSmallBytes), Status::ok);
   CHECK(crowd.pair.run([&] { return crowd.pair.received_bytes(1) == kSmallBytes; }, nullptr, 10 * kMs));
-  const FlowCounters& fresh = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
+  const FlowCells& fresh = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
   CHECK_EQUAL(fresh.segments_held, 0);
   CHECK_EQUAL(fresh.segments_resent, 0);
 }

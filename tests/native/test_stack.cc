@@ -61,7 +61,7 @@ struct Bench {
   }
   // Both ends are as before, and one counter of refusals moved.
   // The one thing that a packet may leave behind are damaged bytes in a place of their own, which count for nothing.
-  void refuses(int end, const Wired& packet, i64 StackCounters::* counter, std::size_t spoils_from = 0,
+  void refuses(int end, const Wired& packet, weft::telemetry::Cell EngineCells::* counter, std::size_t spoils_from = 0,
                std::size_t spoils_bytes = 0) {
     const std::string before = state_of(pair, end);
     std::vector<u8> bytes = buffer;
@@ -125,29 +125,29 @@ TEST(stack__malformed_packets_change_nothing) {
   Bench bench;
   Wired packet = bench.packets[15];
   packet.header[0] ^= 1;
-  bench.refuses(1, packet, &StackCounters::bad_magic);
+  bench.refuses(1, packet, &EngineCells::bad_magic);
   packet = bench.packets[15];
   packet.header[2] ^= 1;
-  bench.refuses(1, packet, &StackCounters::bad_version);
+  bench.refuses(1, packet, &EngineCells::bad_version);
   packet = bench.packets[15];
   packet.header[30] ^= 1;
-  bench.refuses(1, packet, &StackCounters::bad_crc);
+  bench.refuses(1, packet, &EngineCells::bad_crc);
   packet = bench.packets[15];
   packet.payload[100] ^= 1;
   wire::Packet read;
   CHECK(wire::decode(packet.header.data(), packet.header.size(), packet.payload.size(), &read) == wire::Verdict::ok);
-  bench.refuses(1, packet, &StackCounters::bad_crc, read.data.offset_bytes, packet.payload.size());
+  bench.refuses(1, packet, &EngineCells::bad_crc, read.data.offset_bytes, packet.payload.size());
   // Where the good segment has come, its damaged copy writes nothing.
   packet = bench.packets[5];
   packet.payload[100] ^= 1;
-  bench.refuses(1, packet, &StackCounters::bad_crc);
+  bench.refuses(1, packet, &EngineCells::bad_crc);
   packet = bench.packets[15];
   packet.payload.pop_back();
-  bench.refuses(1, packet, &StackCounters::malformed);
+  bench.refuses(1, packet, &EngineCells::malformed);
   for (std::size_t bytes = 0; bytes < wire::kDataBytes; ++bytes) {
     packet = bench.packets[15];
     packet.header.resize(bytes);
-    bench.refuses(1, packet, &StackCounters::malformed);
+    bench.refuses(1, packet, &EngineCells::malformed);
   }
   bench.finish();
 }
@@ -165,15 +165,15 @@ TEST(stack__foreign_packets_change_nothing) {
     return packet;
   };
   common.token ^= 1;
-  bench.refuses(1, close_with(common), &StackCounters::stray);
+  bench.refuses(1, close_with(common), &EngineCells::stray);
   common = bench.common(1);
   common.flow += 1;
-  bench.refuses(1, close_with(common), &StackCounters::stray);
+  bench.refuses(1, close_with(common), &EngineCells::stray);
   common.flow = 0xFFFF'FFFFu;
-  bench.refuses(1, close_with(common), &StackCounters::stray);
+  bench.refuses(1, close_with(common), &EngineCells::stray);
   common = bench.common(1);
   common.path = 4;
-  bench.refuses(1, close_with(common), &StackCounters::malformed);
+  bench.refuses(1, close_with(common), &EngineCells::malformed);
   for (const wire::Type type : {wire::Type::probe, wire::Type::probe_reply}) {
     Wired packet;
     packet.to = 1;
@@ -181,11 +181,11 @@ TEST(stack__foreign_packets_change_nothing) {
     common = bench.common(1);  // a flow's token is not the peer's
     common.type = type;
     wire::encode_probe(packet.header.data(), common, {1, 1});
-    bench.refuses(1, packet, &StackCounters::stray);
+    bench.refuses(1, packet, &EngineCells::stray);
     common.token = Pair::kPeerToken[1];
     common.path = 4;
     wire::encode_probe(packet.header.data(), common, {1, 1});
-    bench.refuses(1, packet, &StackCounters::malformed);
+    bench.refuses(1, packet, &EngineCells::malformed);
   }
   bench.finish();
 }
@@ -195,25 +195,25 @@ TEST(stack__an_acknowledgment_of_what_was_never_sent_is_refused) {
   const u64 next = (kBytes + 1407) / 1408;
   wire::Ack ack;
   ack.cumulative_seq = ack.base_seq = next + 1;
-  bench.refuses(0, ack_of(bench, ack), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, ack), &EngineCells::malformed);
   ack.cumulative_seq = 0;
   ack.base_seq = next + 1;
-  bench.refuses(0, ack_of(bench, ack, {1}), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, ack, {1}), &EngineCells::malformed);
   ack.base_seq = 0;
-  bench.refuses(0, ack_of(bench, ack, {u64{1} << next}), &StackCounters::malformed);
-  bench.refuses(0, ack_of(bench, ack, {0, 0, 1}), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, ack, {u64{1} << next}), &EngineCells::malformed);
+  bench.refuses(0, ack_of(bench, ack, {0, 0, 1}), &EngineCells::malformed);
   ack.cumulative_seq = 1;
-  bench.refuses(0, ack_of(bench, ack), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, ack), &EngineCells::malformed);
   const auto refuses_report = [&](const wire::PathReport& report) {
-    bench.refuses(0, ack_of(bench, {}, {}, {report}), &StackCounters::malformed);
-    bench.refuses(0, ack_of(bench, {}, {}, {{}, report}), &StackCounters::malformed);
+    bench.refuses(0, ack_of(bench, {}, {}, {report}), &EngineCells::malformed);
+    bench.refuses(0, ack_of(bench, {}, {}, {{}, report}), &EngineCells::malformed);
   };
   refuses_report({bench.pair.now_ns + 1'000'000'000, 0, 0, 0, 0});
   refuses_report({std::numeric_limits<i64>::max(), 0, 0, 0, 0});
   refuses_report({std::numeric_limits<i64>::min(), 0, 0, 0, 0});
   refuses_report({-1, 0, 0, 0, 0});
   refuses_report({0, 0, 0, 0, 4});
-  bench.refuses(0, ack_of(bench, {}, {}, {}, 9), &StackCounters::malformed);
+  bench.refuses(0, ack_of(bench, {}, {}, {}, 9), &EngineCells::malformed);
   bench.finish();
 }
 
@@ -223,28 +223,28 @@ TEST(stack__data_for_no_message_is_refused) {
   data.seq = 100;
   data.message_bytes = kBytes;
   data.offset_bytes = kBytes - 10;
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.offset_bytes = ~u64{0} - 5;
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.offset_bytes = 0;
   data.message_bytes = kBytes - 1;  // another size than its other segments said
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message_bytes = ~u64{0};
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message_bytes = kBytes;
   data.message = 500;  // far ahead of what may come eagerly
   data.message_bytes = 11;
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message = 0xFFFF'FFFFu;  // before the first
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message = 0;
   data.message_bytes = kBytes;
   data.seq = bench.pair.stack[1].flow(bench.pair.flow[1])->rx.cumulative_seq() + kWindowSegments;
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.seq = ~u64{0};
-  bench.refuses(1, data_of(bench, data, 11), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.seq = 100;
-  bench.refuses(1, data_of(bench, data, 0), &StackCounters::malformed);
+  bench.refuses(1, data_of(bench, data, 0), &EngineCells::malformed);
   bench.finish();
 }
 

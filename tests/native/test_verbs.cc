@@ -192,7 +192,7 @@ TEST(verbs__each_transport_carries_and_old_copies_change_nothing) {
     CHECK(two.carry(20, 100'000));
     CHECK(two.carry(20, 1'000));
     CHECK_EQUAL(two.a().failed + two.b().failed, 0);
-    CHECK_EQUAL(two.b().datapath.counters().foreign, 0);
+    CHECK_EQUAL(two.b().datapath.counters().foreign_completions, 0);
   }
 }
 
@@ -204,7 +204,7 @@ TEST(verbs__loss_and_duplicates_are_repaired) {
     null_provider_reset(faults);
     Two two(mode);
     CHECK(two.carry(30, 60'000));
-    const core::FlowCounters& sent = two.a().stack.flow(two.a().flow)->tx.counters();
+    const core::FlowCells& sent = two.a().stack.flow(two.a().flow)->tx.counters();
     CHECK(sent.segments_resent > 0);
   }
 }
@@ -216,9 +216,9 @@ TEST(verbs__pairs_in_error_are_mended) {
     const std::size_t posted = null_provider_posted();
     CHECK(two.carry(30, 60'000));
     CHECK_EQUAL(null_provider_posted(), posted);  // no slot went with the resets
-    const DatapathCounters& seen = two.a().datapath.counters();
-    CHECK(seen.ends_failed > 0);
-    CHECK(seen.ends_mended > 0);
+    const weft::telemetry::EngineCells& seen = two.a().datapath.counters();
+    CHECK(seen.paths_broken > 0);
+    CHECK(seen.paths_mended > 0);
     CHECK(seen.mend_ns_max > 0);
   }
 }
@@ -249,7 +249,7 @@ TEST(verbs__direct__loss_duplicates_and_broken_pairs_change_no_byte) {
     CHECK(two.carry(30, 60'000));
     CHECK(two.carry(30, 30'000));
     CHECK(two.a().datapath.counters().payload_written_bytes > 0);
-    CHECK(two.a().datapath.counters().ends_mended > 0);
+    CHECK(two.a().datapath.counters().paths_mended > 0);
     CHECK_EQUAL(null_provider_windows(), 0u);
   }
 }
@@ -340,7 +340,8 @@ TEST(verbs__a_completion_that_names_nothing_of_ours_is_counted) {
     null_provider_complete(pair, odd);
   }
   two.step();
-  CHECK_EQUAL(two.a().datapath.counters().foreign + two.b().datapath.counters().foreign, 2 * 2 * kPaths);
+  CHECK_EQUAL(two.a().datapath.counters().foreign_completions + two.b().datapath.counters().foreign_completions,
+              2 * 2 * kPaths);
   CHECK(two.carry(5, 50'000));
 }
 

@@ -76,7 +76,7 @@ struct Many {
   void mend_all() {
     NoSink sink;
     const std::int64_t until_ns = now_ns() + kEachNsMax;
-    while (datapath.counters().ends_mended < std::int64_t{kPeers} * kPaths && now_ns() < until_ns) {
+    while (datapath.counters().paths_mended < std::int64_t{kPeers} * kPaths && now_ns() < until_ns) {
       datapath.rx_burst(&sink);
     }
   }
@@ -114,7 +114,7 @@ TEST(verbs_scale__256_paths_to_1000_peers_are_small_and_quick) {
     CHECK_EQUAL(stub_provider_asked().queue_pairs, pairs + 1);
     CHECK_EQUAL(stub_provider_asked().send_requests, pairs * kSendsPerQp + kControlSends);
     quickly("break", [&] { many.break_all(); });
-    CHECK_EQUAL(many.datapath.counters().ends_failed, std::int64_t{kPeers} * kPaths);
+    CHECK_EQUAL(many.datapath.counters().paths_broken, std::int64_t{kPeers} * kPaths);
     quickly("close", [&] { many.close(); });
     CHECK_EQUAL(stub_provider_asked().addresses, 0);
   }
@@ -128,7 +128,7 @@ TEST(verbs_scale__what_is_shared_is_mended_once) {
     many.break_all();
     const std::int64_t before = stub_provider_asked().calls, pairs = stub_provider_asked().queue_pairs - 1;
     quickly("mend", [&] { many.mend_all(); });
-    CHECK_EQUAL(many.datapath.counters().ends_mended, std::int64_t{kPeers} * kPaths);
+    CHECK_EQUAL(many.datapath.counters().paths_mended, std::int64_t{kPeers} * kPaths);
     CHECK_EQUAL(stub_provider_asked().calls - before, 5 * pairs);  // to ERR, RESET, INIT, RTR, RTS
     many.close();
   }

@@ -262,7 +262,7 @@ class FakeRuntime final : public Runtime {
   Status stop_recording(RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
   int event_descriptor() const noexcept override { return -1; }
   void notify() noexcept override {}
-  EngineCounters counters() const override { return {}; }
+  EndpointCounters counters() const override { return {}; }
   std::string summary() const override { return "fake runtime"; }
 
  private:

@@ -15,6 +15,7 @@ INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
 # Name -> one line of help. The module transport.cli.NAME holds it, as `command` or under its name.
 COMMANDS = {
     "doctor": "What this host can do, and why not.",
+    "counters": "Every counter: of what, unit, kind, meaning.",
     "knobs": "Every knob: type, unit, default, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile and replay policies.",

@@ -20,7 +20,7 @@ class MemRing {
   // Hands over up to `most` datagrams; the path is the port.
   std::size_t rx_burst(std::size_t most, RxSink* sink);
   std::int64_t drops() const noexcept { return drops_; }
-  const FaultCounters& fault_counters() const noexcept { return faults_.counters(); }
+  const telemetry::EngineCells& fault_counters() const noexcept { return faults_.counters(); }
 
  private:
   struct DataCell {

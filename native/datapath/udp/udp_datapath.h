@@ -46,8 +46,10 @@ class UdpDatapath final : public Datapath {
   bool watch(int descriptor) override;
   bool holds_datagrams() const noexcept override { return faults_.holds(); }
 
-  const DatapathCounters& counters() const noexcept override { return counters_; }
-  const FaultCounters& fault_counters() const noexcept override { return faults_.counters(); }
+  void count_in(telemetry::EngineCells* counters) noexcept override {
+    Datapath::count_in(counters);
+    faults_.count_in(counters);
+  }
 
  private:
   struct Port {
@@ -83,7 +85,6 @@ class UdpDatapath final : public Datapath {
 
   UdpOptions options_;
   FaultInjector faults_;
-  DatapathCounters counters_;
   std::vector<Port> ports_;
   std::map<std::uint32_t, std::vector<std::uint32_t>> device_ports_;  // by path
   std::vector<Link> links_;                                           // by peer

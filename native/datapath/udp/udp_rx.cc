@@ -75,14 +75,14 @@ std::size_t UdpDatapath::receive(std::uint32_t index, RxSink* sink) {
     header.msg_control = staging.rx_control[i];
     header.msg_controllen = kControlBytes;
   }
-  ++counters_.calls;
+  ++counters_->calls;
   const int got = ::recvmmsg(ports_[index].descriptor, staging.rx_headers, kRxMessages, MSG_DONTWAIT, nullptr);
   std::size_t seen = 0;
   for (int i = 0; i < got; ++i) {
     mmsghdr& message = staging.rx_headers[i];
     const Control control = read_control(&message.msg_hdr);
     if (control.has_drops && control.drops != ports_[index].drops_seen) {
-      counters_.host_drops += control.drops - ports_[index].drops_seen;
+      counters_->host_drops += control.drops - ports_[index].drops_seen;
       ports_[index].drops_seen = control.drops;
     }
     const std::size_t bytes = message.msg_len;
@@ -90,7 +90,7 @@ std::size_t UdpDatapath::receive(std::uint32_t index, RxSink* sink) {
     seen += (bytes + stride - 1) / stride;
     split(index, staging.rx_bytes[i], bytes, stride, control.marked, control.stamp_ns, sink);
   }
-  counters_.datagrams_received += static_cast<std::int64_t>(seen);
+  counters_->datagrams_received += static_cast<std::int64_t>(seen);
   return seen;
 }
 

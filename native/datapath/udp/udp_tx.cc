@@ -90,10 +90,11 @@ void UdpDatapath::send_run(const Item* items, std::size_t count) {
     }
     std::size_t run = 1;
     while (done + run < count && (port.trains || items[done + run].burst->count == 1)) ++run;
-    ++counters_.calls;
+    ++counters_->calls;
     const int sent = ::sendmmsg(port.descriptor, staging.tx_headers + done, static_cast<unsigned>(run), MSG_NOSIGNAL);
     if (sent > 0) {
-      for (int i = 0; i < sent; ++i) counters_.datagrams_sent += items[done + static_cast<std::size_t>(i)].burst->count;
+      for (int i = 0; i < sent; ++i)
+        counters_->datagrams_sent += items[done + static_cast<std::size_t>(i)].burst->count;
       done += static_cast<std::size_t>(sent);
       continue;
     }
@@ -108,7 +109,7 @@ void UdpDatapath::send_run(const Item* items, std::size_t count) {
       send_singly(items[done++]);
       continue;
     }
-    counters_.send_errors += burst.count;
+    counters_->host_drops += burst.count;
     ++done;
   }
 }
@@ -121,11 +122,11 @@ void UdpDatapath::send_singly(const Item& item) {
     fill_address(item.route->to, &header);
     header.msg_iov = vectors;
     header.msg_iovlen = fill_vectors(*item.burst, i, 1, vectors);
-    ++counters_.calls;
+    ++counters_->calls;
     if (::sendmsg(port.descriptor, &header, MSG_NOSIGNAL) >= 0) {
-      ++counters_.datagrams_sent;
+      ++counters_->datagrams_sent;
     } else {
-      ++counters_.send_errors;
+      ++counters_->host_drops;
     }
   }
 }

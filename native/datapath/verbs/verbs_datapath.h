@@ -45,8 +45,10 @@ class VerbsDatapath final : public Datapath {
   bool watch(int descriptor) override;
   bool holds_datagrams() const noexcept override { return faults_.holds(); }
 
-  const DatapathCounters& counters() const noexcept override { return counters_; }
-  const FaultCounters& fault_counters() const noexcept override { return faults_.counters(); }
+  void count_in(telemetry::EngineCells* counters) noexcept override {
+    Datapath::count_in(counters);
+    faults_.count_in(counters);
+  }
 
  private:
   struct Path {
@@ -151,7 +153,6 @@ class VerbsDatapath final : public Datapath {
   const Ibv* ibv_ = nullptr;
   VerbsOptions options_;
   FaultInjector faults_;
-  DatapathCounters counters_;
   std::vector<std::unique_ptr<VerbsPort>> ports_;
   std::map<std::uint32_t, std::deque<QueuePair>> shared_;       // UD: a device's, by path
   std::vector<std::unique_ptr<Link>> links_;                    // by peer

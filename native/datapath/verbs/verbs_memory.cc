@@ -47,7 +47,7 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   if (what.dmabuf >= 0 && ibv_->reg_dmabuf_mr != nullptr) {
     region.region = ibv_->reg_dmabuf_mr(port->pd, what.dmabuf_offset, what.bytes,
                                         reinterpret_cast<std::uintptr_t>(what.data), what.dmabuf, access);
-    counters_.memory_by_dmabuf += region.region != nullptr ? 1 : 0;
+    counters_->memory_by_dmabuf += region.region != nullptr ? 1 : 0;
   }
   if (region.region == nullptr && ibv_->reg_mr_iova2 != nullptr) {
     region.region = ibv_->reg_mr_iova2(port->pd, what.data, what.bytes, reinterpret_cast<std::uintptr_t>(what.data),
@@ -56,7 +56,7 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   if (region.region == nullptr) region.region = ibv_->reg_mr(port->pd, what.data, what.bytes, access);
   if (region.region != nullptr) return region.region;
   region.refused = true;
-  ++counters_.memory_refused;
+  ++counters_->memory_refused;
   if (error != nullptr) {
     *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's: ";
     error->append(std::strerror(errno));
@@ -142,7 +142,7 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   } catch (const std::bad_alloc&) {  // and so does this message
   }
   if (key != 0) port->windows.close(key);
-  ++counters_.windows_refused;
+  ++counters_->windows_refused;
   return 0;
 }
 

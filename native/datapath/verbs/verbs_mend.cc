@@ -58,16 +58,16 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
     if (path->broken) return;
     path->broken = true;
     path->broken_ns = broken_ns;
-    ++counters_.ends_failed;
+    ++counters_->paths_broken;
     mendings_.push_back({other, index, due_ns, kFirstWaitNs});
   });
 }
 
 // RC: an end that noticed nothing itself is mended with the other, and was out of work for no time of its own.
 void VerbsDatapath::on_mended(Path* path) {
-  if (path->broken) counters_.mend_ns_max = std::max(counters_.mend_ns_max, now_ns() - path->broken_ns);
+  if (path->broken) counters_->mend_ns_max.raise(now_ns() - path->broken_ns);
   path->broken = false;
-  ++counters_.ends_mended;
+  ++counters_->paths_mended;
 }
 
 bool VerbsDatapath::rejoin(Path* path) {

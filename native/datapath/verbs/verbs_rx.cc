@@ -40,7 +40,7 @@ std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
   if (!mendings_.empty()) mend_due();
   // Nothing more may come to push a held datagram out.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
-  counters_.datagrams_received += static_cast<std::int64_t>(seen);
+  counters_->datagrams_received += static_cast<std::int64_t>(seen);
   return seen;
 }
 
@@ -56,7 +56,7 @@ void VerbsDatapath::pass(const wire::RxDatagram& datagram, RxSink* sink) {
 void VerbsDatapath::on_write(VerbsPort* port, const ibv_wc& done) noexcept {
   const auto pair = port->landed.find(done.qp_num);
   if (pair == port->landed.end()) {
-    ++counters_.foreign;
+    ++counters_->foreign_completions;
     return;
   }
   pair->second = {ntohl(done.imm_data), done.byte_len, true};
@@ -89,7 +89,7 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
     const bool arrived = done[i].status == IBV_WC_SUCCESS;
     if (done[i].wr_id >= port->control_slots.count() ||
         (arrived && done[i].byte_len > port->control_slots.slot_bytes())) {
-      ++counters_.foreign;
+      ++counters_->foreign_completions;
       continue;
     }
     const auto slot = static_cast<std::uint32_t>(done[i].wr_id);
@@ -116,7 +116,7 @@ std::size_t VerbsDatapath::poll_data(VerbsPort* port, RxSink* sink) {
     const bool is_write = arrived && done[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM;
     if (done[i].wr_id >= port->data_slots.count() ||
         (arrived && !is_write && done[i].byte_len > port->data_slots.slot_bytes())) {
-      ++counters_.foreign;
+      ++counters_->foreign_completions;
       continue;
     }
     const auto slot = static_cast<std::uint32_t>(done[i].wr_id);

@@ -47,7 +47,7 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
       sent = fits && !control.port->down &&
              send({control.port, &control.port->control, control.address, control.far_number, nullptr}, burst);
     }
-    (sent ? counters_.datagrams_sent : counters_.send_errors) += burst.count;
+    (sent ? counters_->datagrams_sent : counters_->host_drops) += burst.count;
   }
 }
 
@@ -161,7 +161,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     } else if (payload.bytes != 0) {
       std::uint8_t* const copy = slot + burst.header_bytes;
       std::memcpy(copy, payload.data, payload.bytes);
-      counters_.payload_copied_bytes += payload.bytes;
+      counters_->payload_copied_bytes += payload.bytes;
       body = {reinterpret_cast<std::uintptr_t>(copy), payload.bytes, port->send_slots.key()};
     }
     const ibv_sge header{reinterpret_cast<std::uintptr_t>(slot), burst.header_bytes, port->send_slots.key()};
@@ -174,7 +174,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
       pieces[piece++] = body;
       next_request(IBV_WR_SEND_WITH_IMM).imm_data = immediate;
       pieces[piece++] = header;
-      counters_.payload_written_bytes += payload.bytes;
+      counters_->payload_written_bytes += payload.bytes;
     } else if (region != nullptr && payload.bytes != 0) {
       next_request(IBV_WR_SEND).num_sge = 2;
       pieces[piece++] = header;
@@ -186,7 +186,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   }
   requests[used - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
-  ++counters_.calls;
+  ++counters_->calls;
   if (ibv_post_send(way.pair->get(), requests, &bad) == 0) return true;
   // Those before the bad one are under way without a signal, and read what the record holds until a reset.
   if (way.path == nullptr) {
@@ -206,7 +206,7 @@ void VerbsDatapath::reap(VerbsPort* port) {
     for (int i = 0; i < got; ++i) {
       const std::uint64_t index = done[i].wr_id & 0xFFFF'FFFF;
       if (index >= records_.size()) {
-        ++counters_.foreign;
+        ++counters_->foreign_completions;
         continue;
       }
       Record& record = records_[index];

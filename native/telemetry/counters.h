@@ -1,0 +1,154 @@
+// The table of counters: what weft counts, of what and in which unit.
+//
+// Structs, merging, bindings, the type stub and docs/COUNTERS.md come from it: a new counter is one row here and one
+// increment where the event happens.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace weft::telemetry {
+
+// How two values of a counter become one: those of several flows, paths or engines.
+enum class Kind : std::uint8_t {
+  sum,      // grows; added
+  gauge,    // a level, which rises and falls; added
+  maximum,  // the larger of the two
+};
+
+// A row: name, unit, kind, sentence.
+#define WEFT_PROCESS_COUNTER_TABLE(X)                                                   \
+  X(strangers_refused, count, sum, "control connections refused, evicted or timed out") \
+  X(peers_stalled, count, sum, "times that a peer process was found not to run")        \
+  X(peers_rejoined, count, sum, "lost control sockets that were set up again")
+
+#define WEFT_ENGINE_COUNTER_TABLE(X)                                                   \
+  X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")       \
+  X(datagrams_received, datagrams, sum, "datagrams taken from the kernel or the NIC")  \
+  X(calls, count, sum, "system calls and doorbells that moved datagrams")              \
+  X(malformed, datagrams, sum, "datagrams that no decoder accepted")                   \
+  X(bad_magic, datagrams, sum, "of these, those that are not weft's")                  \
+  X(stray, datagrams, sum, "datagrams of no known peer, or with a wrong token")        \
+  X(bad_crc, datagrams, sum, "datagrams whose header or payload checksum failed")      \
+  X(bad_version, datagrams, sum, "datagrams of another protocol version")              \
+  X(host_drops, datagrams, sum, "datagrams dropped by this host's own socket buffers") \
+  X(injected_loss, datagrams, sum, "datagrams dropped by WEFT_FAULT_LOSS")             \
+  X(injected_loss_data, datagrams, sum, "of these, data segments")                     \
+  X(injected_reorder, datagrams, sum, "datagrams held back by WEFT_FAULT_REORDER")     \
+  X(injected_duplicate, datagrams, sum, "datagrams doubled by WEFT_FAULT_DUPLICATE")   \
+  X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT_CORRUPT")       \
+  X(injected_corrupt_data, datagrams, sum, "of these, data segments")                  \
+  X(paths_broken, count, sum, "ends of paths that failed: queue pairs in error")       \
+  X(paths_mended, count, sum, "of these, those that work again")                       \
+  X(mend_ns_max, ns, maximum, "the longest that one of these was out of work")         \
+  X(foreign_completions, count, sum, "completions that name no slot of ours")          \
+  X(payload_copied_bytes, bytes, sum, "payload that was copied into RDMA slots")       \
+  X(payload_written_bytes, bytes, sum, "payload written straight into its receive")    \
+  X(memory_by_dmabuf, count, sum, "registrations of GPU memory by its dma-buf")        \
+  X(memory_refused, count, sum, "registrations that a NIC refused: bytes copied")      \
+  X(windows_refused, count, sum, "receives without a memory window: through slots")    \
+  X(wakeups, count, sum, "times an engine woke from sleep")                            \
+  X(loops, count, sum, "rounds of the engines' loops")                                 \
+  X(events_policy_failed, count, sum, "policies replaced by fixed after an error")     \
+  X(results_corrected, count, sum, "answers of policies out of range: corrected")
+
+#define WEFT_PEER_COUNTER_TABLE(X)                                             \
+  X(flows, count, gauge, "flows that are open with this peer")                 \
+  X(paths_usable, count, gauge, "paths to it that may be chosen")              \
+  X(keepalives_sent, datagrams, sum, "probes sent because the peer was quiet") \
+  X(probes_answered, datagrams, sum, "probes of the peer that were answered")
+
+#define WEFT_PATH_COUNTER_TABLE(X)                                                \
+  X(bytes_sent, bytes, sum, "payload bytes sent on this path, resends included")  \
+  X(segments_sent, segments, sum, "segments sent on this path, resends included") \
+  X(segments_lost, segments, sum, "segments declared lost on this path")          \
+  X(rtt_ns, ns, maximum, "smoothed round-trip time, 0 before the first sample")   \
+  X(usable, flag, gauge, "1 while the path may be chosen, 0 while it is probed")  \
+  X(downs, count, sum, "times that the path stopped being chosen")                \
+  X(probes_sent, datagrams, sum, "probes sent to measure the path or to find it alive")
+
+// Of a flow; a connection's are those of its flows together.
+#define WEFT_FLOW_COUNTER_TABLE(X)                                                           \
+  X(bytes_sent, bytes, sum, "bytes of completed sends")                                      \
+  X(bytes_received, bytes, sum, "bytes of completed receives")                               \
+  X(segments_sent, segments, sum, "segments sent, resends included")                         \
+  X(segments_received, segments, sum, "segments that brought new bytes")                     \
+  X(segments_resent, segments, sum, "segments sent again")                                   \
+  X(segments_lost, segments, sum, "segments declared lost by the loss policy or a timeout")  \
+  X(segments_duplicate, segments, sum, "segments received that were held already")           \
+  X(segments_refused, segments, sum, "segments received that no message could take")         \
+  X(segments_trimmed, segments, sum, "segments that the receiver got without their payload") \
+  X(segments_held, segments, sum, "segments that the receiver had no room for")              \
+  X(acks_sent, datagrams, sum, "acknowledgments sent")                                       \
+  X(acks_received, datagrams, sum, "acknowledgments received")                               \
+  X(spurious_resends, segments, sum, "segments sent again although the first copy arrived")  \
+  X(window_bytes, bytes, gauge, "window in force")                                           \
+  X(inflight_bytes, bytes, gauge, "sent, and neither acknowledged nor judged lost")
+
+// A counter that one thread writes while any thread, or another process, reads it.
+class Cell {
+ public:
+  operator std::int64_t() const noexcept {
+    return value_.load(std::memory_order_relaxed);
+  }  // NOLINT: reads as a number
+  void set(std::int64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
+  void operator+=(std::int64_t more) noexcept { set(*this + more); }
+  void operator++() noexcept { *this += 1; }
+  void raise(std::int64_t value) noexcept {
+    if (value > *this) set(value);
+  }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+static_assert(sizeof(Cell) == sizeof(std::int64_t) && std::atomic<std::int64_t>::is_always_lock_free);
+
+inline void merge_value(Kind kind, std::int64_t one, std::int64_t* total) noexcept {
+  *total = kind == Kind::maximum ? std::max(*total, one) : *total + one;
+}
+
+// For each scope: `Cells` are counted in, `Counters` are a copy of their values; values() copies, merge() adds up.
+#define WEFT_COUNTER_FIELD(name, unit, kind, sentence) Value name{};
+#define WEFT_COUNTER_COPY(name, unit, kind, sentence) copy.name = cells.name;
+#define WEFT_COUNTER_MERGE(name, unit, kind, sentence) merge_value(Kind::kind, one.name, &total->name);
+#define WEFT_COUNTER_SCOPE(Scope, TABLE)                              \
+  template <class Value>                                              \
+  struct Scope##Row {                                                 \
+    TABLE(WEFT_COUNTER_FIELD)                                         \
+  };                                                                  \
+  using Scope##Cells = Scope##Row<Cell>;                              \
+  using Scope##Counters = Scope##Row<std::int64_t>;                   \
+  inline Scope##Counters values(const Scope##Cells& cells) noexcept { \
+    Scope##Counters copy;                                             \
+    TABLE(WEFT_COUNTER_COPY)                                          \
+    return copy;                                                      \
+  }                                                                   \
+  inline void merge(const Scope##Counters& one, Scope##Counters* total) noexcept { TABLE(WEFT_COUNTER_MERGE) }
+WEFT_COUNTER_SCOPE(Process, WEFT_PROCESS_COUNTER_TABLE)
+WEFT_COUNTER_SCOPE(Engine, WEFT_ENGINE_COUNTER_TABLE)
+WEFT_COUNTER_SCOPE(Peer, WEFT_PEER_COUNTER_TABLE)
+WEFT_COUNTER_SCOPE(Path, WEFT_PATH_COUNTER_TABLE)
+WEFT_COUNTER_SCOPE(Flow, WEFT_FLOW_COUNTER_TABLE)
+#undef WEFT_COUNTER_SCOPE
+#undef WEFT_COUNTER_MERGE
+#undef WEFT_COUNTER_COPY
+#undef WEFT_COUNTER_FIELD
+
+// Of all engines of an endpoint, and of what they share.
+struct EndpointCounters : EngineCounters, ProcessCounters {};
+
+// Of all flows of a connection, and of the paths that they share with other connections to the same peer.
+struct ConnectionCounters : FlowCounters {
+  std::vector<PathCounters> paths;
+};
+
+inline void merge(const ConnectionCounters& one, ConnectionCounters* total) {
+  merge(static_cast<const FlowCounters&>(one), static_cast<FlowCounters*>(total));
+  if (total->paths.size() < one.paths.size()) total->paths.resize(one.paths.size());
+  for (std::size_t i = 0; i < one.paths.size(); ++i) merge(one.paths[i], &total->paths[i]);
+}
+
+}  // namespace weft::telemetry
