@@ -282,7 +282,7 @@ void PathSet::search(i64 now_ns) noexcept {
   if (size_->is_over(now_ns) && !size_->again(now_ns)) end_search(now_ns);
   if (size_->in_round()) return;
   const bool raises = usable_count_ != 0;
-  if (!(raises ? size_->may_raise(now_ns) : size_->may_fall(now_ns) && any_small())) return;
+  if (!(raises ? enough_to_raise() && size_->may_raise(now_ns) : size_->may_fall(now_ns) && any_small())) return;
   i64 longest_ns = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     if (!raises || path(i).usable) {
@@ -413,7 +413,7 @@ bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {
 }
 
 i64 PathSet::poll_timeout() const noexcept {
-  i64 earliest = size_ == nullptr ? kNever : size_->poll_timeout(usable_count_ != 0, any_small());
+  i64 earliest = size_ == nullptr ? kNever : size_->poll_timeout(usable_count_ != 0, enough_to_raise(), any_small());
   if (probed_count_ == 0) return earliest;
   for (std::size_t i = 0; i < count_; ++i) earliest = std::min(earliest, troubles_[i].probe_ns);
   return earliest;

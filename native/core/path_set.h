@@ -178,6 +178,8 @@ class PathSet {
   // Where no path is known to carry segments, one each is tried.
   bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }
   bool any_small() const noexcept;
+  // A larger segment has to be carried by half of all paths: with fewer usable there is nothing to try.
+  bool enough_to_raise() const noexcept { return 2 * usable_count_ >= count_; }
   void search(i64 now_ns) noexcept;
   void end_search(i64 now_ns) noexcept;
   bool room(std::size_t path, i64 bytes) const noexcept {

@@ -131,9 +131,9 @@ void SizeSearch::postpone(i64 now_ns, i64 fall_ns_max) noexcept {
   fall_ns_ = now_ns + fall_interval_ns_;
 }
 
-i64 SizeSearch::poll_timeout(bool any_usable, bool any_small) const noexcept {
+i64 SizeSearch::poll_timeout(bool any_usable, bool enough_to_raise, bool any_small) const noexcept {
   if (in_round()) return cursor_ != end_ ? 0 : deadline_ns_;
-  if (any_usable) return raise_ns_;
+  if (any_usable) return enough_to_raise ? raise_ns_ : kNever;
   return any_small ? fall_ns_ : kNever;
 }
 

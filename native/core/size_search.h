@@ -74,7 +74,7 @@ class SizeSearch {
   // True: another than before.
   bool set(i64 now_ns, u16 bytes) noexcept;
   void postpone(i64 now_ns, i64 fall_ns_max) noexcept;
-  i64 poll_timeout(bool any_usable, bool any_small) const noexcept;
+  i64 poll_timeout(bool any_usable, bool enough_to_raise, bool any_small) const noexcept;
 
  private:
   static constexpr std::size_t kRungsMax = 16;  // four bits of a probe's id

@@ -192,6 +192,25 @@ TEST(size_search__one_path_alone_does_not_raise_the_size_for_all) {
   CHECK_EQUAL(bench.usable(), 4);
 }
 
+// Nor is the time of the next raise put off while too few paths could prove it.
+TEST(size_search__silent_paths_do_not_put_off_the_next_raise) {
+  Bench bench;
+  bench.run_to(kBytes / 4);
+  bench.narrow = [](const Wired&) { return true; };
+  bench.finish();
+  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);
+  bench.bytes_max = 0;
+  bench.narrow = [&](const Wired& packet) { return packet.path != 0; };
+  bench.begin();
+  bench.run_for(1'500'000 * kMs);
+  CHECK_EQUAL(bench.usable(), 1);
+  bench.narrow = nullptr;
+  bench.begin();
+  bench.run_for(65'000 * kMs);
+  CHECK_EQUAL(bench.usable(), 4);
+  CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
+}
+
 // All paths were late at once beside one that carries short datagrams alone: the others are not to pay for it.
 TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   Bench bench;
