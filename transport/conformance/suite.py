@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,50 +127,53 @@ def _behaviour(
     cast: Cast,
     ledger: window_arena.Ledger,
     settings: Settings,
-) -> Outcomes:
+) -> Iterator[Outcome | Outcomes]:
+    """What each check finds: an outcome, or several that are measured together."""
     limit_ns = settings.limit_ns
     if policy.family.name == "window":
-        yield from window_checks.starts(policy, library)
-        yield from window_checks.growth(policy, library)
-        yield from window_checks.cuts(policy, library)
-        yield from window_checks.regains(policy, library)
-        yield from window_checks.gives_way(policy, library)
+        yield window_checks.starts(policy, library)
+        yield window_checks.growth(policy, library)
+        yield window_checks.cuts(policy, library)
+        yield window_checks.regains(policy, library)
+        yield window_checks.gives_way(policy, library)
         yield window_checks.meets(policy, library)
         yield window_checks.recovers(policy, library)
         yield window_checks.stays_a_window(policy, library)
         yield window_arena.alone(policy, cast, ledger, limit_ns)
-        yield from window_arena.fair(policy, cast, ledger, limit_ns)
+        yield window_arena.fair(policy, cast, ledger, limit_ns)
         yield window_arena.joins(policy, cast, ledger)
-        yield from window_arena.converges(policy, cast, ledger)
-        yield from window_arena.survives(policy, cast, ledger)
+        yield window_arena.converges(policy, cast, ledger)
+        yield window_arena.survives(policy, cast, ledger)
     elif policy.family.name == "path":
-        yield from path_checks.spreads(policy, library)
-        yield from path_checks.keeps_off(policy, library)
-        yield from path_checks.heeds(policy, library)
-        yield from path_checks.favours(policy, library)
-        yield from path_checks.shuns(policy, library)
-        yield from path_checks.heals(policy, library)
-        yield from path_checks.in_the_arena(policy, cast, ledger, limit_ns)
+        yield path_checks.spreads(policy, library)
+        yield path_checks.keeps_off(policy, library)
+        yield path_checks.heeds(policy, library)
+        yield path_checks.favours(policy, library)
+        yield path_checks.shuns(policy, library)
+        yield path_checks.heals(policy, library)
+        yield path_checks.in_the_arena(policy, cast, ledger, limit_ns)
         yield path_checks.alone(policy, cast, ledger, limit_ns)
     elif policy.family.name == "loss":
-        yield from loss_checks.repairs(policy, library)
-        yield from loss_checks.repairs_in_windows(policy, library)
-        yield from loss_checks.tolerates(policy, library)
-        yield from loss_checks.in_the_arena(policy, cast, ledger)
+        yield loss_checks.repairs(policy, library)
+        yield loss_checks.repairs_in_windows(policy, library)
+        yield loss_checks.tolerates(policy, library)
+        yield loss_checks.in_the_arena(policy, cast, ledger)
     else:
-        yield from credit_checks.grants(policy, library)
-        yield from credit_checks.shares(policy, cast, ledger, limit_ns)
+        yield credit_checks.grants(policy, library)
+        yield credit_checks.shares(policy, cast, ledger, limit_ns)
         yield credit_checks.alone(policy, cast, ledger)
 
 
-def with_failures(library: Library, outcomes: Outcomes) -> Outcomes:
-    """The same; what was measured while a hook failed says so."""
+def with_failures(library: Library, found: Iterator[Outcome | Outcomes]) -> Outcomes:
+    """The outcomes one by one; those of a check in which a hook failed say so."""
     before = library.failures
-    for outcome in outcomes:
-        if library.failures > before:
-            outcome = replace(outcome, measured=f"{outcome.measured}; a hook failed meanwhile")
+    for group in found:
+        for outcome in [group] if isinstance(group, Outcome) else group:
+            if library.failures > before:
+                yield replace(outcome, measured=f"{outcome.measured}; a hook failed meanwhile")
+            else:
+                yield outcome
         before = library.failures
-        yield outcome
 
 
 def hooks_run_through(library: Library) -> Outcome:
