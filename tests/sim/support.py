@@ -79,3 +79,21 @@ def wait_for_a_worker(pid: int) -> list[int]:
             return found
         time.sleep(0.02)
     raise AssertionError("no worker started")
+
+
+def wait_until_rows_are_done(pid: int) -> None:
+    """Workers of a sweep have computed for longer than imports and many small runs take."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        if sum(cpu_seconds(child) for child in children(pid)) > 6.0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the workers do nothing")
+
+
+def cpu_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
