@@ -86,6 +86,9 @@ def interfaces() -> list[Interface]:
     return found
 
 
+NO_LOOPBACK = "no pair of UDP sockets on loopback"
+
+
 def loopback_pair() -> tuple[socket.socket, socket.socket]:
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.bind(("127.0.0.1", 0))
@@ -100,7 +103,7 @@ def offload_works() -> str:
     try:
         sender, receiver = loopback_pair()
     except OSError as error:
-        return f"loopback does not work: {error.strerror}"
+        return f"{NO_LOOPBACK}: {error.strerror}"
     with closing(sender), closing(receiver):
         try:
             sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
@@ -126,7 +129,7 @@ def ecn_works() -> str:
     try:
         sender, receiver = loopback_pair()
     except OSError as error:
-        return f"loopback does not work: {error.strerror}"
+        return f"{NO_LOOPBACK}: {error.strerror}"
     with closing(sender), closing(receiver):
         try:
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, IP_TOS_ECT0)

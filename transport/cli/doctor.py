@@ -21,6 +21,9 @@ from transport.errors import OutOfDescriptorsError, WeftError
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 
 
+LOOPBACK_REMEDY = "ip link set lo up, if it is down; else see the error"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the report. `absent` is something optional; only `BROKEN` fails the command."""
@@ -56,7 +59,11 @@ def check_knobs() -> Finding:
         return Finding("knobs", BROKEN, str(error), "weft knobs lists what exists")
     try:
         Endpoint().close()
-    except OutOfDescriptorsError:
+    except OutOfDescriptorsError as error:
+        if (
+            check_descriptors().state != BROKEN
+        ):  # the whole system has none left, or other endpoints hold them
+            return Finding("knobs", BROKEN, str(error), "close what holds descriptors")
         said = "not tried: an endpoint needs more descriptors than there are"
         return Finding("knobs", LIMITED, said, "see descriptors, above")
     except WeftError as error:
@@ -98,6 +105,8 @@ def check_offload() -> Finding:
     complaint = probes.offload_works()
     if complaint:
         remedy = "a kernel from 5.0 on; without it every datagram costs a system call"
+        if complaint.startswith(probes.NO_LOOPBACK):
+            remedy = LOOPBACK_REMEDY
         return Finding("UDP GSO/GRO", LIMITED, complaint, remedy)
     return Finding("UDP GSO/GRO", OK, "trains cross lo in one call")
 
@@ -115,7 +124,10 @@ def check_buffers() -> Finding:
 def check_ecn() -> Finding:
     complaint = probes.ecn_works()
     if complaint:
-        return Finding("ECN", LIMITED, complaint, "WEFT_ECN=0 stops asking for marks")
+        remedy = "WEFT_ECN=0 stops asking for marks"
+        if complaint.startswith(probes.NO_LOOPBACK):
+            remedy = LOOPBACK_REMEDY
+        return Finding("ECN", LIMITED, complaint, remedy)
     return Finding("ECN", OK, "marks can be set and read")
 
 

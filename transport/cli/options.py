@@ -41,9 +41,9 @@ class OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         out = super().convert(value, param, ctx)
         file = Path(os.fsdecode(out))
-        if self.allow_dash and str(file) == "-":
-            return out
-        if str(file) == "-":
+        if os.fsdecode(out) == "-":
+            if self.allow_dash:
+                return out
             self.fail("- is no file, and this is written to one: name it", param, ctx)
         if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
             known = " or ".join(self._suffixes)
