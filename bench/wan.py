@@ -76,7 +76,7 @@ def all_alike(count: int = 4, **fields: float) -> Case:
 
 
 def long(delay_ms: int, count: int) -> Case:
-    """A round trip of twice that, and queues of half of what is in flight then."""
+    """A round trip of twice that, and queues of half of what is in flight, 256 KiB at least."""
     rate = 4 * RATE // count
     queue = max(rate * delay_ms // 1_000, 256 << 10)
     return all_alike(count, rate_bytes_per_s=rate, delay_ns=delay_ms * MS, queue_bytes=queue)
