@@ -214,7 +214,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     if event.app_limited == 0:
         grown = increase(flow, params, event) * event.acked_bytes
     if event.rtt_min_ns > 0 and not is_long(params, event):
-        flow.doubling = 0  # a path of the flow is short, whatever the control socket's round trip was
+        flow.doubling = 0  # a path of the flow is short after all
     if flow.doubling == 1:
         window_bytes = doubled(flow, params, event)
     else:
