@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("core", "wire", "policy", "sim")
+ROOMS = ("telemetry", "core", "wire", "policy", "sim")
 RUNNER = "tests/schedules/runner.cc"
 
 
