@@ -19,7 +19,7 @@ struct Event {
     peer_closed,    // value: eager messages held that no receive was posted for; they can still be received.
                     // status: why nothing more comes; receive_waits: for what will never come
     flow_closed,    // both sides are done with the flow: its index may be used again
-    path_down,      // peer, path
+    path_down,      // peer, path; value: 1 where only long datagrams vanish on it, 0 where nothing comes back
     path_up,        // peer, path
     peer_dead,      // peer, status
     flow_stuck,  // flow, peer: no progress for the time after which a peer counts as silent, though this one is heard;

@@ -232,7 +232,7 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload
   return true;
 }
 
-void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
+void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noexcept {
   // A path that could not be probed would not come back.
   if (!usable && !troubles()) return;
   paths_[path].usable = usable;
@@ -252,6 +252,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
   mirror(path);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
+  event.value = long_vanish ? 1 : 0;
   event.path = path;
   event.peer = peer_;
   shared_->events.push(event);
@@ -260,7 +261,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable) noexcept {
 void PathSet::on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept {
   if (states()) counters_[path].segments_lost += segments;
   if (size_ == nullptr || long_segments == 0 || !states() || !paths_[path].usable) return;
-  if (size_->on_lost(path, sent_ns, payload_bytes, long_segments)) set_usable(now_ns, path, false);
+  if (size_->on_lost(path, sent_ns, payload_bytes, long_segments)) set_usable(now_ns, path, false, true);
 }
 
 void PathSet::on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept {
@@ -310,7 +311,7 @@ void PathSet::end_search(i64 now_ns) noexcept {
   }
   for (std::size_t i = 0; states() && i < count_; ++i) {
     if (size_->path(i).carried_bytes < found) {
-      if (raises && paths_[i].usable) set_usable(now_ns, static_cast<u8>(i), false);
+      if (raises && paths_[i].usable) set_usable(now_ns, static_cast<u8>(i), false, true);
       continue;
     }
     size_->on_proof(now_ns, static_cast<u8>(i));

@@ -173,7 +173,8 @@ class PathSet {
   void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
-  void set_usable(i64 now_ns, u8 path, bool usable) noexcept;
+  // `long_vanish`: the path may carry shorter datagrams than those of a segment.
+  void set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish = false) noexcept;
   void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
   // Where no path is known to carry segments, one each is tried.
   bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }

@@ -277,7 +277,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   if (status == Status::ok) {
     confirmed_.push_back({now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});
     static_cast<void>(send_to(session, encode(Confirm{dial->id})));
-    session->confirmed = true;
+    on_confirmed(session);
     const std::lock_guard<std::mutex> lock(dial->mutex);
     abandoned = dial->abandoned;
     dial->connection = connection;
@@ -295,6 +295,11 @@ void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
   if (session->finished.size() > kFinishedMax) session->finished.pop_front();
 }
 
+void ControlPlane::on_confirmed(Session* session) {
+  if (std::exchange(session->confirmed, true)) return;
+  log(LogLevel::info, "connected to " + session->name);
+}
+
 bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
@@ -303,7 +308,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
   forget_open(session, confirm.dial);
-  session->confirmed = true;
+  on_confirmed(session);
   bool closed = false;
   {
     const std::lock_guard<std::mutex> lock(accepted.listener->mutex);

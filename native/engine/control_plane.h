@@ -139,6 +139,7 @@ class ControlPlane final : private PeerWatch {
   bool on_open(Session* session, Channel* channel, const Frame& frame);
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
+  void on_confirmed(Session* session);
   void forget_open(Session* session, std::uint64_t dial);
   bool drop_oldest_accept();
   Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);

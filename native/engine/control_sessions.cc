@@ -86,6 +86,8 @@ Session* ControlPlane::dialled_session(const DialState& dial) {
 void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool tell) {
   const std::uint64_t id = session->id;
   const Status reason = status == Status::ok ? Status::peer_dead : status;
+  if (session->confirmed && status == Status::ok)
+    log(LogLevel::info, "disconnected from " + session->name + ": " + why);
   if (session->greeted && status != Status::ok) {
     const LogLevel level = status == Status::peer_dead ? LogLevel::info : LogLevel::warn;
     if (session->confirmed) {

@@ -59,6 +59,7 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       spin_ns_(config.spin_ns),
       counters_(config.stack.counters == nullptr ? &own_counters_ : config.stack.counters),
       stack_(with_counters(config.stack, counters_)),
+      event_log_(&stack_),
       datapath_(std::move(datapath)),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
@@ -144,7 +145,7 @@ bool Engine::round() noexcept {
   // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
   const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
   for (int burst = 0; burst < bursts_max && datapath_->rx_burst(this) != 0; ++burst) busy = true;
-  if (!stranger_logged_ && stack_.counters().bad_magic + stack_.counters().bad_version != 0) log_stranger();
+  event_log_.on_received(now_ns_);
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   // Before anything is transmitted: a message's window is closed before the sender hears that the message is whole and
   // reuses a buffer that a late request may still be reading (P-1).
@@ -152,35 +153,6 @@ bool Engine::round() noexcept {
   busy |= transmit();
   busy |= take_events();
   return busy;
-}
-
-// Once: whoever floods a port should not flood the log.
-void Engine::log_stranger() noexcept {
-  stranger_logged_ = true;
-  log(LogLevel::warn, stack_.counters().bad_version != 0
-                          ? "a data port receives packets of another version of weft; they are counted and ignored"
-                          : "a stranger sends to a data port; what comes from it is counted and ignored");
-}
-
-// Every flow may meet the same mistake: the first one is told, all are counted.
-void Engine::log_policy_failed(policy::Family family) noexcept {
-  if (policy_failure_logged_) return;
-  policy_failure_logged_ = true;
-  const core::PolicyFailure& failure = stack_.shared().failure_of(family);
-  log(LogLevel::warn, policy::failure_text(family, failure.name, failure.hook) +
-                          " and `fixed` runs in its place (try it: weft policy check FILE); further failures are only "
-                          "counted, in events_policy_failed");
-}
-
-void Engine::log_segment_size(const core::Event& event) noexcept {
-  const core::Peer* peer = stack_.peer(event.peer);
-  if (peer == nullptr) return;
-  const std::uint64_t agreed = peer->config().segment_bytes;
-  log(event.value < agreed ? LogLevel::warn : LogLevel::info,
-      "Sending datagrams of at most " + std::to_string(event.value) + " bytes to peer " + std::to_string(event.peer) +
-          " (agreed: " + std::to_string(agreed) + "): " +
-          (event.value < agreed ? "longer ones vanish on every path; check the MTU of the switches between"
-                                : "its paths carry them"));
 }
 
 void Engine::sleep() noexcept {
@@ -370,6 +342,7 @@ bool Engine::take_events() noexcept {
   bool any = false;
   while (stack_.poll_event(&event)) {
     any = true;
+    event_log_.on_event(now_ns_, event);
     switch (event.kind) {
       case core::Event::Kind::send_done:
         if (ConnectionCore* connection = owner(event.flow)) {
@@ -406,14 +379,10 @@ bool Engine::take_events() noexcept {
         on_flow_stuck(event.flow);
         break;
       case core::Event::Kind::segment_size:
-        log_segment_size(event);
-        break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:
       case core::Event::Kind::peer_dead:
-        break;
       case core::Event::Kind::policy_failed:
-        log_policy_failed(static_cast<policy::Family>(event.value));
         break;
     }
   }

@@ -15,6 +15,7 @@
 #include "native/core/stack.h"
 #include "native/datapath/datapath.h"
 #include "native/engine/command_ring.h"
+#include "native/engine/event_log.h"
 #include "native/telemetry/counters.h"
 
 namespace weft::engine {
@@ -83,6 +84,7 @@ class Engine final : private datapath::RxSink {
   // Only inside call().
   core::Stack& stack() noexcept { return stack_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
+  EventLog& event_log() noexcept { return event_log_; }
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
   std::int64_t time_ns() const noexcept { return now_ns_; }
   std::uint64_t owner_id(std::uint32_t flow) const noexcept;
@@ -105,9 +107,6 @@ class Engine final : private datapath::RxSink {
   };
   void run() noexcept;
   bool round() noexcept;
-  void log_stranger() noexcept;
-  void log_segment_size(const core::Event& event) noexcept;
-  void log_policy_failed(policy::Family family) noexcept;
   void sleep() noexcept;
   void wake() noexcept;
   bool take_commands() noexcept;
@@ -131,6 +130,7 @@ class Engine final : private datapath::RxSink {
   telemetry::EngineCells own_counters_;  // where the owner gave none
   telemetry::EngineCells* const counters_;
   core::Stack stack_;
+  EventLog event_log_;
   std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
   std::mutex urgent_mutex_;
@@ -151,7 +151,6 @@ class Engine final : private datapath::RxSink {
   std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows that were told to make no progress, and when
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
-  bool stranger_logged_ = false, policy_failure_logged_ = false;
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// At most one log line an interval for what strangers can cause, with the number of those that were left out.
-// A flood of them costs counters and no disk.
+// At most so many log lines an interval for what others can cause, with the number of those that were left out.
+// A flood costs counters and no disk.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,27 @@ namespace weft::engine {
 
 class LogLimit {
  public:
+  static constexpr std::int64_t kIntervalNs = 10'000'000'000;
+
+  // `lines`: that may come in an interval.
+  explicit LogLimit(std::int64_t lines = 1) noexcept : lines_(lines) {}
+
   void log(std::int64_t now_ns, LogLevel level, const std::string& text) {
-    if (now_ns < next_ns_) {
+    if (now_ns >= next_ns_) {
+      next_ns_ = now_ns + kIntervalNs;
+      written_ = 0;
+    }
+    if (written_ == lines_) {
       ++left_out_;
       return;
     }
-    next_ns_ = now_ns + kIntervalNs;
+    ++written_;
     engine::log(level, left_out_ == 0 ? text : text + " (and " + std::to_string(left_out_) + " more like it before)");
     left_out_ = 0;
   }
 
  private:
-  static constexpr std::int64_t kIntervalNs = 10'000'000'000;
+  std::int64_t lines_, written_ = 0;
   std::int64_t next_ns_ = 0;
   std::int64_t left_out_ = 0;
 };

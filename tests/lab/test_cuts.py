@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -90,7 +91,8 @@ def lab() -> Iterator[Lab]:
 class Pair:
     """The two processes, and questions to the client."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, log: Path) -> None:
+        self.log = log
         self.processes = [self._start(lab, "host1", SERVER)]
         assert self._line(self.processes[0]) == "ready"
         self.processes.append(self._start(lab, "host0", CLIENT, lab.address("host1")))
@@ -98,15 +100,26 @@ class Pair:
     def _start(self, lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
         clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
         own = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"}
-        return lab.popen(
-            host,
-            [sys.executable, "-c", script, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=clean | own | KNOBS,
-        )
+        own["WEFT_LOG_LEVEL"] = "info"
+        with (self.log if words else Path(os.devnull)).open("w") as log:
+            return lab.popen(
+                host,
+                [sys.executable, "-c", script, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+                env=clean | own | KNOBS,
+            )
+
+    def await_line(self, words: str) -> None:
+        """The client's log says so."""
+        for _ in range(600):
+            if any(words in line for line in self.log.read_text().splitlines()):
+                return
+            threading.Event().wait(0.1)
+        raise AssertionError(f"{words!r} is not in the log:\n{self.log.read_text()}")
 
     @staticmethod
     def _line(process: "subprocess.Popen[str]") -> str:
@@ -135,8 +148,10 @@ class Pair:
 
 
 @pytest.mark.parametrize("links", CHOSEN, ids="+".join)
-def test_cuts__a_connection_outlives_the_paths_it_has_lost(lab: Lab, links: Sequence[str]) -> None:
-    pair = Pair(lab)
+def test_cuts__a_connection_outlives_the_paths_it_has_lost(
+    lab: Lab, links: Sequence[str], tmp_path: Path
+) -> None:
+    pair = Pair(lab, tmp_path / "log")
     try:
         before = pair.rounds()
         for link in links:
@@ -149,12 +164,15 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(lab: Lab, links: Sequ
             assert float(pair.ask("dial")) < 20.0
             threading.Event().wait(CUT_S / 2)
             assert pair.rounds() > halfway
+            pair.await_line(f"to {lab.address('host1')} is down: nothing comes back on it")
         finally:
             for link in links:
                 lab.heal(link)
         healed = pair.rounds()
         threading.Event().wait(0.5)
         assert pair.rounds() > healed
+        pair.await_line(f"to {lab.address('host1')} is up again after")
+        pair.await_line("connected to ")
         assert pair.ask("end") == "whole"
     finally:
         pair.end()

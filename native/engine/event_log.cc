@@ -1,0 +1,109 @@
+// The texts of the lines that an engine writes to the log.
+#include "native/engine/event_log.h"
+
+#include <cstdio>
+#include <new>
+
+#include "native/policy/loader.h"
+
+namespace weft::engine {
+namespace {
+
+std::string seconds_text(std::int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(ns) / 1e9);
+  return text;
+}
+
+}  // namespace
+
+void EventLog::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
+  addresses_[peer] = std::move(addresses);
+}
+
+void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept {
+  try {
+    switch (event.kind) {
+      case core::Event::Kind::path_down:
+        return path_down(now_ns, event);
+      case core::Event::Kind::path_up:
+        return path_up(now_ns, event);
+      case core::Event::Kind::segment_size:
+        return segment_size(event);
+      case core::Event::Kind::policy_failed:
+        return policy_failed(static_cast<policy::Family>(event.value));
+      case core::Event::Kind::peer_released:
+        addresses_.erase(event.peer);
+        std::erase_if(down_ns_, [&](const auto& each) { return each.first.first == event.peer; });
+        return;
+      default:
+        return;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+std::string EventLog::path_text(std::uint32_t peer, std::uint8_t path) const {
+  const auto place = addresses_.find(peer);
+  const std::string to = place == addresses_.end() || place->second.empty()
+                             ? "peer " + std::to_string(peer)
+                             : place->second[path % place->second.size()];
+  return "path " + std::to_string(path) + " to " + to;
+}
+
+void EventLog::path_down(std::int64_t now_ns, const core::Event& event) {
+  const core::Peer* peer = stack_->peer(event.peer);
+  if (peer == nullptr) return;
+  down_ns_[{event.peer, event.path}] = now_ns;
+  const core::PathSet& paths = peer->paths();
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < paths.count(); ++i) left += paths.path(i).usable ? 1 : 0;
+  const std::string cause =
+      event.value == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
+                       : "nothing comes back on it";
+  path_limit_.log(now_ns, LogLevel::info,
+                  path_text(event.peer, event.path) + " is down: " + cause + "; it is probed, and " +
+                      std::to_string(left) + " of " + std::to_string(paths.count()) + " paths are in use");
+}
+
+void EventLog::path_up(std::int64_t now_ns, const core::Event& event) {
+  const auto since = down_ns_.find({event.peer, event.path});
+  const std::string after = since == down_ns_.end() ? "" : " after " + seconds_text(now_ns - since->second);
+  path_limit_.log(now_ns, LogLevel::info, path_text(event.peer, event.path) + " is up again" + after);
+  if (since != down_ns_.end()) down_ns_.erase(since);
+}
+
+void EventLog::segment_size(const core::Event& event) {
+  const core::Peer* peer = stack_->peer(event.peer);
+  if (peer == nullptr) return;
+  const std::uint64_t agreed = peer->config().segment_bytes;
+  const auto place = addresses_.find(event.peer);
+  const std::string to =
+      place == addresses_.end() || place->second.empty() ? std::to_string(event.peer) : place->second.front();
+  log(event.value < agreed ? LogLevel::warn : LogLevel::info,
+      "sending datagrams of at most " + std::to_string(event.value) + " bytes to peer " + to +
+          " (agreed: " + std::to_string(agreed) + "): " +
+          (event.value < agreed ? "longer ones vanish on every path; check the MTU of the switches between"
+                                : "its paths carry them"));
+}
+
+// Every flow may meet the same mistake: the first one is told, all are counted.
+void EventLog::policy_failed(policy::Family family) {
+  if (policy_failure_logged_) return;
+  policy_failure_logged_ = true;
+  const core::PolicyFailure& failure = stack_->shared().failure_of(family);
+  log(LogLevel::warn, policy::failure_text(family, failure.name, failure.hook) +
+                          " and `fixed` runs in its place (try it: weft policy check FILE); further failures are only "
+                          "counted, in events_policy_failed");
+}
+
+void EventLog::on_refused(std::int64_t now_ns) noexcept {
+  const telemetry::EngineCells& seen = stack_->counters();
+  refused_ = seen.bad_magic + seen.bad_version;
+  refused_again_ns_ = now_ns + LogLimit::kIntervalNs;
+  log(LogLevel::warn, seen.bad_version != 0
+                          ? "dropping packets of another version of weft on a data port (counter bad_version)"
+                          : "dropping packets that are not weft's on a data port (counter bad_magic)");
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,84 @@
+// Lines about paths and peers: each with address, path and cause, and bounded in rate.
+#include <string>
+#include <vector>
+
+#include "native/engine/event_log.h"
+#include "tests/native/check.h"
+#include "tests/native/pair.h"
+
+namespace {
+
+using namespace weft::engine;
+namespace core = weft::core;
+using weft::test::Pair;
+
+std::vector<std::string> written;
+void keep(LogLevel, const char* text) noexcept { written.emplace_back(text); }
+
+struct Bench {
+  Bench() : pair(core::StackConfig{}, 4, 1472, 1 << 20, true), log(&pair.stack[0]) {
+    written.clear();
+    set_log_sink(&keep);
+    set_log_level(LogLevel::info);
+    log.name_peer(pair.peer[0], {"10.0.0.2", "10.0.1.2"});
+  }
+  ~Bench() {
+    set_log_sink(nullptr);
+    set_log_level(LogLevel::warn);
+  }
+  void tell(std::int64_t at_ns, core::Event::Kind kind, std::uint8_t path, std::uint64_t value = 0) {
+    core::Event event{};
+    event.kind = kind;
+    event.peer = pair.peer[0];
+    event.path = path;
+    event.value = value;
+    log.on_event(at_ns, event);
+  }
+  std::vector<std::string> lines() {
+    CHECK(flush_log(20'000'000'000));
+    return written;
+  }
+
+  LogUse use;
+  Pair pair;
+  EventLog log;
+};
+
+constexpr std::int64_t kMs = 1'000'000;
+
+}  // namespace
+
+TEST(event_log__a_path_goes_down_and_comes_back) {
+  Bench bench;
+  bench.tell(5'000 * kMs, core::Event::Kind::path_down, 3);
+  bench.tell(6'250 * kMs, core::Event::Kind::path_up, 3);
+  const std::vector<std::string> lines = bench.lines();
+  CHECK_EQUAL(lines.size(), 2u);
+  CHECK(lines[0].find("path 3 to 10.0.1.2 is down: nothing comes back on it; it is probed, and 4 of 4") !=
+        std::string::npos);
+  CHECK(lines[1].find("path 3 to 10.0.1.2 is up again after 1.25 s") != std::string::npos);
+}
+
+TEST(event_log__long_datagrams_that_vanish_are_the_cause) {
+  Bench bench;
+  bench.tell(kMs, core::Event::Kind::path_down, 0, 1);
+  CHECK(bench.lines().at(0).find("datagrams of 1472 bytes do not get through on it") != std::string::npos);
+}
+
+TEST(event_log__paths_that_flap_fill_no_disk) {
+  Bench bench;
+  for (std::int64_t i = 0; i < 1'000; ++i) {
+    bench.tell(20'000 * kMs + i * kMs, core::Event::Kind::path_down, 1);
+    bench.tell(20'000 * kMs + i * kMs, core::Event::Kind::path_up, 1);
+  }
+  CHECK_EQUAL(bench.lines().size(), 32u);
+  bench.tell(31'000 * kMs, core::Event::Kind::path_down, 1);
+  CHECK(bench.lines().back().find("(and 1968 more like it before)") != std::string::npos);
+}
+
+TEST(event_log__a_peer_that_is_released_takes_its_name_along) {
+  Bench bench;
+  bench.tell(kMs, core::Event::Kind::peer_released, 0);
+  bench.tell(2 * kMs, core::Event::Kind::path_down, 0);
+  CHECK(bench.lines().at(0).find("path 0 to peer ") != std::string::npos);
+}
