@@ -1,7 +1,4 @@
-"""Drives CMake, and nothing else: metadata is in pyproject.toml.
-
-Knows no source file, no compiler flag and no test.
-"""
+"""Drives CMake; metadata is in pyproject.toml, sources and flags are in CMakeLists.txt."""
 
 import os
 import shlex

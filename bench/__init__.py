@@ -1,4 +1,1 @@
-"""Decides nothing: one module here per microbenchmark, each with its own main.
-
-Never touches private modules of what it measures.
-"""
+"""The microbenchmarks: one module each, run as `python -m bench NAME`."""

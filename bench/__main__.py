@@ -1,7 +1,4 @@
-"""Decides which benchmark `python -m bench NAME` runs.
-
-Never imports one that was not asked for.
-"""
+"""`python -m bench NAME`: imports and runs the benchmark that is asked for."""
 
 import sys
 from importlib import import_module

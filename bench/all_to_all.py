@@ -1,4 +1,4 @@
-"""Decides what an all-to-all costs over the Python API: every rank sends a part to every other.
+"""The cost of an all-to-all over the Python API.
 
 Every byte of every part is checked, outside of the timed part.
 """

@@ -1,6 +1,6 @@
-"""Decides how one flow of weft stands beside every peer that this machine has.
+"""One flow of weft beside every peer that this machine has.
 
-Programs of others measure themselves, in their own way. Never leaves out one that is missing.
+Programs of others measure themselves, in their own way; one that is missing is named.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what two hosts carry one way and both ways at once, weft beside TCP.
+"""What two hosts carry one way and both ways at once, weft beside TCP.
 
-Never mixes contenders in a run: each has both hosts to itself.
+Contenders take turns: each has both hosts to itself.
 """
 
 from __future__ import annotations

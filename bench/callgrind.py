@@ -1,6 +1,6 @@
-"""Decides how instructions are counted: callgrind around one native function, each call apart.
+"""Counts instructions with callgrind around one native function, each call apart.
 
-Never times anything: under valgrind only counts mean something.
+Under valgrind only counts mean something, so nothing is timed here.
 """
 
 from __future__ import annotations

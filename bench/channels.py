@@ -1,6 +1,6 @@
-"""Decides how messages travel for each kind of contender: weft, TCP with a named control, MPTCP.
+"""The same message calls for every kind of contender: weft, TCP with a named control, MPTCP.
 
-Never measures: it gives every kind the same calls, so that one traffic code serves them all.
+One traffic code serves them all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how ranks that work in step are run, timed and checked: every rank, every size.
+"""Runs, times and checks ranks that work in step: every rank, every size.
 
-Never knows the operation: a bench gives the step and the check. Sizes and counts as in nccl-tests.
+A bench gives the step and the check. Sizes and counts are as in nccl-tests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how a collective becomes a bench: options, sizes, algbw and busbw as in nccl-tests.
+"""Makes a bench of a collective: options, sizes, algbw and busbw as in nccl-tests.
 
-Never knows what is exchanged: bench.ring and bench.all_to_all do.
+bench.ring and bench.all_to_all give the operation.
 """
 
 from __future__ import annotations

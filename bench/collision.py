@@ -1,6 +1,6 @@
-"""Decides what flows get of several equal paths, and of what is left when one of them is slow.
+"""What flows get of several equal paths, and of what is left when one of them is slow.
 
-One TCP flow takes one path, and several may take the same. Never changes a rate while flows run.
+One TCP flow takes one path, and several may take the same. Rates stay the same while flows run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how two recorded results of one benchmark differ, and what of that is noise.
+"""Compares two recorded results of one benchmark and says which differences are noise.
 
-Runs nothing and trusts nothing: hashes are checked, other machines and settings are named.
+Hashes are checked; other machines and settings are named.
 """
 
 from __future__ import annotations

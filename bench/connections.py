@@ -1,6 +1,6 @@
-"""Decides what connections cost one process: time to open, memory, and whether the last are slower.
+"""The cost of connections to one process: time to open, memory, and whether the last are slower.
 
-Each sends a message when it is opened, so that all are real. Never counts the kernel's memory.
+Each sends a message when it is opened, so that all are real. The kernel's memory is not counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what the protocol core costs a segment: no sockets, no payload copied, one pinned thread.
+"""The cost of a segment in the protocol core: no sockets, no payload copied, one pinned thread.
 
-Never steps the core itself: the extension does, in one call.
+The extension steps the core, in one call.
 """
 
 from __future__ import annotations

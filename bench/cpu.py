@@ -1,6 +1,6 @@
-"""Decides what a gigabyte costs in processor time on both sides, weft beside TCP.
+"""Processor time for a gigabyte on both sides, weft beside TCP.
 
-Counts user and system time of both processes, engines included; never that of the kernel's threads.
+Counts user and system time of both processes, engines included, without the kernel's threads.
 """
 
 from __future__ import annotations

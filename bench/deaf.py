@@ -1,6 +1,6 @@
-"""Decides that the server which workers are forked from, and so every worker, ignores Ctrl-C.
+"""Makes the server that workers are forked from, and so every worker, ignore Ctrl-C.
 
-Imported by that server alone, before it forks. Never by the experiment, which Ctrl-C is for.
+That server alone imports this, before it forks: Ctrl-C is for the experiment.
 """
 
 import signal

@@ -1,7 +1,7 @@
-"""Decides what is simulated beside published figures: what comes out, how fast, at what size.
+"""Simulations of published experiments: results, speed and memory beside the published figures.
 
-Never judges a policy by one seed: rows have the median and the worst of several. The figures of
-others are those of their own runs, stated with where they are from.
+Rows have the median and the worst of several seeds. The figures of others are those of their own
+runs, with their source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One flow while paths are cut: how long it stands, and how it ends.
 
-Cuts are silent, as of a switch that forwards into nothing. Never cuts a path that carries nothing.
+Cuts are silent, as of a switch that forwards into nothing, and of paths that carry something.
 """
 
 from __future__ import annotations

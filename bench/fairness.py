@@ -1,6 +1,6 @@
-"""Decides how flows that share a path divide it: weft beside weft, weft beside TCP.
+"""How flows that share a path divide it: weft beside weft, weft beside TCP.
 
-A contender names the flows of a run, as in `2 weft + 2 tcp-cubic`. Never judges a share.
+A contender names the flows of a run, as in `2 weft + 2 tcp-cubic`.
 """
 
 from __future__ import annotations

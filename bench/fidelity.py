@@ -1,6 +1,6 @@
-"""Decides how near the simulator is to the wire: the same work in a lab and simulated.
+"""How near the simulator is to the wire: the same work in a lab and simulated.
 
-Never fits anything to a row: what the simulator is told of the hosts is measured once, idle.
+What the simulator is told of the hosts is measured once, while they are idle; no row is fitted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides which live decisions are recorded and put to the policies again by the simulator's calls.
+"""Records live decisions and puts them to the policies again by the simulator's calls.
 
-Never judges an answer: transport.replay_native compares each, bit for bit.
+transport.replay_native compares the answers bit for bit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how one piece of work runs in a lab: all messages at one time, timed to the last byte.
+"""Runs a piece of work in a lab: all messages at one time, timed to the last byte.
 
-Never simulates anything; what an idle network adds to a message is measured here too.
+What an idle network adds to a message is measured here too.
 """
 
 from __future__ import annotations

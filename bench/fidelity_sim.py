@@ -1,6 +1,6 @@
-"""Decides how the work that a lab did is said to the simulator: the same file, knobs and messages.
+"""Simulates the work that a lab did: the same file, knobs and messages.
 
-Never measures a network: what an idle lab adds to a packet is given.
+What an idle lab adds to a packet is given.
 """
 
 from __future__ import annotations

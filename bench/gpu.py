@@ -1,6 +1,6 @@
-"""Decides what memory of a GPU costs to send: GPU to GPU beside host to host, and staging alone.
+"""The cost of sending GPU memory: GPU to GPU beside host to host, and staging alone.
 
-Never trusts a transfer: every message is fresh random data, compared on the GPU it went to.
+Every message is fresh random data, compared on the GPU that received it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what many senders to one receiver get, and what that does to a flow beside them.
+"""Many senders to one receiver: what they get, and what that does to a flow beside them.
 
-Never counts the victim among the incast's flows.
+The flow beside them is counted apart.
 """
 
 from __future__ import annotations

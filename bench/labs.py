@@ -1,7 +1,4 @@
-"""Decides which lab a bench runs in, and that it is gone when the bench is.
-
-Never decides how a link is: the bench that wants it changed does.
-"""
+"""Makes the lab that a bench runs in, and removes it when the bench ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides the half round trip of small messages over lo: weft against TCP_NODELAY.
+"""The half round trip of small messages over lo: weft against TCP_NODELAY.
 
-Never reports a trip whose answer was not what was sent.
+A trip counts only when its answer is what was sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how the processes of an experiment live and die: placed, pinned, and none outlives it.
+"""Starts the processes of an experiment, placed and pinned, and lets none outlive it.
 
-Never knows what they do: a worker is a function that talks through a mailbox.
+A worker is a function that talks through a mailbox.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decides what of a flow's goodput is left when datagrams are lost at random.
+"""The goodput of a flow when datagrams are lost at random.
 
 Every uplink of the sender's leaf loses, both ways: data once, acknowledgments too; what else a lab
-file would lose is left out. Never compares contenders on unequal losses: each is held against its
-own lossless run in the same round.
+file would lose is left out. Each contender is held against its own lossless run in the same
+round, so that all meet equal losses.
 """
 
 from __future__ import annotations

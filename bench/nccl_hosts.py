@@ -1,7 +1,4 @@
-"""Decides where the ranks of `bench nccl` run: beside each other on lo, or each in a lab's host.
-
-Never starts a rank and never times one.
-"""
+"""Where the ranks of `bench nccl` run: beside each other on lo, or each in a lab's host."""
 
 from __future__ import annotations
 

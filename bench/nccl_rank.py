@@ -1,6 +1,6 @@
-"""Decides what one rank of `bench nccl` does: exact collectives, timed, or a few DDP steps.
+"""One rank of `bench nccl`: exact collectives, timed, or a few DDP steps.
 
-Never chooses a network: the environment that its parent made says which.
+The environment that its parent made chooses the network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how benchmarks are asked and how they answer: sizes, option groups, units, columns.
+"""Options and answers that benchmarks share: sizes, option groups, units, columns.
 
-Option names and column heads are those of nccl-tests and perftest. Never runs anything.
+Option names and column heads are those of nccl-tests and perftest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what one sender gives to many receivers, and how evenly.
+"""What one sender gives to many receivers, and how evenly.
 
-Never lets two flows share a receiver.
+Each flow has a receiver of its own.
 """
 
 from __future__ import annotations

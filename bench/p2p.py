@@ -1,6 +1,6 @@
 """Throughput of one connection over lo: weft against TCP cubic, one core a side.
 
-Never trusts a transfer: every message's stamps are checked, and the whole buffer at the end.
+Every message's stamps are checked, and the whole buffer at the end.
 """
 
 from __future__ import annotations

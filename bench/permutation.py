@@ -1,4 +1,4 @@
-"""Decides what a network carries when every host sends to another one, drawn at random.
+"""What a network carries when every host sends to another one, drawn at random.
 
 Every host sends one flow and receives one; never to itself.
 """

@@ -1,6 +1,6 @@
-"""Decides where each process of an experiment runs: its cores, its address, its network namespace.
+"""Where each process of an experiment runs: its cores, its address, its network namespace.
 
-Never makes a namespace: whoever runs the experiment (a lab, a file) has made it and names it.
+The caller (a lab, a file) has made the namespace and names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides what a policy call costs: a window policy's on_ack compiled from Python against C.
+"""The cost of a policy call: a window policy's on_ack compiled from Python against C.
 
-Never touches the engine. Equal results are asserted before anything is timed; an empty call is
-subtracted; runs are interleaved, so that a slow moment of the machine hits all of them.
+Equal results are asserted before anything is timed; an empty call is subtracted; runs are
+interleaved, so that a slow moment of the machine hits all of them.
 """
 
 from __future__ import annotations

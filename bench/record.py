@@ -1,7 +1,4 @@
-"""Decides what a recorded result is: its canonical form, its hash, and how it is read again.
-
-Never judges a number.
-"""
+"""A recorded result: its canonical form, its hash, and how it is read again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides how a recorded result of any bench is shown again: table, CSV, plot, HTML.
+"""Shows a recorded result of any bench again: table, CSV, plot, HTML.
 
-Runs nothing and changes nothing: the result keeps its hash, and is refused if it does not fit it.
+The result keeps its hash, and is refused if it does not fit it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how what was found is written: table, JSON, CSV, plot, and a report in one HTML file.
+"""Writes what was found: table, JSON, CSV, plot, and a report in one HTML file.
 
-Never computes a number that the JSON does not have.
+Every number in them is in the JSON.
 """
 
 from __future__ import annotations

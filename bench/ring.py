@@ -1,4 +1,4 @@
-"""Decides what a ring all-reduce costs over the Python API, summed by numpy, beside TCP.
+"""The cost of a ring all-reduce over the Python API, summed by numpy, beside TCP.
 
 Integers, so every sum has to be exact; every element is checked, outside of the timed part.
 """

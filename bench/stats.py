@@ -1,6 +1,6 @@
-"""Decides what many runs say: the median, the least, the largest, the worst, the spread.
+"""Statistics of many runs: the median, the least, the largest, the worst, the spread.
 
-Never drops a run.
+Every run counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how a study runs: contenders interleaved, rows summarised, what is missing named.
+"""Runs a study: contenders interleaved, rows summarised, what is missing named.
 
-Writes what there is when it is interrupted. Never measures anything itself.
+Writes what there is when it is interrupted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides what a rate over time says: how deep a dip was, when the rate was back, and its picture.
+"""A rate over time: how deep a dip was, when the rate was back, and its picture.
 
-Never measures and never touches a link: a bench says what it did to the network, and when.
+A bench says what it did to the network, and when.
 """
 
 from __future__ import annotations

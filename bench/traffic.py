@@ -1,6 +1,6 @@
-"""Decides how flows between processes are driven, timed and checked, whatever carries them.
+"""Drives, times and checks flows between processes, whatever carries them.
 
-Never knows the experiment: a bench says which flows there are and what their numbers mean.
+A bench says which flows there are and what their numbers mean.
 """
 
 from __future__ import annotations

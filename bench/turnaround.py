@@ -1,6 +1,6 @@
-"""Decides how long a researcher waits: from a saved policy file to checked, and to running live.
+"""How long a researcher waits: from a saved policy file to checked, and to running live.
 
-Never judges the policy; every byte of the live flow is compared, before, during and after the swap.
+Every byte of the live flow is compared, before, during and after the swap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides what the verbs datapath costs a segment and a path, over a fake of libibverbs.
+"""The cost of the verbs datapath, a segment and a path, over a fake of libibverbs.
 
-Never meets a NIC: posting ends at the fake (stub_provider), whose own share is shown beside. The
-payload moves only where a row says so; the fake carries headers.
+Posting ends at the fake (stub_provider), whose own share is shown beside. The payload moves only
+where a row says so; the fake carries headers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides nothing: PyTorch DDP as anybody writes it; weft comes in by how it is started.
+"""PyTorch DDP as anybody writes it; weft comes in by how it is started.
 
-Never mentions weft. Run it: weft run -- torchrun --nproc-per-node 2 examples/ddp_plugin.py
+Run it: weft run -- torchrun --nproc-per-node 2 examples/ddp_plugin.py
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Decides whether weft works on this host: two processes, eight paths, injected loss, real data.
+"""Shows that weft works on this host: two processes, eight paths, injected loss, real data.
 
-Never leaves loopback and needs neither a GPU nor a right. Exit status 0 only if every check holds.
+All traffic stays on loopback; neither a GPU nor a right is needed. Exit status 0 only if every
+check holds.
 """
 
 import multiprocessing

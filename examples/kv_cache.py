@@ -1,4 +1,4 @@
-"""Decides nothing: a KV cache of many layers moves from one process to another, block by block.
+"""A KV cache of many layers moves from one process to another, block by block.
 
 As between a prefill and a decode server: the blocks of one request, scattered over a paged cache,
 go to other blocks of another cache. One message a layer, so that decoding may begin with the

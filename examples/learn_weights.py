@@ -1,6 +1,6 @@
-"""Decides path weights from what was lost on each path, in plain NumPy, beside the data path.
+"""Learns path weights from the loss of each path, in plain NumPy, beside the data path.
 
-Never runs on the per-packet path: it looks a hundred times a second and writes parameters.
+It looks a hundred times a second and writes parameters; the per-packet path never waits for it.
 Two of eight paths lose a fifth of their datagrams (injected); watch their weights fall.
 Run it: python -m examples.learn_weights
 """

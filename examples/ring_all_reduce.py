@@ -1,4 +1,4 @@
-"""Decides nothing: a ring all-reduce over the Python calls, summed on GPUs, or by NumPy.
+"""A ring all-reduce over the Python calls, summed on GPUs, or by NumPy.
 
 Each rank is a process (with a GPU of its own where there are as many). In the first half of the
 steps a part arrives and is added to ours; the sum goes to its place and to the send buffer in one

@@ -1,6 +1,6 @@
-"""Decides nothing: two ends of one process, connected, and a message each way.
+"""Two ends of one process, connected, and a message each way.
 
-Never leaves this host. Run it: python -m examples.two_endpoints
+Run it: python -m examples.two_endpoints
 """
 
 from transport import Endpoint

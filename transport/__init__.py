@@ -1,6 +1,6 @@
 """The control plane of weft: endpoints, policies, diagnosis and the command line.
 
-Never touches the native extension when imported: every public name is resolved on first use.
+Every public name is resolved on first use, so that an import does not load the extension.
 """
 
 from importlib import import_module

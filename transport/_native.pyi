@@ -1,6 +1,6 @@
 """What the extension holds, for type checkers; a test compares this file with the binary.
 
-Decides nothing: the sentences are in the binary's docstrings.
+The sentences are in the binary's docstrings.
 """
 
 from typing import Any, final

@@ -1,7 +1,4 @@
-"""What the extension holds of the arena, for type checkers: a part of _native.pyi.
-
-Decides nothing: the sentences are in the binary's docstrings.
-"""
+"""What the extension holds of the arena, for type checkers: a part of _native.pyi."""
 
 from typing import final
 

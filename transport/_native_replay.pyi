@@ -1,7 +1,4 @@
-"""What the extension holds of the replay of decisions, for type checkers: a part of _native.pyi.
-
-Decides nothing: the sentences are in the binary's docstrings.
-"""
+"""What the extension holds of the replay of decisions, for type checkers: a part of _native.pyi."""
 
 from mmap import mmap
 from typing import final

@@ -1,7 +1,6 @@
 """Policies tried in a small simulated network: real stacks, shared bottlenecks, a virtual clock.
 
-Decides nothing about a policy: it lays the network out and gives back what came of it. The same
-seed gives the same run. No GPU, no socket, no right is needed.
+The same seed gives the same run. No GPU, no socket, no right is needed.
 """
 
 from __future__ import annotations

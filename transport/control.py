@@ -1,7 +1,7 @@
 """Slow control: a loop beside the engines that reads telemetry and writes parameters at its pace.
 
-Decides nothing itself: a step of the caller's does, in plain Python, NumPy or PyTorch. The engines
-never wait for it; they go on with the parameters they have.
+A step is the caller's, in plain Python, NumPy or PyTorch. The engines never wait for it; they go on
+with the parameters they have.
 """
 
 from __future__ import annotations

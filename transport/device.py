@@ -1,6 +1,6 @@
 """Memory of a GPU: what an array says of itself, by DLPack or `__cuda_array_interface__`.
 
-Imports no array library, copies no byte, and leaves it to the driver whether an address is one.
+Works with any array library; the driver says whether an address is one of a GPU's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The front door: an endpoint opens the engines, listens, and connects.
+"""An endpoint: opens the engines, listens, and connects.
 
-Decides nothing about the protocol: settings are knobs, outcomes are transport.errors.
+Settings are knobs, outcomes are transport.errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The one door to the native extension: `native.X` is `_native.X`, loaded on first use.
 
-Holds no logic; without a built extension every use raises NativeMissingError.
+Without a built extension every use raises NativeMissingError.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
 """Which library a policy's name, file or object means, and how its parameters are written.
 
-Never runs a policy: the engine does. Names of shipped policies are left to it; what others
-registered, and files, are compiled into the user's cache when they are first asked for.
+Names of shipped policies are left to the engine; what others registered, and files, are compiled
+into the user's cache when they are first asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What this host offers a transport, found out by trying: sockets, cores, libraries.
 
-Changes nothing on the host, and judges nothing: `weft doctor` decides what a finding means.
+`weft doctor` says what a finding means.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""Decides when a coroutine that waits for native work goes on: one event descriptor per endpoint.
+"""Wakes coroutines that wait for native work: one event descriptor per endpoint.
 
-Never starts a thread and never blocks: the event loop watches the descriptor.
+The event loop watches the descriptor; there is no thread.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Recordings of policy decisions: made by a live endpoint, read back as arrays.
 
-Decides what a recording file means (its format is native/core/recording.h); replays nothing.
+The format is native/core/recording.h.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What another policy would have decided: runs recorded events through it and compares.
 
-Never touches a network. The events stay as they were recorded (an open loop), but for what the core
-tells a policy of its own last answer: the window in force and the bytes granted.
+The events stay as they were recorded (an open loop), but for what the core tells a policy of its
+own last answer: the window in force and the bytes granted.
 """
 
 from __future__ import annotations

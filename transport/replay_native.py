@@ -1,6 +1,6 @@
 """Recorded decisions, put to the policies again through the calls that the simulator makes.
 
-Decides which libraries may have decided; compares nothing itself: native/sim/replay.h does.
+native/sim/replay.h compares; this finds the libraries that may have decided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The peers by name: those that the flow benches drive themselves, and programs of others.
 
-Decides only which there are; each module knows its own. Never leaves a missing one out silently.
+One that is missing is named in the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides what a peer is: a kind of socket that the flow benches drive, or a program that is run.
-
-Never measures.
-"""
+"""A peer: a kind of socket that the flow benches drive, or a program that is run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides how iperf3 is run as a peer: TCP cubic, messages of the same size, its own JSON read.
+"""Runs iperf3 as a peer: TCP cubic, messages of the same size, its own JSON read.
 
-Never counts bytes itself: iperf3's receiver does.
+The bytes are those that iperf3's receiver counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how libfabric's programs are run as peers over its tcp provider, and reads their tables.
+"""Runs libfabric's programs as peers over its tcp provider, and reads their tables.
 
-A ping-pong's rate is that of one message at a time. Never builds fabtests.
+A ping-pong's rate is that of one message at a time. fabtests must be installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides whether this kernel can do MPTCP, and names it as a peer.
+"""MPTCP as a peer, where this kernel has it.
 
-Never configures its path manager: subflows are those that the machine is set up for.
+Subflows are those that the machine is set up for.
 """
 
 from __future__ import annotations

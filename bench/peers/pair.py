@@ -1,6 +1,6 @@
-"""Decides how two ends of a foreign program are run: a server, then a client, and what they cost.
+"""Runs two ends of a foreign program, a server, then a client, and counts what they cost.
 
-Never reads their numbers: each peer's module does.
+Each peer's module reads its numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides which kernel TCP the benches run beside weft: cubic and bbr, one stream and four.
+"""Kernel TCP beside weft: cubic and bbr, one stream and four.
 
-Never sets the machine's default: the congestion control is chosen for each socket.
+The congestion control is chosen for each socket; the machine's default stays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how ucx_perftest is run as a peer: tag matching over its tcp transport, CSV read.
+"""Runs ucx_perftest as a peer: tag matching over its tcp transport, CSV read.
 
-Never lets it use shared memory, which would carry nothing over the network.
+Shared memory is off: it would carry nothing over the network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how `weft` finds its commands and how it ends: 0 done and right, 1 failed, 2 wrong usage.
+"""The `weft` command: finds its subcommands, and turns every failure into a line and a status.
 
-Never imports a command that was not asked for, and holds no command itself.
+A subcommand's module is imported when it is used.
 """
 
 import os

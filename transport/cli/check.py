@@ -1,7 +1,4 @@
-"""`weft policy check`: decides how the verdicts on a policy are shown, and when they mean failure.
-
-Never checks anything itself: transport.conformance does.
-"""
+"""`weft policy check`: shows the verdicts of transport.conformance on a policy."""
 
 from __future__ import annotations
 

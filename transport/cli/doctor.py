@@ -1,6 +1,6 @@
-"""`weft doctor`: decides what each finding about this host means, and what would remedy it.
+"""`weft doctor`: what this host offers, what each finding means, and what would remedy it.
 
-Finds nothing out itself (transport.probes does) and changes nothing.
+transport.probes finds out; nothing on the host is changed.
 """
 
 import shutil

@@ -1,7 +1,4 @@
-"""`weft knobs`: decides how the knob table is shown: a table, JSON or its page in docs.
-
-Declares no knob.
-"""
+"""`weft knobs`: the table of knobs as a table, JSON or its page in docs."""
 
 from dataclasses import asdict
 

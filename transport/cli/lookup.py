@@ -1,7 +1,7 @@
-"""Decides which policy the words of a command line mean, and with which parameters.
+"""Finds the policy that the words of a command line mean, and its parameters.
 
-Never compiles one. A name that nobody has is wrong usage (exit status 2); a policy that is there
-and cannot be loaded has failed (1).
+A name that nobody has is wrong usage (exit status 2); a policy that is there and cannot be loaded
+has failed (1).
 """
 
 from __future__ import annotations

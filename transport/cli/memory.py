@@ -1,7 +1,4 @@
-"""Decides how much memory a command may still take: of this host, and of the groups it runs in.
-
-Never takes any.
-"""
+"""How much memory a command may still take: of this host, and of the groups it runs in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides what an option's value may be, so that a wrong one is refused by the option's name.
-
-Never touches what the commands do with it.
-"""
+"""Types of options, so that a wrong value is refused by the option's name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides how commands print: tables for people, JSON for files and pipes.
-
-Never computes what it prints.
-"""
+"""How commands print: tables for people, JSON for files and pipes."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,4 @@
-"""Decides what a plot needs before anything runs for it, and how it is written.
-
-Never draws: each command draws its own.
-"""
+"""What every plot needs: matplotlib found before anything runs, and one way to write a file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`weft policy`: decides how registered policies are shown and how a policy file becomes a library.
+"""`weft policy`: lists registered policies, and makes a library from a policy file.
 
-Never compiles by itself: transport.compiler does, with its own refusals.
+transport.compiler compiles, with its own refusals.
 """
 
 import ast

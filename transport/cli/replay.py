@@ -1,7 +1,4 @@
-"""`weft policy replay`: decides how decisions, recorded and replayed, are shown side by side.
-
-Never decides anything about a policy: transport.replay runs it.
-"""
+"""`weft policy replay`: shows decisions, recorded and replayed, side by side."""
 
 from __future__ import annotations
 

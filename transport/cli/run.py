@@ -1,6 +1,6 @@
-"""`weft run`: decides which environment a command needs so that its NCCL uses weft or fails aloud.
+"""`weft run`: sets the environment in which a command's NCCL uses weft or fails aloud.
 
-Never stays in the way: the command takes this process over, its exit status is its own.
+The command takes this process over: its exit status is its own.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""`weft sim`: decides how a simulation is asked for, watched and shown.
-
-Never simulates: transport.sim does, which reads no clock.
-"""
+"""`weft sim`: asks for a simulation, shows its progress, and writes its results."""
 
 from __future__ import annotations
 

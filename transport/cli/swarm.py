@@ -1,6 +1,6 @@
-"""`weft swarm`: decides which seeds are looked at, what is said of them, where findings are kept.
+"""`weft swarm`: runs drawn scenarios by seed, reports findings and keeps them as files.
 
-Never judges a run: transport.sim.swarm does. Findings are scenarios that `weft sim` replays.
+transport.sim.swarm judges a run. Findings are scenarios that `weft sim` replays.
 """
 
 from __future__ import annotations

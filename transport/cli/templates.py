@@ -1,7 +1,4 @@
-"""Decides what `weft policy new` writes: for each family a small policy that works, to be changed.
-
-Never touches a file.
-"""
+"""The text that `weft policy new` writes: for each family a small policy that works."""
 
 _WINDOW = '''"""Decides the window of a flow: say how, and name the paper and section.
 

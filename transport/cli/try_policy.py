@@ -1,6 +1,6 @@
-"""`weft policy try`: decides how a policy's run in the simulated network is asked for and shown.
+"""`weft policy try`: runs a policy in a small simulated network and shows what came of it.
 
-Never judges it: `weft policy check` does.
+`weft policy check` judges it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides nothing: the door of the policy compiler. From one Python file to a native library.
+"""The policy compiler: from one Python file to a native library.
 
-Never touches numba or llvmlite when imported: they load with the first compilation.
+numba and llvmlite load with the first compilation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides when a compiled policy can be used again, and where it is kept.
+"""The cache of compiled policies.
 
-Never loads one. What a library depends on is in its name, so that one of another source, numba, CPU
-or ABI is simply not found; what is found must have the digest that was written beside it.
+What a library depends on is in its name, so that one of another source, numba, CPU or ABI is
+simply not found; what is found must have the digest that was written beside it.
 """
 
 from __future__ import annotations

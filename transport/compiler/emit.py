@@ -1,6 +1,6 @@
-"""Decides what a compiled policy looks like: one exported descriptor, and nothing of Python in it.
+"""Writes a compiled policy: one exported descriptor, and nothing of Python in it.
 
-Never touches the policy's source. llvmlite is imported here, when first needed.
+llvmlite is imported here, when first needed.
 """
 
 from __future__ import annotations

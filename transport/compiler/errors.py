@@ -1,7 +1,4 @@
-"""Decides how a refused policy is reported: where, why, and what to write instead.
-
-Never touches a policy.
-"""
+"""How a refused policy is reported: where, why, and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides which expressions a hook may compute: numbers from records, constants and plain calls.
+"""The expressions that a hook may compute: numbers from records, constants and plain calls.
 
-Never touches statements: lint.py walks those and asks here for each value.
+lint.py walks the statements and asks here for each value.
 """
 
 from __future__ import annotations

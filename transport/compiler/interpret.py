@@ -1,6 +1,6 @@
-"""Decides how hooks run as plain Python over numpy records: what compiled code must mean.
+"""Runs hooks as plain Python over numpy records: what compiled code must mean.
 
-Never touches the compiler, so a policy can be stepped through in a debugger without numba.
+Needs no numba, so a policy can be stepped through in a debugger.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides the policy language: the part of Python that a hook may use, and what to write instead.
+"""The policy language as tables: the part of Python that a hook may use, and what to write instead.
 
-Never touches a policy: lint.py applies these tables.
+lint.py applies them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how Python calls compiled hooks: from a .so, or compiled in the process itself.
+"""Calls compiled hooks from Python: from a .so, or compiled in the process itself.
 
-Never touches the engine. For tests, conformance and debugging: the data path loads in native code.
+For tests, conformance and debugging: the data path loads libraries in native code.
 """
 
 from __future__ import annotations

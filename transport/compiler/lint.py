@@ -1,6 +1,6 @@
-"""Decides which Python a policy may be written in, before anything is compiled.
+"""Refuses Python that a policy may not use, before anything is compiled.
 
-Never touches types: what only typing can show is refused in lower.py.
+What only typing can show is refused in lower.py.
 
 What is let through means the same interpreted and compiled, ends after a bounded number of steps,
 reads nothing but its records, and writes only to the state and the result.

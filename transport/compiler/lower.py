@@ -1,6 +1,6 @@
-"""Decides how the hooks of a policy become LLVM IR: numba types them, we keep what needs no Python.
+"""Makes LLVM IR of a policy's hooks: numba types them, we keep what needs no Python.
 
-Never touches files or the linker. numba is imported here and nowhere else, when first needed.
+numba is imported here and nowhere else, when first needed.
 
 Division by zero, an index out of range, a failed assert and an int() of a number that has none
 raise in Python; compiled, the hook returns 1. Integer overflow wraps compiled and goes on

@@ -1,7 +1,4 @@
-"""Decides what an ELF object needs from others and what it offers: its symbol table, read.
-
-Never touches the linker, and needs no binutils.
-"""
+"""Reads the symbol table of an ELF object: what it needs from others and what it offers."""
 
 from __future__ import annotations
 

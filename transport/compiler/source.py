@@ -1,7 +1,7 @@
-"""Decides what a policy's source is: a declared policy, or a file that declares one.
+"""A policy's source: a declared policy, or a file that declares one.
 
-Never touches the compiler proper. A file is read once: what is run, checked, hashed and compiled is
-the same text, whatever becomes of the file meanwhile and whatever byte code lies beside it.
+A file is read once: what is run, checked, hashed and compiled is the same text, whatever becomes of
+the file meanwhile and whatever byte code lies beside it.
 """
 
 from __future__ import annotations

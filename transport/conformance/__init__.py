@@ -1,7 +1,4 @@
-"""Decides nothing: the door of the conformance suite. A policy in, a verdict for each check out.
-
-Never touches a registry: callers say which policy.
-"""
+"""The conformance suite: a policy in, a verdict for each check out."""
 
 from __future__ import annotations
 

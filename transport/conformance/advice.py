@@ -1,7 +1,4 @@
-"""Decides what a policy that promises little is told: which promises there are, in its family.
-
-Never touches a policy's source.
-"""
+"""The promises that a policy could make and does not, in its family."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides what an answer may be: finite, and what the core can use without correcting it.
-
-Never touches a policy: it reads what was asked and what was answered.
-"""
+"""Which answers are allowed: finite, and such that the core need not correct them."""
 
 from __future__ import annotations
 

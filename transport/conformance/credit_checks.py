@@ -1,6 +1,6 @@
-"""Decides whether a credit policy shares a port: evenly, without starving, without flooding it.
+"""Checks that a credit policy shares a port: evenly, without starving, without flooding it.
 
-Never touches the senders' windows: they are as wide as can be, so that credit alone holds back.
+The senders' windows are as wide as can be, so that credit alone holds back.
 """
 
 from __future__ import annotations

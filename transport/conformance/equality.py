@@ -1,9 +1,8 @@
-"""Decides whether a policy means the same in every form: interpreted, in the process, from a file.
+"""Checks that a policy means the same in every form: interpreted, in the process, from a file.
 
-Bit by bit, status by status, and without a byte written where none belongs.
-
-Never touches the engine. Where integers leave 64 bits, or are too large for a float that they meet,
-the forms may differ (transport.compiler.lower says how): such events are counted and not compared.
+Bit by bit, status by status, and without a byte written where none belongs. Where integers leave
+64 bits, or are too large for a float that they meet, the forms may differ
+(transport.compiler.lower says how): such events are counted and not compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides what must hold before a policy runs at all: its language, its library, its size.
-
-Never touches a decision that the policy makes.
-"""
+"""What must hold before a policy runs at all: its language, its library, its size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides what a loss policy hears of one path: segments at a steady pace, some lost, some late.
+"""A path for one loss policy: segments at a steady pace, some lost, some late.
 
-Never touches a network: the policy alone, fed and obeyed as the core would.
+The policy alone, fed and obeyed as the core would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides whether a loss policy repairs what is lost, in time, once, and leaves what is late alone.
-
-Never touches paths or windows: what is sent again where is not its matter.
-"""
+"""Checks that a loss policy repairs what is lost, in time, once, and leaves what is late alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides how compiled hooks are called in a trial: records between guard bytes, raw addresses.
-
-Never touches the compiler or the engine.
-"""
+"""Calls compiled hooks in a trial: records between guard bytes, raw addresses."""
 
 from __future__ import annotations
 

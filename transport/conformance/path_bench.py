@@ -1,6 +1,6 @@
-"""Decides the life of a few paths for one path policy: who answers, who swallows, when one heals.
+"""Some paths for one path policy: which answers, which swallows, when one heals.
 
-Never touches a network: the policy alone, fed as the core would feed it.
+The policy alone, fed as the core would feed it.
 """
 
 from __future__ import annotations

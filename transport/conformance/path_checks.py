@@ -1,7 +1,4 @@
-"""Decides whether a path policy spreads, keeps off dead paths, and takes healed ones back.
-
-Never touches the window: how much is sent is not a path policy's matter.
-"""
+"""Checks that a path policy spreads, keeps off dead paths, and takes healed ones back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Decides which process compares which random events: a second one begins while this one measures.
+"""Divides random events between two processes: the second begins while the first measures.
 
-Never touches what is compared. The portions are the same on any machine, and put together in their
-order; only who takes which is a matter of time.
+The portions are the same on any machine, and put together in their order.
 """
 
 from __future__ import annotations

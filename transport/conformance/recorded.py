@@ -1,7 +1,4 @@
-"""Decides how what policies were asked in a run becomes a stream of events to ask again.
-
-Never touches a policy: it reads the recording that the arena made.
-"""
+"""Makes a stream of events out of what policies were asked in a run of the arena."""
 
 from __future__ import annotations
 

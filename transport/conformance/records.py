@@ -1,6 +1,6 @@
-"""Decides how hooks run interpreted a million times: plain objects in place of numpy records.
+"""Runs hooks interpreted a million times: plain objects in place of numpy records.
 
-Never touches the compiler. Means what transport.compiler.interpret means, at a tenth of its cost:
+Means what transport.compiler.interpret means, at a tenth of its cost:
 fields are slots, and every store of a float is converted as a record's is. The compiler refuses a
 float in an integer field; an integer beyond 64 bits is found when the records are packed, or at
 once where integers are of a type of their own.

@@ -1,7 +1,4 @@
-"""Decides how a check reports: its name, what was measured, the bound, the verdict, and the remedy.
-
-Never touches a policy.
-"""
+"""The outcome of a check: its name, what was measured, the bound, the verdict, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides the networks that policies are tried in: one bottleneck, several paths, loss, an outage.
-
-Never touches a bound: what a run must come to is the checks' matter.
-"""
+"""The networks that policies are tried in: one bottleneck, several paths, loss, an outage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides which events a policy is tried on by the million: plausible lives, the edges of numbers.
+"""Random events by the million: plausible lives, and the edges of numbers.
 
-Never touches a policy. All draws come from one seed, a chunk of events at a time, as columns.
+All draws come from one seed, a chunk of events at a time, as columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides whether a window policy is fair, fills its link, converges and survives, in the arena.
-
-Never touches the bench: what a policy does alone is checked there.
-"""
+"""Checks that a window policy is fair, fills its link, converges and survives, in the arena."""
 
 from __future__ import annotations
 

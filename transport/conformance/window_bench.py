@@ -1,6 +1,6 @@
-"""Decides round trips of a fixed length for one window policy: what is acknowledged, what is lost.
+"""Round trips of a fixed length for one window policy: what is acknowledged, what is lost.
 
-Never touches a network: the policy alone, fed as the core would feed it.
+The policy alone, fed as the core would feed it.
 """
 
 from __future__ import annotations

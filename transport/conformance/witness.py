@@ -1,6 +1,6 @@
-"""Decides what is said of a hook that failed: its line, and what it raises when interpreted.
+"""What is said of a hook that failed: its line, and what it raises when interpreted.
 
-Never touches an outcome. Compiled code says only that it failed; the same call, interpreted, why.
+Compiled code says only that it failed; the same call, interpreted, says why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A real multi-path network of namespaces on this host: the public door of the room.
-
-Decides nothing and holds nothing but names.
-"""
+"""A real multi-path network of namespaces on this host."""
 
 from transport.lab.lab import Counters, Lab
 from transport.lab.model import LabError, LabModel, LabModelError, Link, load

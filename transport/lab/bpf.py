@@ -1,7 +1,4 @@
-"""Decides how an eBPF program is written down: named instructions in, the kernel's bytes out.
-
-Never knows what a program is for, and never loads one.
-"""
+"""Writes eBPF programs: named instructions in, the kernel's bytes out."""
 
 from __future__ import annotations
 

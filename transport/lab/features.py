@@ -1,6 +1,6 @@
-"""Decides whether this process and this kernel can build a lab, before anything is built.
+"""Finds out whether this process and this kernel can build a lab.
 
-Never guesses from version numbers: each feature is tried in a nameless namespace.
+Each feature is tried in a nameless namespace; version numbers are not asked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how to ask the kernel for what Python 3.11 has no function for: bpf(2), setns, mount.
+"""Kernel calls that Python 3.11 has no function for: bpf(2), setns, mount.
 
-Never knows what a lab is. Every refusal is an OSError with what was asked for.
+Every refusal is an OSError with what was asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides how network namespaces are made, entered, searched for processes and removed.
+"""Makes, enters, searches and removes network namespaces.
 
-Never knows what is in them. Names are files in /run/netns, so that `ip netns` sees them too.
+Names are files in /run/netns, so that `ip netns` sees them too.
 """
 
 from __future__ import annotations

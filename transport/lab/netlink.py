@@ -1,6 +1,6 @@
-"""Decides what is said to the kernel about devices: veth, addresses, routes, queues, filters.
+"""What is said to the kernel about devices: veth, addresses, routes, queues, filters.
 
-Never enters a namespace: every function speaks for the one that its thread is in.
+Every function speaks for the namespace that its thread is in.
 """
 
 from __future__ import annotations

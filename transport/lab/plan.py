@@ -1,6 +1,6 @@
-"""Decides the names, addresses and routes of a lab on this host, from its model alone.
+"""The names, addresses and routes of a lab on this host, from its model alone.
 
-Never touches the host: the same model and name always give the same plan.
+The same model and name always give the same plan.
 """
 
 from __future__ import annotations

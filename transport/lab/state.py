@@ -1,6 +1,6 @@
-"""Decides where it is written down which labs there are, so that any process can change or end one.
+"""Files that say which labs there are, so that any process can change or end one.
 
-Never touches the network. What is written comes before what is built, and goes after it.
+What is written comes before what is built, and goes after it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fabrics of up to thousands of hosts, simulated: scenarios, runs, results, sweeps.
 
-Never reads a clock, a socket or unseeded chance; the protocol that runs is the real one.
+The protocol that runs is the real one; clocks and chance come from the scenario.
 """
 
 from transport.sim.errors import ScenarioError

@@ -1,6 +1,6 @@
-"""Decides what transfers a collective is made of: rings, a tree, all pairs, experts.
+"""The transfers that a collective is made of: rings, a tree, all pairs, experts.
 
-Never says how fast one is. Bytes and the factor of busbw are counted as nccl-tests does.
+Bytes and the factor of busbw are counted as nccl-tests does.
 """
 
 from __future__ import annotations

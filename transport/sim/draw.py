@@ -1,7 +1,7 @@
-"""Decides which scenario a seed of the swarm means: small, odd, and such that it must end.
+"""Draws the scenario of a swarm's seed: small, odd, and such that it must end.
 
-Never runs one. All that fails heals or is mild, so that every transfer has to come through; what is
-drawn goes through the same checks as any scenario.
+All that fails heals or is mild, so that every transfer has to come through; what is drawn goes
+through the same checks as any scenario.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides when which port changes, from a scenario's [[events]].
-
-Never judges what a change does to the traffic.
-"""
+"""When which port changes, from a scenario's [[events]]."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Decides what a schedule in GOAL's text form says, and which transfers it comes to.
+"""Reads a schedule in GOAL's text form, and makes transfers of it.
 
-Never guesses: what it does not know is an error with its line. GOAL (T. Hoefler, C. Siebert and A.
+What it does not know is an error with its line. GOAL (T. Hoefler, C. Siebert and A.
 Lumsdaine, Group Operation Assembly Language, ICPP 2009) is what LogGOPSim and ATLAHS read; there
 is no reader of it on PyPI. Taken are num_ranks, rank blocks, send, recv, calc, requires and
 irequires, with tag, cpu and nic; cpu and nic change nothing here, so that operations of a rank run

@@ -1,6 +1,6 @@
-"""Decides routes in a network of any shape: all shortest ways, through switches alone.
+"""Routes in a network of any shape: all shortest ways, through switches alone.
 
-Never lays a link down. Fat trees do not come here: their routes follow from their shape.
+Fat trees do not come here: their routes follow from their shape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides what a report in one HTML file holds: tables, pictures inside, no script.
-
-Never computes a measure: result.py and sweep.py do.
-"""
+"""A report in one HTML file: tables, pictures inside, no script."""
 
 from __future__ import annotations
 

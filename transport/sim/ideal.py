@@ -1,6 +1,6 @@
-"""Decides what the least time of a transfer is: alone, in an empty network, over all its ways.
+"""The least time of a transfer: alone, in an empty network, over all its ways.
 
-Never looks at a run. With n = ceil(bytes / payload of a packet) packets, at least one,
+With n = ceil(bytes / payload of a packet) packets, at least one,
   ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop,
 where wire bytes are the message's and n headers; a hop's rate is the sum of its equal-cost links
 that the connection's paths can take together, the bottleneck is the least of them; delays are those

@@ -1,6 +1,6 @@
-"""Decides what a network is in arrays: ports, groups of hosts, sets of ports and routes; and names.
+"""A network in arrays: ports, groups of hosts, sets of ports and routes; and names.
 
-Never decides its shape: shapes.py and graph.py do. Hosts are nodes 0 to hosts - 1, switches follow.
+shapes.py and graph.py lay it out. Hosts are nodes 0 to hosts - 1, switches follow.
 """
 
 from __future__ import annotations

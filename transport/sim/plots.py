@@ -1,7 +1,4 @@
-"""Decides what a run looks like: FCTs, windows and rates, queues, links.
-
-Never computes a measure that result.py does not have, and writes no file itself.
-"""
+"""Plots of a run: FCTs, windows and rates, queues, links."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decides what a run is measured by, in the field's words: FCT, slowdown, busbw, marks, queues.
+"""The measures of a run, in the field's words: FCT, slowdown, busbw, marks, queues.
 
-Never runs anything: it reads arrays. FCT is from when a transfer may begin to its last byte in the
-receiver's memory; slowdown is FCT over ideal, as ideal.py has it.
+FCT is from when a transfer may begin to its last byte in the receiver's memory; slowdown is FCT
+over ideal, as ideal.py has it.
 """
 
 from __future__ import annotations

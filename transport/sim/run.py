@@ -1,7 +1,6 @@
-"""Decides how a scenario becomes a plan of the native fabric, and how a run goes on in steps.
+"""Makes a plan of the native fabric from a scenario, and runs it in steps.
 
-Never reads a clock: who shows progress has one. The same scenario, policies and seed give the same
-result on any number of threads.
+The same scenario, policies and seed give the same result on any number of threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides what a scenario's file says: the network, the jobs, the policies, the events.
+"""A scenario: the network, the jobs, the policies and the events that its file describes.
 
-Never runs anything and needs no extension: run.py does. A scenario is its tables: changing a key
-makes another scenario, judged anew.
+A scenario is its tables: changing a key makes another scenario, judged anew. No extension is
+needed.
 """
 
 from __future__ import annotations

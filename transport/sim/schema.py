@@ -1,6 +1,6 @@
-"""Decides which keys a scenario may have: of what kind, within which bounds, what they mean.
+"""The keys that a scenario may have: their kind, their bounds, their meaning.
 
-Never reads a file and builds nothing: scenario.py does. docs/SIMULATOR.md has these tables.
+docs/SIMULATOR.md has these tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides the shapes that have a name: fat trees, rails, planes, a dumbbell, a lab's file.
+"""The shapes that have a name: fat trees, rails, planes, a dumbbell, a lab's file.
 
-Never reads a scenario's file. Routes are laid with the links, so that large trees are quick.
+Routes are laid with the links, so that large trees are quick.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decides which smaller scenarios to try in place of one that fails, and keeps those that still do.
+"""Minimises a failing scenario: tries smaller ones and keeps those that still fail.
 
-Never runs one itself: the caller says whether a scenario fails in the same way.
+The caller runs one, and says whether it fails in the same way.
 """
 
 from __future__ import annotations

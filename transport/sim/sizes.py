@@ -1,7 +1,4 @@
-"""Decides how large messages are that arrive at random: distributions, by name or by their points.
-
-Never draws by itself: the generator is the caller's.
-"""
+"""Distributions of message sizes, by name or by their points."""
 
 from __future__ import annotations
 

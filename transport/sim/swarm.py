@@ -1,7 +1,6 @@
-"""Decides what is wrong with a run of a drawn scenario: which invariant, in which words.
+"""Judges a run of a drawn scenario: which invariant broke, in which words.
 
-Never reads a clock and starts no process: the command does. A finding is told by its kind alone
-when a smaller scenario is looked for: P-2, P-4, policy, crash.
+A finding is told by its kind alone when a smaller scenario is looked for: P-2, P-4, policy, crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decides which columns a run's tables have, and how a number is written for people.
-
-Never computes one: result.py and sweep.py do.
-"""
+"""The columns of a run's tables, and how a number is written for people."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decides on which line of a TOML text a key is: the standard library's reader does not say.
-
-Never judges the text: it has been read as TOML before.
-"""
+"""Finds the line of a key in a TOML text: the standard library's reader does not say."""
 
 from __future__ import annotations
 

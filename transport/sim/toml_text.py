@@ -1,6 +1,6 @@
-"""Decides how the tables of a scenario are written as TOML: the standard library only reads it.
+"""Writes the tables of a scenario as TOML: the standard library only reads it.
 
-Never judges them. What is read back is the same.
+What is read back is the same.
 """
 
 from __future__ import annotations

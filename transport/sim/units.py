@@ -1,6 +1,6 @@
-"""Decides what "100 Gb/s", "2 MB" and "10 us" are: whole bytes per second, bytes and nanoseconds.
+"""Reads "100 Gb/s", "2 MB" and "10 us" as whole bytes per second, bytes and nanoseconds.
 
-Never rounds in silence: what is no whole number of the unit is refused.
+What is no whole number of the unit is refused.
 """
 
 from __future__ import annotations

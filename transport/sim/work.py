@@ -1,7 +1,7 @@
-"""Decides what transfers a job is made of and what waits for what: the plain patterns.
+"""The transfers that a job is made of and what waits for what: the plain patterns.
 
-Never decides when a transfer really starts: the network does. What a job draws depends on the
-scenario's seed and the job's place alone. Collectives are in collectives.py, traces in goal.py.
+What a job draws depends on the scenario's seed and the job's place alone. Collectives are in
+collectives.py, traces in goal.py.
 """
 
 from __future__ import annotations
