@@ -1,5 +1,4 @@
 // Binds the arena: links, flows and what changes as plain values, a run as one call, its report as attributes.
-// Converts and calls; runs and judges nothing itself.
 #include "native/sim/arena.h"
 
 #include <pybind11/pybind11.h>

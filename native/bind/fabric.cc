@@ -1,5 +1,5 @@
 // Binds the fabric: a plan whose tables are numpy arrays, a run that goes on for so many packet-hops a call, and its
-// report as arrays. Converts and calls; runs and judges nothing itself.
+// report as arrays.
 #include "native/sim/fabric.h"
 
 #include <pybind11/numpy.h>

@@ -1,5 +1,4 @@
 // What the extension's objects hold: a runtime with the process that opened it, the memory of Python objects, requests.
-// Converts and keeps alive; decides nothing and raises only for an argument that cannot be converted.
 #pragma once
 
 #include <pybind11/pybind11.h>

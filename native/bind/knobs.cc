@@ -1,5 +1,4 @@
 // Binds the knob table: its rows, and the values that the environment sets.
-// Converts and calls; parses nothing itself.
 #include "native/engine/knobs.h"
 
 #include <pybind11/pybind11.h>

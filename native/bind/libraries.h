@@ -1,5 +1,4 @@
 // What bindings that take policies by name share: the family a word means, the library a name means, who keeps it.
-// Holds no binding of its own.
 #pragma once
 
 #include <pybind11/pybind11.h>

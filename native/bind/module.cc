@@ -1,5 +1,4 @@
-// The extension module: decides nothing but which bindings it is made of, one file per native header.
-// Converts nothing itself.
+// The extension module: which bindings it is made of, one file per native header.
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {

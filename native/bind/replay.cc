@@ -1,5 +1,4 @@
 // Binds the replay of recorded decisions: libraries by name, a recording as any buffer, its totals as attributes.
-// Converts and calls; compares nothing itself.
 #include "native/sim/replay.h"
 
 #include <pybind11/pybind11.h>

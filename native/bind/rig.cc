@@ -1,5 +1,4 @@
 // Binds the two-endpoint rig: schedules, their faults and policies, a run at once or step by step, and what it reports.
-// Converts and calls; draws, runs and judges nothing itself.
 #include "native/sim/rig.h"
 
 #include <pybind11/pybind11.h>

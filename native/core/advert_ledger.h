@@ -1,5 +1,4 @@
 // What the sender knows of the receives posted at the other end: how many, and how long each is.
-// Decides whether a message may go now; sends nothing.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,4 @@
 // What the core tells its owner: completions, failures and changes worth a trace, in the order they happened.
-// Carries no text and no time of its own.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,4 @@
 // One flow pair of a connection: its sending half, its receiving half and its life; plus where it waits in the stack.
-// Adds no rule of its own.
 #pragma once
 
 #include "native/core/closer.h"

@@ -1,5 +1,5 @@
-// When a segment counts as lost: asks the loss policy for horizons, path by path, and keeps the next time to ask.
-// Marks nothing itself and keeps no segment; the core's own deadline stands behind a policy that never answers.
+// When a segment counts as lost: asks the loss policy for horizons, path by path, and keeps the next time to ask. The
+// core's own deadline stands behind a policy that never answers.
 #pragma once
 
 #include "native/core/policy_slot.h"

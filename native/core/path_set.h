@@ -1,5 +1,4 @@
 // Chooses the path of a burst by the peer's path policy, and keeps each path's health: usable, silent, probed, back.
-// Knows no flow; reads no clock; sends nothing itself (poll_probe says what to send).
 #pragma once
 
 #include <algorithm>

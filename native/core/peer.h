@@ -1,5 +1,4 @@
 // A remote engine: the paths to it, the probe replies it is owed, and when it last gave proof of life.
-// Holds no flow; the stack counts which of its flows wait for something.
 #pragma once
 
 #include <algorithm>

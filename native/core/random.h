@@ -1,5 +1,4 @@
 // A seeded generator (SplitMix64, Steele et al. 2014): the only chance the core knows, so that a run is its seed.
-// Never reads a clock or the operating system's entropy.
 #pragma once
 
 #include "native/core/types.h"

@@ -1,5 +1,5 @@
 // The receives a caller posted, and eager messages that came before theirs: where a segment's bytes go, and when a
-// message is whole. Holds P-1 and P-3 on the receiving side; knows no sequence number, path or time.
+// message is whole. Holds P-1 and P-3 on the receiving side.
 #pragma once
 
 #include <atomic>

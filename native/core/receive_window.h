@@ -1,5 +1,5 @@
-// Decides which sequence numbers are new: a cumulative edge and, beyond the first gap, a bitmap of kWindowSegments.
-// Knows nothing of messages, paths or bytes. The bitmap is borrowed from a pool only while there is a gap.
+// Which sequence numbers are new: a cumulative edge and, beyond the first gap, a bitmap of kWindowSegments. The bitmap
+// is borrowed from a pool only while there is a gap.
 #pragma once
 
 #include "native/core/slab_pool.h"

@@ -1,5 +1,5 @@
 // Remembers every segment in flight: its bytes, path and send time, the send order of each path, and what is to be
-// resent. Decides no loss and no path; knows no clock, window or message beyond a slot number.
+// resent.
 #pragma once
 
 #include <cstddef>

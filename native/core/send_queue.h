@@ -1,5 +1,4 @@
 // The messages a caller posted for sending, in order: which bytes go next, and when a message is wholly acknowledged.
-// Knows no sequence number, path or time; touches no payload byte.
 #pragma once
 
 #include <memory>

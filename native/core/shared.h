@@ -1,5 +1,5 @@
-// What every machine of one stack shares: configuration, storage, chance and the event queue.
-// Owned by the stack; handed to the machines by reference; holds no protocol state.
+// What every machine of one stack shares: configuration, storage, chance, counters and the event queue. The stack owns
+// it and hands it to the machines.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // How long datagrams to a peer may be: finds out what its paths carry where they do not carry what was agreed on, and
-// tries longer ones again later (RFC 8899, DPLPMTUD). One size for all paths; knows no flow and sends nothing itself.
+// tries longer ones again later (RFC 8899, DPLPMTUD). One size for all paths.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Policies of live flows and peers: put in place, replaced and given other parameters between two bursts.
-// What is in flight stays in flight: a policy is told where things stand and decides from there.
+// Policies of live flows and peers: put in place, replaced and given other parameters between two bursts. What is in
+// flight stays in flight: a policy is told where things stand and decides from there.
 #include <utility>
 
 #include "native/core/stack.h"

@@ -1,5 +1,5 @@
-// Every outcome an operation can have, declared once; text and foreign codes are derived from this table.
-// Knows nothing of exceptions, errno or NCCL: their owners map from here.
+// Every outcome an operation can have, declared once; text and foreign codes are derived from this table. Exceptions,
+// errno and NCCL results are mapped by their owners.
 #pragma once
 
 #include <cstdint>

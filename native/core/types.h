@@ -1,5 +1,5 @@
-// The words the whole core shares: integers with short names, limits, and the configuration of a stack.
-// Decides nothing; every limit cites its reason.
+// The words the whole core shares: integers with short names, limits with their reasons, and the configuration of a
+// stack.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // What an engine asks of whatever moves its datagrams: the ends of a peer's paths, bursts out, datagrams in, sleep.
-// A datapath decides nothing: which path, what again and how fast was decided before a burst reaches it.
+// Path, resends and rate were chosen before a burst reaches it.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A bounded queue from many callers to one engine: post() never fails once reserve() said yes.
-// Holds plain commands; knows nothing of what they mean. After Vyukov's bounded MPMC queue, with one consumer.
+// A bounded queue from many callers to one engine: post() never fails once reserve() said yes. After Vyukov's bounded
+// MPMC queue, with one consumer.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// A caller's connection: numbers messages, hands them to the flows that carry them, and counts stripes home.
-// Touches no packet; runs in callers' threads, and in engine threads where it says so.
+// A caller's connection: numbers messages, hands them to the flows that carry them, and counts stripes home. Runs in
+// callers' threads, and in engine threads where it says so.
 #pragma once
 
 #include <atomic>

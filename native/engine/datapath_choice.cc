@@ -1,5 +1,4 @@
 // Sockets unless the knob says otherwise; with `auto` queue pairs come first, and why they were not taken is one line.
-// Never sends anything.
 #include "native/engine/datapath_choice.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Sends and receives of one device's memory: a thread that takes rings from a pinned pool, lets a copier fill and empty
-// them, and tells callers when a message is where it belongs. Touches no packet; engines carry the stages.
+// them, and tells callers when a message is where it belongs. Engines carry the stages.
 #pragma once
 
 #include <condition_variable>

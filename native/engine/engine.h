@@ -1,5 +1,5 @@
-// The thread that owns a clock, a datapath's ports and many flows, and runs to completion.
-// Decides nothing about the protocol (the stack does) and nothing about who connects to whom (the control plane does).
+// The thread that owns a clock, a datapath's ports and many flows, and runs to completion. The stack runs the protocol,
+// the control plane connects.
 #pragma once
 
 #include <atomic>

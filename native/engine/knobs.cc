@@ -1,5 +1,4 @@
-// Decides how text becomes a knob: parsing, ranges, the nearest name to a misspelt one.
-// Never applies a value and never reads anything but the environment.
+// Parses the knobs of the environment: ranges, and the nearest name to a misspelt one.
 #include "native/engine/knobs.h"
 
 #include <algorithm>

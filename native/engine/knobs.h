@@ -1,5 +1,4 @@
 // The knob table: every setting a user has, with its type, unit, default, range and meaning, declared once.
-// Never opens a socket or a file, and applies nothing itself: the engine reads the struct.
 #pragma once
 
 #include <bitset>

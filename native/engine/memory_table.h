@@ -1,6 +1,5 @@
 // The memories that callers registered, each once, however often it was asked for: an entry lives exactly as long as
 // somebody holds it, so that none outlives its memory.
-// Touches no byte and no NIC itself: every engine's datapath is told.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
 // Text that a peer sent, made safe for a log line, an error or a terminal.
-// Knows no alphabet: a name in another than ASCII becomes question marks.
 #pragma once
 
 #include <cstddef>

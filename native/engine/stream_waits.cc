@@ -1,5 +1,4 @@
 // A wait is two things in the caller's stream: a wait for the word, and an event behind it that tells when it is over.
-// Never waits itself.
 #include "native/engine/stream_waits.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Streams that wait for messages without a thread of theirs: a word of pinned memory for each, which the worker sets
-// when the message is done, and whose place is used anew when the stream has passed it. Knows nothing of messages.
+// when the message is done, and whose place is used anew when the stream has passed it.
 #pragma once
 
 #include <cstdint>

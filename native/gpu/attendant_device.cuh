@@ -1,5 +1,5 @@
-// A kernel that stays while streams wait, and moves pieces when the host says so.
-// Never ends by itself: who launched it tells it to leave. Its loop is in kernels.cu, as only a GPU can run it.
+// A kernel that stays while streams wait, and moves pieces when the host says so. The process that launched it tells it
+// to leave. Its loop is in kernels.cu, as only a GPU can run it.
 #pragma once
 
 #include "native/gpu/pieces_device.cuh"

@@ -1,5 +1,5 @@
 // Copies messages between a device and the rings that their stripes pass through, while the network sends and places.
-// Never waits: poll() launches what can be launched and tells what has arrived. One thread uses a copier.
+// poll() launches what can be launched and tells what has arrived. One thread uses a copier.
 #pragma once
 
 #include <array>

@@ -1,5 +1,4 @@
 // The dma-buf of memory of a device, by which a NIC that knows nothing of GPUs reads it.
-// Registers nothing.
 #pragma once
 
 #include "native/gpu/driver.h"

@@ -1,5 +1,5 @@
-// What becomes of two elements of each type: arithmetic on their bits, in f32 where they are narrower.
-// Touches no memory. The GPU's instructions where it has them; the host's versions give the same bits, but of NaNs.
+// What becomes of two elements of each type: arithmetic on their bits, in f32 where they are narrower. The GPU's
+// instructions where it has them; the host's versions give the same bits, but of NaNs.
 #pragma once
 
 #include "native/gpu/jobs.h"

@@ -1,5 +1,4 @@
-// What one launch of a kernel is told: the only parameter of each, laid out alike for the host and the GPU.
-// Plain data for both compilers; decides nothing.
+// What one launch of a kernel is told: the only parameter of each, plain data laid out alike for the host and the GPU.
 #pragma once
 
 #include <cstdint>

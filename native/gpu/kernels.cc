@@ -1,6 +1,5 @@
-// Decides how a launch is shared out: bytes for each warp, words and elements for each block.
-// Looks every kernel up when it is opened, for a driver may load code then, and stop the device, that it put off
-// before.
+// Shares a launch out: bytes for each warp, words and elements for each block. Looks every kernel up when it is opened,
+// for a driver may load code then, and stop the device, that it put off before.
 #include "native/gpu/kernels.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The kernels by name: each thread works out who it is and does its share, as the headers say.
-// Compiled by nvcc alone, into an image that the library carries (kernels.cmake); decides nothing itself.
+// The kernels by name: each thread works out who it is and does its share, as the headers say. Compiled by nvcc alone,
+// into an image that the library carries (kernels.cmake).
 #include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
 #include "native/gpu/pieces_device.cuh"

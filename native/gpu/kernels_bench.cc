@@ -1,5 +1,4 @@
 // Launches one after another in a stream, and then as many copies: a GPU that is kept busy hides what a launch costs.
-// Touches no byte itself.
 #include "native/gpu/kernels_bench.h"
 
 #include <chrono>

@@ -1,5 +1,4 @@
 // Where the bytes of a message lie on a device: in one run, or in many small pieces, as a caller's tensors do.
-// Owns no memory, and knows no stream.
 #pragma once
 
 #include <algorithm>

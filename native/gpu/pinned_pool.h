@@ -1,5 +1,5 @@
-// Pinned host memory of one stated size, lent out in runs of granules: what device memory passes through.
-// Knows no stream and no message; pins once, at the beginning, for pinning synchronises devices.
+// Pinned host memory of one stated size, lent out in runs of granules: what device memory passes through. Pins once, at
+// the beginning, for pinning synchronises devices.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// How long a ring is, and its pieces: of a message's part, and of the pinned memory that it may take.
-// Decides sizes alone; who lends the memory is pinned_pool.h.
+// How long a ring is, and its pieces: of a message's part, and of the pinned memory that it may take. pinned_pool.h
+// lends the memory.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Found by driver and device; gone with the last that uses it.
-// Never makes two of one device at a time.
+// Found by driver and device; gone with the last that uses it. There is one of a device at a time.
 #include "native/gpu/shared_device.h"
 
 #include <algorithm>

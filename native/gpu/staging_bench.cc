@@ -1,5 +1,4 @@
 // One thread is copier and network: it acknowledges what is in a ring, and places where there is room, between polls.
-// Touches no byte itself.
 #include "native/gpu/staging_bench.h"
 
 #include <chrono>

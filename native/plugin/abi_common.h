@@ -1,5 +1,5 @@
-// What every version of NCCL's network plugin interface shares: result codes, limits, callbacks, device handle.
-// Written from the interface's facts, not from its headers; decides nothing.
+// What every version of NCCL's network plugin interface shares: result codes, limits, callbacks, device handle. Written
+// from the interface's facts, not from its headers.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Version 11 of NCCL's network plugin interface (NCCL 2.28 on): a context for each communicator, finalize.
-// Written from the interface's facts; decides nothing.
+// Version 11 of NCCL's network plugin interface (NCCL 2.28 on): a context for each communicator, finalize. Written from
+// the interface's facts.
 #pragma once
 
 #include "native/plugin/abi_common.h"

@@ -1,5 +1,4 @@
 // One connection as NCCL holds it: its registrations and its requests.
-// Decides nothing about interface versions and knows no listener.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Decides whether this process is the one that started the transport, by a page that the kernel wipes at fork.
-// Costs a load per call where a process id would cost a system call; runs nothing at fork.
+// Tells a forked child by a page that the kernel wipes at fork: a load per call where a process id would cost a system
+// call.
 #include "native/plugin/fork_check.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Decides whether this process is the one that started the transport, or a forked child of it.
-// Runs nothing at fork and takes no lock, so it is safe where any lock may be held by a thread that is gone.
+// Whether this process is the one that started the transport, or a forked child of it. Takes no lock, so it is safe
+// where any lock may be held by a thread that is gone.
 #pragma once
 
 namespace weft::nccl {

@@ -1,5 +1,5 @@
-// Fits the one core to every version of NCCL's interface; a shim is named for the first version it fits.
-// Holds no state and no behaviour of its own; out-parameters are written before the guard, which may refuse the call.
+// Fits the one core to every version of NCCL's interface; a shim is named for the first version it fits. Out-parameters
+// are written before the guard, which may refuse the call.
 #include "native/plugin/abi_v10.h"
 #include "native/plugin/abi_v11.h"
 #include "native/plugin/abi_v12.h"

@@ -1,5 +1,4 @@
 // What a policy library exports and how it is called: the whole contract between a policy and the core.
-// Holds no algorithm, no loader and no allocation.
 #pragma once
 
 #include <cstddef>

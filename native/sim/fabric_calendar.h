@@ -1,5 +1,5 @@
-// What is due when, by windows of one lookahead: within a window no node can reach another, so each window's events
-// are handed out whole, and each node handles its own in their order. Sorts nothing itself; knows no node.
+// What is due when, by windows of one lookahead: within a window no node can reach another, so each window's events are
+// handed out whole, and each node handles its own in their order.
 #pragma once
 
 #include <algorithm>

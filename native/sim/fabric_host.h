@@ -1,5 +1,5 @@
 // One host of the fabric: a real stack, its ports, and the transfers that begin and end here. Handles a window's
-// packets in their order, and lets the stack send whenever a port is free. Touches no other host.
+// packets in their order, and lets the stack send whenever a port is free.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,4 @@
 // A host's own switches know it; all others go by its group, and where several ports lead there, by a hash.
-// Knows no queue: a port that is full or down is taken like any other.
 #include "native/sim/fabric_net.h"
 
 #include <map>

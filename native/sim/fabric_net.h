@@ -1,5 +1,4 @@
 // Ports and routes: which port of a switch a packet leaves by.
-// Moves nothing itself.
 #pragma once
 
 #include <vector>

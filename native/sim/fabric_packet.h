@@ -1,5 +1,4 @@
 // What the fabric's links carry: sizes, where to, and the header bytes; never a payload. And where packets are kept.
-// Knows no queue and no time but the one that a packet is due at.
 #pragma once
 
 #include <cstring>

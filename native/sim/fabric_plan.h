@@ -1,5 +1,5 @@
 // What a run of the fabric is made of: nodes, one-way links with their queues, routes, transfers and what depends on
-// what. Plain values; decides nothing. Hosts are nodes 0 to hosts - 1, switches follow.
+// what, as plain values. Hosts are nodes 0 to hosts - 1, switches follow.
 #pragma once
 
 #include <string>

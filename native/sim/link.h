@@ -1,5 +1,4 @@
 // One direction of a wire behind a queue: serves datagrams in order at a rate, delays, drops, marks and loses them.
-// Knows no protocol, no route and no other link; every draw comes from its own seed.
 #pragma once
 
 #include <vector>

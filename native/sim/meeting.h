@@ -1,5 +1,4 @@
 // Where a number of threads wait until all of them have come, again and again.
-// Knows nothing of what they do; a thread that has waited a while sleeps.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,4 @@
 // What a simulated link carries: a datagram's size and its header bytes, never its payload; and where headers are kept.
-// Knows no route, no queue and no time.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Runs recorded decisions through core::PolicySlot, with records of its own, and says which came out otherwise.
-// Never loads a library, never makes an event: those are recorded, and who has the libraries adds them.
+// Runs recorded decisions through core::PolicySlot, with records of its own, and says which came out otherwise. Events
+// are those of the recording; the caller has the libraries.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // Fills a piece anew only when every byte of its last use is acknowledged, and empties one only when all of it is
-// there. Never waits, and knows no flow: whoever uses it looks again.
+// there; the caller looks again.
 #include "native/sim/rig_stage.h"
 
 #include <algorithm>

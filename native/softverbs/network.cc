@@ -1,5 +1,4 @@
 // Draws come from a hash of seed, queue pair and transmission, so that threads that race change no packet's fate.
-// Never looks at a clock.
 #include "native/softverbs/network.h"
 
 #include <utility>

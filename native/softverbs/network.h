@@ -1,5 +1,5 @@
-// What befalls a packet between two adapters: lost, held back for a short or a long while, doubled.
-// A pure function of seed and packet; holds what is late until its time. Knows no queue pair.
+// What befalls a packet between two adapters: lost, held back for a short or a long while, doubled. A pure function of
+// seed and packet; holds what is late until its time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // The functions that libibverbs exports and weft calls, and the table that verbs.h calls through a context.
-// Converts and locks; decides nothing but what a device says that it can do.
 #include <infiniband/verbs.h>
 #include <sys/eventfd.h>
 #include <unistd.h>

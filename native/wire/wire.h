@@ -1,5 +1,4 @@
 // The byte layout of every packet, in one place: what PROTOCOL.md draws.
-// Holds no state and decides nothing about what a packet means.
 #pragma once
 
 #include <cstddef>

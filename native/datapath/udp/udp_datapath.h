@@ -1,5 +1,4 @@
 // Moves bursts over UDP sockets: one socket a path and device, GSO trains out, GRO trains in, ECN both ways.
-// Knows no flow, policy or protocol beyond where a header ends; decides nothing about what to send.
 #pragma once
 
 #include <atomic>

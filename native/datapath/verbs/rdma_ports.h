@@ -1,5 +1,4 @@
 // Which RDMA devices, ports and GIDs this host has, as sysfs tells: needs neither libibverbs nor any right.
-// Opens no device but a software provider's, of which sysfs knows nothing.
 #pragma once
 
 #include <array>

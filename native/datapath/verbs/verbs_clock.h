@@ -1,5 +1,4 @@
 // The time, for waits that end and for how long a path was broken.
-// Never decides how long to wait.
 #pragma once
 
 #include <time.h>

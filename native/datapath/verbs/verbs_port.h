@@ -1,5 +1,5 @@
 // One port of an RDMA device as one engine has it: context, protection domain, completion queues, and the slots that
-// everything is received into and sent from. Knows no peer.
+// everything is received into and sent from.
 #pragma once
 
 #include <cstdint>
