@@ -56,10 +56,11 @@ def dials_at_once(address: str) -> None:
     def one(index: int) -> None:
         data = index.to_bytes(4, "little")
         try:
-            with endpoint.connect(handle, timeout_s=60) as connection:
-                connection.send(data, timeout_s=60)
-                if connection.recv(4, timeout_s=60) != data:
-                    failures.append("wrong bytes")
+            for _ in range(3):
+                with endpoint.connect(handle, timeout_s=60) as connection:
+                    connection.send(data, timeout_s=60)
+                    if connection.recv(4, timeout_s=60) != data:
+                        failures.append("wrong bytes")
         except WeftError as error:
             failures.append(str(error))
 
@@ -71,6 +72,7 @@ def dials_at_once(address: str) -> None:
         for thread in threads:
             thread.join()
         print(len(failures), *failures[:1], flush=True)
+        sys.stdin.readline()  # it may be stopped once more, with nothing left to do
 
 
 def forking() -> None:
