@@ -57,7 +57,6 @@ enum class Kind : std::uint8_t {
 
 #define WEFT_PEER_COUNTER_TABLE(X)                                             \
   X(flows, count, gauge, "flows that are open with this peer")                 \
-  X(paths_usable, count, gauge, "paths to it that may be chosen")              \
   X(keepalives_sent, datagrams, sum, "probes sent because the peer was quiet") \
   X(probes_answered, datagrams, sum, "probes of the peer that were answered")
 
