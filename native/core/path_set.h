@@ -102,7 +102,8 @@ class PathSet {
   // Every path's round trip, known from before.
   void know(i64 rtt_ns) noexcept {
     untouched_.rtt.on_sample(rtt_ns);
-    for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i) counters_[i].rtt_ns.set(rtt_ns);
+    for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i)
+      counters_[i].rtt_ns.set(untouched_.rtt.smoothed_ns());
   }
   // An estimate of it, until the first sample.
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
