@@ -99,11 +99,16 @@ void EventLog::policy_failed(policy::Family family) {
 
 void EventLog::on_refused(std::int64_t now_ns) noexcept {
   const telemetry::EngineCells& seen = stack_->counters();
-  refused_ = seen.bad_magic + seen.bad_version;
+  const bool other_version = seen.bad_version != bad_version_;
+  bad_magic_ = seen.bad_magic;
+  bad_version_ = seen.bad_version;
   refused_again_ns_ = now_ns + LogLimit::kIntervalNs;
-  log(LogLevel::warn, seen.bad_version != 0
-                          ? "dropping packets of another version of weft on a data port (counter bad_version)"
-                          : "dropping packets that are not weft's on a data port (counter bad_magic)");
+  try {
+    log(LogLevel::warn, other_version
+                            ? "dropping packets of another version of weft on a data port (counter bad_version)"
+                            : "dropping packets that are not weft's on a data port (counter bad_magic)");
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 }  // namespace weft::engine

@@ -24,7 +24,8 @@ class EventLog {
   // Looks for packets that were refused since the last call.
   void on_received(std::int64_t now_ns) noexcept {
     const telemetry::EngineCells& seen = stack_->counters();
-    if (seen.bad_magic + seen.bad_version != refused_ && now_ns >= refused_again_ns_) on_refused(now_ns);
+    const bool more = seen.bad_magic != bad_magic_ || seen.bad_version != bad_version_;
+    if (more && now_ns >= refused_again_ns_) on_refused(now_ns);
   }
 
  private:
@@ -41,7 +42,8 @@ class EventLog {
   std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // by peer
   std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // by peer and path: since when
   LogLimit path_limit_{kPathLines};
-  std::int64_t refused_ = 0, refused_again_ns_ = 0;
+  std::int64_t bad_magic_ = 0, bad_version_ = 0;  // of which the log has told
+  std::int64_t refused_again_ns_ = 0;
   bool policy_failure_logged_ = false;
 };
 

@@ -128,15 +128,15 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   if (policies.path != nullptr) config.path = policies.path->choice();
   config.payload_crc = open.payload_crc || checks_payload(device);
   config.rtt_expected_ns = rtt_expected_ns;
+  std::vector<std::string> addresses;
+  for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
   Status status = Status::ok;
   local.engine->call([&] {
+    local.engine->event_log().name_peer(place.index, std::move(addresses));
     datapath::Datapath& datapath = local.engine->datapath();
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
     config.search_size = datapath.kind() == 'u';  // a socket's datagrams may be too long for a path, without a word
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
-      std::vector<std::string> addresses;
-      for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
-      local.engine->event_log().name_peer(place.index, std::move(addresses));
       status = local.engine->stack().open_peer(place.index, config);
     } else {
       status = Status::refused;
