@@ -60,9 +60,8 @@ def check_knobs() -> Finding:
     try:
         Endpoint().close()
     except OutOfDescriptorsError as error:
-        if (
-            check_descriptors().state != BROKEN
-        ):  # the whole system has none left, or other endpoints hold them
+        # The limit may be high enough and the whole system's table of files full.
+        if check_descriptors().state != BROKEN:
             return Finding("knobs", BROKEN, str(error), "close what holds descriptors")
         said = "not tried: an endpoint needs more descriptors than there are"
         return Finding("knobs", LIMITED, said, "see descriptors, above")
@@ -71,7 +70,7 @@ def check_knobs() -> Finding:
     folder = values["policy_directory"]
     if folder and not Path(folder).is_dir():
         said = f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder"
-        return Finding("knobs", LIMITED, said, "compiled policies of your own are looked for there")
+        return Finding("knobs", LIMITED, said, "make the folder, or unset the variable")
     changed = [
         f"{row.variable}={values[row.field]}"
         for row in knobs.table()
