@@ -1,5 +1,4 @@
-// Decides whether real sockets and memory rings bring bursts over as they were: order, sizes, marks, faults by seed.
-// Never leaves the loopback interface.
+// Real sockets on loopback and memory rings bring bursts over as they were: order, sizes, marks, faults by seed.
 #include <sys/socket.h>
 
 #include <memory>

@@ -1,5 +1,4 @@
-// Decides whether a policy that fails, at its start or later, gives way to `fixed` with an event, in every family.
-// Never loads a library: the failing policy is a table of functions made here.
+// A policy that fails, at its start or later, gives way to `fixed` with an event, in every family. It is made here.
 #include <cstring>
 
 #include "native/core/credit_control.h"
