@@ -1,8 +1,7 @@
-"""Decides the window from delay: a target queueing delay, additive increase, proportional decrease.
+"""A window from delay: a target queueing delay, additive increase, proportional decrease.
 
-Never touches the path choice. Source: Kumar et al., "Swift: Delay is Simple and Effective for
-Congestion Control in the Datacenter", SIGCOMM 2020, section 3; flow scaling with the constants
-of its section 3.5.
+Source: Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
+Datacenter", SIGCOMM 2020, section 3; flow scaling with the constants of its section 3.5.
 
 As in the paper there are two windows: one for the network, by queueing delay, and one for the
 receiving host, by how long that held the acknowledgment. The smaller is in force.
