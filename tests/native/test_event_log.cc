@@ -76,6 +76,24 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   CHECK(bench.lines().back().find("(and 1968 more like it before)") != std::string::npos);
 }
 
+// Once an interval, however many come.
+TEST(event_log__packets_that_are_refused_now_are_named) {
+  Bench bench;
+  const std::uint8_t header[48] = {};  // no magic
+  const weft::wire::RxDatagram datagram{header, 48, nullptr, 0, false};
+  bench.pair.stack[0].on_datagram(kMs, datagram);
+  bench.log.on_received(kMs);
+  CHECK(bench.lines().back().find("counter bad_magic") != std::string::npos);
+  bench.log.on_received(2 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 1u);
+  bench.pair.stack[0].on_datagram(3 * kMs, datagram);
+  bench.log.on_received(3 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 1u);  // within the interval
+  bench.log.on_received(20'000 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 2u);
+  CHECK(bench.lines().back().find("counter bad_magic") != std::string::npos);
+}
+
 TEST(event_log__a_peer_that_is_released_takes_its_name_along) {
   Bench bench;
   bench.tell(kMs, core::Event::Kind::peer_released, 0);
