@@ -69,7 +69,7 @@ test-native: build ## Native tests, and the host program of the plugin tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
 # Tests in virtual time, which a busy neighbour does not disturb: side by side.
-COMPUTING := tests/policies tests/conformance tests/golden tests/core tests/sim tests/swarm
+COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm
 
 test-python: build ## pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from bench import labs, traffic
-from bench.common import Config
-from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.lib import labs, traffic
+from bench.lib.common import Config
+from bench.lib.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.lib.study import Study, chosen, conduct
+from bench.lib.traffic import Flow, Load
 from bench.peers import SOCKETS, peer_of
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 IN_FLIGHT = 64  # of all flows together

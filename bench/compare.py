@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from bench.common import Config, json_option
-from bench.options import UNITS, heading, show, table
-from bench.record import read, seal_state
-from bench.stats import Summary, grouped, summary
+from bench.lib.common import Config, json_option
+from bench.lib.options import UNITS, heading, show, table
+from bench.lib.record import read, seal_state
+from bench.lib.stats import Summary, grouped, summary
 from transport.cli.output import write_json
 
 # Of results from before they named them themselves.

@@ -14,14 +14,14 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.channels import Channel, Station, raise_descriptor_limit, rss_bytes, station
-from bench.common import Config
-from bench.launch import PATIENCE_S, Mailbox, gang
-from bench.options import UNITS, Columns, common, study_options
+from bench.lib.channels import Channel, Station, raise_descriptor_limit, rss_bytes, station
+from bench.lib.common import Config
+from bench.lib.launch import PATIENCE_S, Mailbox, gang
+from bench.lib.options import UNITS, Columns, common, study_options
+from bench.lib.placement import Placement, placed
+from bench.lib.study import Study, chosen, conduct
+from bench.lib.traffic import Array, busiest, cpu_ns, machine_ns, others_share
 from bench.peers import ONE_STREAM, peer_of
-from bench.placement import Placement, placed
-from bench.study import Study, chosen, conduct
-from bench.traffic import Array, busiest, cpu_ns, machine_ns, others_share
 
 USUAL = ("weft", "tcp-cubic")
 CONNECTIONS_MAX = 65_536

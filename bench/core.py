@@ -9,7 +9,7 @@ import os
 
 import click
 
-from bench.common import Config, document, emit, interruptible, json_option, median, rounds
+from bench.lib.common import Config, document, emit, interruptible, json_option, median, rounds
 from transport import native
 
 BUDGET_NS = 150

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import Config, Cut, document, emit, interruptible, json_option, rounds
+from bench.lib.common import Config, Cut, document, emit, interruptible, json_option, rounds
 from transport.sim import Simulation, load
 from transport.sim.sweep import worker_environment
 

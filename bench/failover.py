@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench import labs, timeline, traffic
-from bench.common import Config
-from bench.options import PATH_RATE, Common, common, flow_options, study_options
+from bench.lib import labs, timeline, traffic
+from bench.lib.common import Config
+from bench.lib.options import PATH_RATE, Common, common, flow_options, study_options
+from bench.lib.study import Study, chosen, conduct
+from bench.lib.traffic import Flow, Load, Times
 from bench.peers import SOCKETS, peer_of
-from bench.study import Study, chosen, conduct
-from bench.traffic import Flow, Load, Times
 from transport.cli.lab import told
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench import fidelity_events, fidelity_lab, fidelity_sim, labs
-from bench.common import ROOT, Config
-from bench.options import Common, Size, study_options
+from bench.lib import fidelity_events, fidelity_lab, fidelity_sim, labs
+from bench.lib.common import ROOT, Config
+from bench.lib.options import Common, Size, study_options
+from bench.lib.study import CPU_BOUND_SHARE, Study, check_variant, conduct
 from bench.permutation import derangement
-from bench.study import CPU_BOUND_SHARE, Study, check_variant, conduct
 from transport import knobs
 
 if TYPE_CHECKING:

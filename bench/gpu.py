@@ -14,7 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import (
+from bench.lib.common import (
     Config,
     document,
     duel,
@@ -25,7 +25,7 @@ from bench.common import (
     rounds,
     verdict,
 )
-from bench.gpu_nccl import SOCKET, WEFT, measure_nccl
+from bench.lib.gpu_nccl import SOCKET, WEFT, measure_nccl
 from bench.nccl import driver
 from transport import Endpoint, native
 from transport.knobs import in_force

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from bench import traffic
-from bench.common import Config
-from bench.options import PERFTEST, common, flow_options, study_options
+from bench.lib import traffic
+from bench.lib.common import Config
+from bench.lib.options import PERFTEST, common, flow_options, study_options
+from bench.lib.placement import placed
+from bench.lib.study import Study, chosen, conduct, load_of
+from bench.lib.traffic import Flow, Load, jain
 from bench.peers import SOCKETS, peer_of
-from bench.placement import placed
-from bench.study import Study, chosen, conduct, load_of
-from bench.traffic import Flow, Load, jain
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 STUDY = Study(

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection as Pipe
 import click
 import numpy as np
 
-from bench.common import (
+from bench.lib.common import (
     Config,
     document,
     duel,
@@ -23,7 +23,7 @@ from bench.common import (
     rounds,
     verdict,
 )
-from bench.options import LATENCY, Columns, Size, show, table
+from bench.lib.options import LATENCY, Columns, Size, show, table
 from transport import Endpoint
 
 SIZES = (8, 64, 512, 1_024, 4_096, 8_192, 16_384, 65_536)

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from bench import labs, traffic
-from bench.common import Config
-from bench.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.lib import labs, traffic
+from bench.lib.common import Config
+from bench.lib.options import PATH_RATE, PERFTEST, common, flow_options, study_options
+from bench.lib.study import Study, chosen, conduct, load_of
+from bench.lib.traffic import Flow
 from bench.peers import SOCKETS, peer_of
-from bench.study import Study, chosen, conduct, load_of
-from bench.traffic import Flow
 
 USUAL = ("weft", "weft/loss_policy=go_back_n", "tcp-cubic", "tcp-bbr", "mptcp")
 EXPONENTS = (-14, -12, -10, -8)

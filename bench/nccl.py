@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from bench.common import (
+from bench.lib.common import (
     ROOT,
     Config,
     document,
@@ -31,7 +31,7 @@ from bench.common import (
     rounds,
     verdict,
 )
-from bench.nccl_hosts import Hosts, hosts, newly, shares
+from bench.lib.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
 
 RUN_S_MAX = 240.0
@@ -117,7 +117,7 @@ def run(
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         base = environment(name, variables, gpus, folder, where)
-        command = [sys.executable, "-m", "bench.nccl_rank", json.dumps(task)]
+        command = [sys.executable, "-m", "bench.lib.nccl_rank", json.dumps(task)]
         outputs = [(folder / f"rank{rank}").open("w+") for rank in range(gpus)]
         ranks = [
             subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import (
+from bench.lib.common import (
     Config,
     document,
     duel,

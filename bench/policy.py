@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import Cut, document, emit, interruptible, json_option
+from bench.lib.common import Cut, document, emit, interruptible, json_option
 from congestion.api import FAMILIES, Policy
 from congestion.registry import find
 from transport.compiler import compile_policy

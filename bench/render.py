@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from bench.common import Config
 from bench.compare import keys, measures, runs
-from bench.options import CHECKED, UNITS, Columns
-from bench.record import read, seal_state
-from bench.report import show_everywhere
-from bench.stats import summarised
+from bench.lib.common import Config
+from bench.lib.options import CHECKED, UNITS, Columns
+from bench.lib.record import read, seal_state
+from bench.lib.report import show_everywhere
+from bench.lib.stats import summarised
 from transport.cli.options import CSV, HTML, output_file
 
 

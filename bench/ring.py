@@ -10,11 +10,11 @@ from typing import Any
 import click
 import numpy as np
 
-from bench import collective_study
-from bench.collective import Array, Buffers, Operation, Rank
-from bench.collective_study import Collective
-from bench.options import NCCL_TESTS, collective_options, study_options
-from bench.study import Study
+from bench.lib import collective_study
+from bench.lib.collective import Array, Buffers, Operation, Rank
+from bench.lib.collective_study import Collective
+from bench.lib.options import NCCL_TESTS, collective_options, study_options
+from bench.lib.study import Study
 
 ELEMENT_BYTES = 4
 WAIT_S = 30.0

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection as Pipe
 import click
 import numpy as np
 
-from bench.common import (
+from bench.lib.common import (
     Config,
     document,
     duel,

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import ROOT, Config, document, emit, interruptible, json_option, median
+from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option, median
 from transport import Connection, Endpoint
 
 BUDGET_S = 5.0

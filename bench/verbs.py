@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from bench import callgrind
-from bench.common import (
+from bench.lib import callgrind
+from bench.lib.common import (
     Config,
     Cut,
     document,

@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from bench.common import (
+from bench.lib.common import (
     Config,
     document,
     emit,
@@ -32,9 +32,9 @@ from bench.common import (
     rounds,
     verdict,
 )
-from bench.labs import end_as_with_ctrl_c
+from bench.lib.labs import end_as_with_ctrl_c
+from bench.lib.wire import ADDRESSES, DEVICE, Road, Wire
 from bench.p2p import CONGESTION, stamp
-from bench.wire import ADDRESSES, DEVICE, Road, Wire
 from transport import Endpoint, Handle
 from transport.cli.lab import told
 from transport.errors import WeftError

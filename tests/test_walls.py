@@ -85,10 +85,16 @@ NATIVE_ROOMS = {
     "datapath": {"datapath", "wire", "telemetry"},
     "gpu": {"gpu", "core"},
     "softverbs": {"softverbs", "gpu"},
-    "engine": {"engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"},
+    "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry"},
+    "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry"},
+    "message": {"message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry"},
+    "bench": {"bench", "engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"},
     "sim": {"sim", "core", "wire", "policy", "telemetry"},
-    "plugin": {"plugin", "engine"},
-    "bind": {"bind", "telemetry", "engine", "core", "wire", "policy", "datapath", "gpu", "sim"},
+    "plugin": {"plugin", "message", "engine"},
+    "bind": {
+        *("bind", "message", "bench", "engine", "datapath", "gpu", "sim"),
+        *("core", "wire", "policy", "telemetry"),
+    },
 }
 # The vocabulary of outcomes is every room's.
 EVERYWHERE = {"native/core/status.h"}
@@ -105,7 +111,10 @@ BANNED_INCLUDES = {
     "datapath": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "gpu": r"sys/socket\.h|netinet/.*|pybind11/.*|nccl.*|Python\.h",
     "softverbs": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
-    "engine": r"pybind11/.*|nccl.*|Python\.h",
+    "engine": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
+    "control": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
+    "message": r"pybind11/.*|nccl.*|Python\.h",
+    "bench": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",
     "bind": r"nccl.*",
 }

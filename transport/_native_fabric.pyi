@@ -7,7 +7,7 @@ import numpy as np
 # native/bind/fabric.cc
 
 # Structured: the fields of PortPlan, PortChange, TransferPlan and DependencyPlan in
-# native/sim/fabric_plan.h, in their order.
+# native/sim/fabric/fabric_plan.h, in their order.
 PORT_PLAN: np.dtype[Any]
 PORT_CHANGE: np.dtype[Any]
 TRANSFER_PLAN: np.dtype[Any]

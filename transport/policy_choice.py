@@ -97,7 +97,7 @@ _FILE = re.compile(r"(.*?\.(?:so|py))[ \t\n]*(:|$)", re.DOTALL)
 
 
 def split(text: str) -> tuple[str, str, str]:
-    """Name or path, colon, parameters: as native/engine/policy_choice.cc tells them apart."""
+    """(name or path, colon, parameters), as native/engine/policies/policy_choice.cc splits."""
     file = _FILE.match(text)
     if file is not None:
         return file[1].strip(), file[2], text[file.end() :]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bench.placement import Placement
+from bench.lib.placement import Placement
 
 Config = dict[str, Any]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
+from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, program_row
 from bench.peers.pair import free_port, run_pair
-from bench.placement import Placement
 
 SIZE_BYTES_MAX = 1 << 20  # iperf3's own limit
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import click
 
+from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
-from bench.placement import Placement
 
 RATE_GUESS = 2e8  # bytes per second, for how many iterations fit the time
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 100_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from bench.channels import IPPROTO_MPTCP
+from bench.lib.channels import IPPROTO_MPTCP
 from bench.peers.base import Socket
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import click
 
-from bench.launch import program
-from bench.placement import Placement
-from bench.traffic import busiest
+from bench.lib.launch import program
+from bench.lib.placement import Placement
+from bench.lib.traffic import busiest
 
 EXTRA_S = 15.0
 SERVER_START_S = 0.4

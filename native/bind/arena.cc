@@ -1,5 +1,5 @@
 // Binds the arena: links, flows and what changes as plain values, a run as one call, its report as attributes.
-#include "native/sim/arena.h"
+#include "native/sim/arena/arena.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,6 +1,6 @@
 // Binds the measurement of the protocol's own cost; converts and calls.
 // Runs without the interpreter lock.
-#include "native/engine/core_bench.h"
+#include "native/bench/core_bench.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -8,10 +8,10 @@
 #include <map>
 #include <optional>
 
+#include "native/bench/kernels_bench.h"
+#include "native/bench/staging_bench.h"
 #include "native/bind/unlocked.h"
 #include "native/gpu/kernel_image.h"
-#include "native/gpu/kernels_bench.h"
-#include "native/gpu/staging_bench.h"
 
 namespace weft::bind {
 namespace {

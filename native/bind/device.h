@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "native/bind/held.h"
-#include "native/engine/device_board.h"
+#include "native/message/device_board.h"
 
 namespace weft::bind {
 

@@ -1,6 +1,6 @@
 // Binds the fabric: a plan whose tables are numpy arrays, a run that goes on for so many packet-hops a call, and its
 // report as arrays.
-#include "native/sim/fabric.h"
+#include "native/sim/fabric/fabric.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -110,9 +110,9 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("sample_ns", &P::sample_ns)
       .def_readwrite("sample_ports", &P::sample_ports)
       .def_readwrite("sample_streams", &P::sample_streams)
-      .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric_plan.h says.", py::kw_only(),
-           py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"), py::arg("route"),
-           py::arg("set_begin"), py::arg("set_ports"))
+      .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
+           py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
+           py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
       .def(
           "set_changes",
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "native/bind/unlocked.h"
-#include "native/engine/device_board.h"
-#include "native/engine/runtime.h"
+#include "native/message/device_board.h"
+#include "native/message/runtime.h"
 
 namespace weft::bind {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "native/core/types.h"
-#include "native/engine/policy_choice.h"
+#include "native/engine/policies/policy_choice.h"
 #include "native/policy/loader.h"
 
 namespace weft::bind {

@@ -1,6 +1,6 @@
 // Binds the measurements of the verbs datapath over a fake of libibverbs; converts and calls.
 // Runs without the interpreter lock; without libibverbs' header there is nothing to measure.
-#include "native/engine/rdma_bench.h"
+#include "native/bench/rdma_bench.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,5 +1,5 @@
 // Binds the two-endpoint rig: schedules, their faults and policies, a run at once or step by step, and what it reports.
-#include "native/sim/rig.h"
+#include "native/sim/rig/rig.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,6 +1,6 @@
 // Binds the runtime: devices, listeners, dials, connections, requests, and the buffers that requests hold on to.
 // Converts and calls; retries nothing, and raises only for an argument that cannot be converted.
-#include "native/engine/runtime.h"
+#include "native/message/runtime.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -8,7 +8,6 @@
 
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
-#include "native/engine/policy_board.h"
 
 namespace weft::engine {
 namespace {
@@ -292,16 +291,5 @@ ConnectionCounters ConnectionCore::counters() const {
   }
   return total;
 }
-
-Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, PolicyChange what,
-                                       std::string* error) noexcept {
-  try {
-    return board_->change(family, text, what, &core_->flows(), core_->id(), error);
-  } catch (const std::bad_alloc&) {
-    return Status::out_of_memory;
-  }
-}
-
-std::vector<PolicyInfo> ConnectionHandle::policies() const { return board_->describe(&core_->flows(), core_->id()); }
 
 }  // namespace weft::engine

@@ -11,12 +11,12 @@
 #include "native/core/receive_queue.h"
 #include "native/engine/engine.h"
 #include "native/engine/notifier.h"
-#include "native/engine/runtime.h"
+#include "native/engine/request.h"
+#include "native/telemetry/counters.h"
 
 namespace weft::engine {
 
-class ConnectionCore;
-class PolicyBoard;
+using telemetry::ConnectionCounters;
 
 class RequestSlot final : public Request {
  public:
@@ -106,44 +106,6 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Direction send_, receive_;
   mutable std::mutex last_mutex_;
   std::vector<ConnectionCounters> last_;  // by flow: what it had counted when it was released
-};
-
-// What a caller holds: closing is its last word, also when it forgets to say it.
-class ConnectionHandle final : public Connection {
- public:
-  ConnectionHandle(std::shared_ptr<ConnectionCore> core, PolicyBoard* board, std::shared_ptr<void> runtime)
-      : board_(board), runtime_(std::move(runtime)), core_(std::move(core)) {}
-  ~ConnectionHandle() override { core_->close(); }
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
-    return core_->post_send({const_cast<void*>(data), memory, nullptr}, bytes, out);
-  }
-  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
-    return core_->post_receive({data, memory, nullptr}, bytes, out);
-  }
-  Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
-    return core_->post_send({nullptr, 0, stages}, bytes, out);
-  }
-  Status post_staged_receive(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
-    return core_->post_receive({nullptr, 0, stages}, bytes, out);
-  }
-  std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
-  bool on_staged(Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
-  void release(Request* request) noexcept override { core_->release(request); }
-  Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
-  void close() noexcept override { core_->close(); }
-  void quiesce(const void* data, std::size_t bytes) noexcept override { core_->quiesce(data, bytes); }
-  bool reads_payload() const noexcept override { return core_->reads_payload(); }
-  Status health() const noexcept override { return core_->health(); }
-  std::string peer_address() const override { return core_->peer_address(); }
-  ConnectionCounters counters() const override { return core_->counters(); }
-  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
-                       std::string* error) noexcept override;
-  std::vector<PolicyInfo> policies() const override;
-
- private:
-  PolicyBoard* board_;             // the runtime's
-  std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
-  std::shared_ptr<ConnectionCore> core_;
 };
 
 }  // namespace weft::engine

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "native/core/status.h"
-#include "native/engine/runtime.h"
+#include "native/message/runtime.h"
 #include "native/plugin/abi_common.h"
 #include "native/plugin/handle_table.h"
 

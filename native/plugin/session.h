@@ -12,7 +12,7 @@
 
 #include "native/core/status.h"
 #include "native/engine/log.h"
-#include "native/engine/runtime.h"
+#include "native/message/runtime.h"
 #include "native/plugin/abi_common.h"
 #include "native/plugin/comm.h"
 #include "native/plugin/handle_table.h"

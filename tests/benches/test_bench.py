@@ -13,9 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bench import callgrind, nccl, nccl_hosts
+from bench import nccl
 from bench.__main__ import BENCHES
-from bench.common import document, rounds
+from bench.lib import callgrind, nccl_hosts
+from bench.lib.common import document, rounds
 from transport import native
 
 TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import fidelity, fidelity_lab, fidelity_sim
+from bench import fidelity
 from bench.__main__ import bench
+from bench.lib import fidelity_lab, fidelity_sim
 from tests.lab.support import ROOT, reason_to_skip
 from transport import knobs
 from transport.lab import namespace, state

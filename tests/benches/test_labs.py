@@ -15,8 +15,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import failover, labs, stats, timeline, traffic
+from bench import failover
 from bench.__main__ import bench
+from bench.lib import labs, stats, timeline, traffic
 from tests.lab.support import ROOT, left_behind, reason_to_skip
 from transport.lab import Lab, LabModel, Link, namespace, state
 

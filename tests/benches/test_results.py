@@ -10,16 +10,16 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import stats
 from bench.__main__ import BENCHES, TOOLS, bench
-from bench.common import document, rounds
-from bench.launch import program
-from bench.options import Size, show, sweep
+from bench.lib import stats
+from bench.lib.common import document, rounds
+from bench.lib.launch import program
+from bench.lib.options import Size, show, sweep
+from bench.lib.placement import EnterNamespace, Placement, loopback, placed, read_places
+from bench.lib.record import result_hash, seal_state, sealed
+from bench.lib.report import csv_text
+from bench.lib.study import present
 from bench.peers import ALL, PROGRAMS, SOCKETS, iperf3, libfabric, missing, mptcp, tcp, ucx
-from bench.placement import EnterNamespace, Placement, loopback, placed, read_places
-from bench.record import result_hash, seal_state, sealed
-from bench.report import csv_text
-from bench.study import present
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 COST = {"sender_cpu_ns": 10**9, "receiver_cpu_ns": 2 * 10**9, "cpu_share": 0.2}

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import connections, peers, ring, study, traffic
+from bench import connections, peers, ring
 from bench.__main__ import bench
-from bench.collective import Buffers, Rank
-from bench.options import CHECKED
-from bench.record import seal_state
+from bench.lib import study, traffic
+from bench.lib.collective import Buffers, Rank
+from bench.lib.options import CHECKED
+from bench.lib.record import seal_state
 
 ROOT = Path(__file__).resolve().parents[2]
 

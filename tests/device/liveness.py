@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.common import document
+from bench.lib.common import document
 from bench.nccl import driver
 from transport import native
 from transport.lab import Lab, load

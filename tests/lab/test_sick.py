@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.lib.wire import ADDRESSES, DEVICE, Wire
 from bench.wan import CASES, HEALTHY
-from bench.wire import ADDRESSES, DEVICE, Wire
 from tests.lab.support import ROOT, reason_to_skip, unique
 from transport.lab import namespace
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "native/engine/device_board.h"
+#include "native/message/device_board.h"
 #include "tests/native/check.h"
 #include "tests/native/fake_cuda.h"
 #include "tests/native/runtime_pair.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "native/engine/clock.h"
-#include "native/engine/runtime.h"
+#include "native/message/runtime.h"
 #include "tests/native/check.h"
 
 namespace weft::test {

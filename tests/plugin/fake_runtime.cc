@@ -1,5 +1,5 @@
 // A fake runtime that makes every step would-block first: it shows whether the plugin ever takes "not now" for an
-// error. Connects only within its process, over no network; stands in for native/engine in one test library.
+// error. Connects only within its process, over no network; stands in for native/message in one test library.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "native/engine/log.h"
-#include "native/engine/runtime.h"
+#include "native/message/runtime.h"
 
 namespace weft::engine {
 namespace {

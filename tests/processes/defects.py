@@ -16,7 +16,7 @@ from tests.schedules.defects import ROOT, Defect
 DEFECTS = (
     Defect(
         "verdict_is_not_passed_on",
-        "native/engine/control_sessions.cc",
+        "native/control/control_sessions.cc",
         "  setup_.forget(id, reason);\n",
         "",
     ),
@@ -28,13 +28,13 @@ DEFECTS = (
     ),
     Defect(
         "lost_control_socket_is_a_death",
-        "native/engine/control_channels.cc",
+        "native/control/control_channels.cc",
         "  if (!session->dialled && !session->confirmed) {\n    const auto opens",
         "  if (now_ns > 0) {\n    const auto opens",
     ),
     Defect(
         "policies_are_counted_after_the_engines_were_asked",
-        "native/engine/policy_board.cc",
+        "native/engine/policies/policy_board.cc",
         "    if (each.use_count() == 1) candidates.push_back(each.get());\n  }\n"
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
@@ -42,7 +42,7 @@ DEFECTS = (
     # Merely leaving them unread would not show: the answers of each turn bring more frames.
     Defect(
         "frames_beyond_a_turn_are_lost",
-        "native/engine/control_handshake.cc",
+        "native/control/control_handshake.cc",
         "  unread_.push_back(id);",
         "  Frame lost;\n"
         "  for (std::uint16_t v = 0; channel->poll(&lost, &v) == Channel::Read::frame;) {\n  }",

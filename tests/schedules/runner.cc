@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "native/policy/loader.h"
-#include "native/sim/rig.h"
+#include "native/sim/rig/rig.h"
 
 namespace weft::sim {
 namespace {

@@ -18,7 +18,7 @@ def made(text: str, hosts: int = 16) -> work.Work:
 
 
 def check_rules(own: work.Work) -> None:
-    """What native/sim/fabric_plan.h asks for, and that something can begin and all can end."""
+    """The rules of native/sim/fabric/fabric_plan.h: something can begin, and all can end."""
     first, last = (
         own.transfers[own.dependencies["before"]],
         own.transfers[own.dependencies["after"]],

@@ -19,8 +19,8 @@ from tests.schedules.defects import ROOT, Workshop
 JOBS = 2
 # What the fabric is made of; the rest of the rig and of the engine is left out.
 ROOMS = ("bind", "core", "engine", "policy", "sim", "telemetry", "wire")
-UNITS = ("core/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric*.cc", "bind/fabric.cc",
-         "engine/policy_choice.cc")  # fmt: skip
+UNITS = ("core/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric/*.cc", "bind/fabric.cc",
+         "engine/policies/policy_choice.cc")  # fmt: skip
 MODULE = "tests/swarm/module.cc"
 
 

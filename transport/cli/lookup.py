@@ -16,7 +16,7 @@ import click
 from congestion.api import FAMILIES, Policy
 from congestion.registry import Registry, RegistryError, survey
 
-# As native/engine/policy_choice.cc reads them; Python takes more ("1_0", " 1", "+1").
+# As native/engine/policies/policy_choice.cc reads them; Python takes more ("1_0", " 1", "+1").
 WHOLE = re.compile(r"-?[0-9]+")
 REAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 SPACE = " \t\n"

@@ -11,7 +11,7 @@ from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, Network
 from transport.sim.work import generator
 
-# As PortChange of native/sim/fabric_plan.h. Negative: stays as it is.
+# As PortChange of native/sim/fabric/fabric_plan.h. Negative: stays as it is.
 CHANGE = np.dtype(
     [
         *(("at_ns", np.int64), ("port", np.uint32), ("up", np.int32)),

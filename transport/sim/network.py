@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# As PortPlan of native/sim/fabric_plan.h; the plan copies it field by field.
+# As PortPlan of native/sim/fabric/fabric_plan.h; the plan copies it field by field.
 PORT = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes_per_s", np.int64)),

@@ -16,7 +16,7 @@ import numpy as np
 from transport.sim import sizes
 from transport.sim.network import Array
 
-# As TransferPlan and DependencyPlan of native/sim/fabric_plan.h.
+# As TransferPlan and DependencyPlan of native/sim/fabric/fabric_plan.h.
 TRANSFER = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes", np.uint64), ("start_ns", np.int64)),
@@ -24,7 +24,7 @@ TRANSFER = np.dtype(
     ]
 )
 DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
-TRANSFERS_MAX = (1 << 23) - 1  # as kTransfersMax of native/sim/fabric_checks.h
+TRANSFERS_MAX = (1 << 23) - 1  # as kTransfersMax of native/sim/fabric/fabric_checks.h
 DEPENDENCIES_MAX = 1 << 26
 
 

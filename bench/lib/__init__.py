@@ -1,0 +1,1 @@
+"""What benchmarks share: processes, traffic, statistics, reports. No benchmark is here."""

@@ -1,0 +1,236 @@
+"""How every benchmark runs and reports: pinned processes, interleaved rounds, tables, JSON.
+
+A result holds neither the host's name nor its kernel's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.lib.record import sealed
+from transport import build_info
+from transport.cli.output import json_option, print_table, write_json
+
+__all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "rounds", "verdict"]
+
+ROOT = Path(__file__).resolve().parents[2]
+DUEL_S_MAX = 120.0
+INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+INTERRUPTED_NOTE = "interrupted: this is what was measured until then"
+FILES = ("--json", "--csv", "--plot", "--html", "--place")  # not --lab: it is the experiment
+
+Config = dict[str, Any]
+Worker = Callable[[Pipe, Config], Any]
+
+
+def cpu_model() -> str:
+    """The processor as /proc/cpuinfo names it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def commit() -> str:
+    """The commit of this tree, with + when the tree differs from it.
+
+    BENCH_COMMIT says it for a copy of the tree, whose own history is another.
+    """
+    if named := os.environ.get("BENCH_COMMIT"):
+        return named
+    return build_info.commit() or "unknown"
+
+
+def _arguments() -> list[str]:
+    """What this was called with, less the files that the numbers go to."""
+    words = sys.argv[1:]
+    for option in FILES:
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
+        words = [word for word in words if not word.startswith(f"{option}=")]
+    return words
+
+
+def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
+    """What a benchmark found, with what is needed to run it again."""
+    return {
+        "bench": bench,
+        "environment": {
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "weft": build_info.version(),
+            "commit": commit(),
+            "knobs": {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")},
+            "command": ["python", "-m", "bench", *_arguments()],
+            "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+        **more,
+        "rows": list(rows),
+    }
+
+
+@dataclass
+class Cut:
+    """Whether the loop that it was made for was interrupted."""
+
+    short: bool = False
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Cut]:
+    """Ctrl-C ends the loop inside and no more, so that what it found is written."""
+    cut = Cut()
+    try:
+        yield cut
+    except KeyboardInterrupt:
+        cut.short = True
+
+
+def emit(
+    found: Config,
+    json_path: str | None,
+    columns: Sequence[str],
+    notes: Iterable[str],
+    cut: Cut | None = None,
+) -> None:
+    """JSON where it was asked for; a table and what it means on stdout otherwise.
+
+    What was cut short is marked `partial`, and the exit status is 130.
+    """
+    if cut is not None and cut.short:
+        emit(found | {"partial": True}, json_path, columns, [*notes, INTERRUPTED_NOTE])
+        click.get_current_context().exit(INTERRUPTED)
+    if json_path is not None:
+        write_json(sealed(found), json_path)
+    if json_path == "-":
+        return
+    if columns:
+        cells = [[_cell(row.get(column)) for column in columns] for row in found["rows"]]
+        print_table(columns, cells)
+    for note in notes:
+        click.echo(note)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    if isinstance(value, list):
+        return " ".join(_cell(one) for one in value)
+    return "" if value is None else str(value)
+
+
+def median(rows: Iterable[Config], column: str) -> float:
+    """The median of a column."""
+    return float(statistics.median(row[column] for row in rows))
+
+
+def rounds(count: int, contenders: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Every contender once a round, so that a slow moment of the machine hits all of them."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=count * len(contenders))
+        for round_ in range(count):
+            for name in contenders:
+                progress.update(task, description=f"{name}, {round_ + 1} of {count}")
+                yield round_, name
+                progress.advance(task)
+
+
+def cores_of_sides() -> tuple[set[int], set[int]]:
+    """Two disjoint halves of the cores this process may use, or the one core twice."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = max(len(cores) // 2, 1)
+    return set(cores[:half]), set(cores[half:]) or set(cores)
+
+
+def _side(worker: Worker, cores: set[int], pipe: Pipe, config: Config) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this
+    try:
+        os.sched_setaffinity(0, cores)
+        pipe.send(("result", worker(pipe, config)))
+    except Exception as error:  # whatever it was, the parent has to hear it
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def duel(
+    receiver: Worker, sender: Worker, config: Config, *, one_core: bool = True, shared: bool = False
+) -> tuple[Any, Any]:
+    """Runs two workers in processes of their own; the receiver's address goes to the sender.
+
+    With `shared` both may use every core; else each has its half, or one core of it. A receiver
+    calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
+    """
+    context = multiprocessing.get_context("spawn")
+    halves = cores_of_sides()
+    if shared:
+        halves = (os.sched_getaffinity(0), os.sched_getaffinity(0))
+    elif one_core:
+        halves = ({min(halves[0])}, {min(halves[1])})
+    until = time.monotonic() + DUEL_S_MAX
+    processes = []
+
+    def start(worker: Worker, cores: set[int], settings: Config) -> Pipe:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_side, args=(worker, cores, theirs, settings), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        return ours
+
+    try:
+        receiving = start(receiver, halves[0], config)
+        address = _expect(receiving, "address", until)
+        sending = start(sender, halves[1], config | {"address": address})
+        sent = _expect(sending, "result", until)
+        return _expect(receiving, "result", until), sent
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+    finally:
+        for process in processes:
+            process.join(2)
+            if process.is_alive():
+                process.kill()
+
+
+def _expect(pipe: Pipe, kind: str, until: float) -> Any:
+    if not pipe.poll(max(until - time.monotonic(), 0)):
+        raise click.ClickException(f"a side of the benchmark said nothing for {DUEL_S_MAX:.0f} s")
+    try:
+        said, value = pipe.recv()
+    except EOFError:
+        raise click.ClickException("a side of the benchmark died") from None
+    if said != kind:
+        raise click.ClickException(f"a side of the benchmark: {value}")
+    return value
+
+
+def verdict(ok: bool) -> None:
+    """Exit status 1 for a benchmark whose contents were wrong."""
+    if not ok:
+        raise click.ClickException("contents were wrong: the numbers count for nothing")

@@ -1,0 +1,132 @@
+"""Simulates the work that a lab did: the same file, knobs and messages.
+
+What an idle lab adds to a packet is given.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from bench.lib.fidelity_lab import libraries
+from bench.lib.launch import Config
+from transport.sim import Simulation, parse
+
+# Ethernet, IPv4 and UDP: what a token bucket of the lab counts of every packet.
+WIRE_OVERHEAD_BYTES = 14 + 20 + 8
+IP_UDP_BYTES = 20 + 8
+SEGMENT_BYTES_MAX = 9_000
+# A connection is measured by a probe before its first message: a policy that begins without a round
+# trip, and counts the bytes of a name as all that a network carries, is another experiment.
+OPEN_NS = 50_000_000
+SETTLE_NS = 200_000_000  # from the message that names a channel to the one that is timed
+NAME_BYTES = 8
+# Of core::StackConfig; no knob has them.
+ACK_BYTES, ACK_DELAY_NS = 256 * 1024, 30_000
+LIMIT_NS = 120_000_000_000
+FAMILIES = ("window", "path", "loss", "credit")
+
+
+def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
+    """In GOAL's text form: each pair's first message names the channel, a second one is timed."""
+    ranks: list[list[str]] = [[] for _ in range(hosts)]
+    for number, (source, target) in enumerate(pairs):
+        ranks[source] += [
+            f"o{number}: calc {OPEN_NS}",
+            f"n{number}: send {NAME_BYTES}b to {target} tag {number}",
+            f"n{number} requires o{number}",
+            f"w{number}: calc {SETTLE_NS}",
+            f"w{number} requires n{number}",
+            f"m{number}: send {size}b to {target} tag {number}",
+            f"m{number} requires w{number}",
+        ]
+        for each in (NAME_BYTES, size):
+            ranks[target].append(f"recv {each}b from {source} tag {number}")
+    lines = [f"num_ranks {hosts}"]
+    for rank, operations in enumerate(ranks):
+        lines += [f"rank {rank} {{", *operations, "}"]
+    return "\n".join(lines) + "\n"
+
+
+def segment_bytes(knobs: Mapping[str, str], endpoint: Config) -> int:
+    """As the engine chooses it."""
+    asked = int(knobs["segment_bytes"])
+    return asked or min(endpoint["mtu_bytes"] - IP_UDP_BYTES, SEGMENT_BYTES_MAX)
+
+
+def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Config:
+    """[hosts]: from the knobs of the endpoints, and what was measured of an idle lab."""
+    link = endpoint["link_bytes_per_s"]  # 0: the kernel does not say, as of a veth without speed
+    known = {"link_rate": link} if link else {}
+    return known | {
+        "delay_ns": host["delay_ns"],
+        "jitter_ns": host["jitter_ns"],
+        "paths": int(knobs["paths"]) or 32,
+        "segment_bytes": segment_bytes(knobs, endpoint),
+        "wire_overhead_bytes": WIRE_OVERHEAD_BYTES,
+        "receives_ready": False,
+        "ack_bytes": ACK_BYTES,
+        "ack_delay_ns": ACK_DELAY_NS,
+        "window_bytes_max": int(knobs["window_bytes_max"]),
+        "rto_ns_min": int(knobs["rto_ns_min"]),
+        "rto_ns_max": int(knobs["rto_ns_max"]),
+        "peer_silence_ns": int(knobs["peer_silence_ns"]),
+    }
+
+
+def text(lab: Path, hosts: Config, policies: Mapping[str, str]) -> str:
+    """The scenario; a lab's routers serve no packet before another."""
+    lines = [f"limit_ns = {LIMIT_NS}", "[network]", 'topology = "lab"']
+    lines += [f"lab = {json.dumps(str(lab))}", "priority = false", "host_queues = true"]
+    lines.append("[hosts]")
+    lines += [f"{key} = {json.dumps(value)}" for key, value in hosts.items()]
+    lines += ["[policies]", *(f"{key} = {json.dumps(value)}" for key, value in policies.items())]
+    lines += ["[[workload]]", 'pattern = "goal"', 'file = "work.goal"']
+    return "\n".join(lines) + "\n"
+
+
+def policies_of(knobs: Mapping[str, str]) -> dict[str, str]:
+    return {family: knobs[f"{family}_policy"] for family in FAMILIES}
+
+
+def run(
+    lab: Path,
+    hosts: Config,
+    policies: Mapping[str, str],
+    pairs: Sequence[tuple[int, int]],
+    size: int,
+    seeds: int,
+) -> Config:
+    """From the first message's start to the last byte in memory, over so many seeds."""
+    found: list[int | None] = []
+    sources: dict[str, str] = {}
+    loaded: dict[str, str] = {}
+    count = 1 + max(max(pair) for pair in pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "work.goal").write_text(schedule(count, pairs, size))
+        scenario = parse(text(lab.resolve(), hosts, policies), folder=Path(folder))
+        for seed in range(1, seeds + 1):
+            simulation = Simulation(scenario.changed({"seed": seed}))
+            while simulation.step():
+                pass
+            result = simulation.result()
+            timed = scenario.work.transfers["bytes"] == size
+            if size == NAME_BYTES:
+                timed[:] = result.transfers["ready_ns"] >= SETTLE_NS
+            mine = result.transfers[timed]
+            done = result.finished and result.good and bool((mine["received_ns"] >= 0).all())
+            found.append(int(mine["received_ns"].max() - mine["ready_ns"].min()) if done else None)
+            sources, loaded = simulation.sources, libraries()
+    times = [one for one in found if one is not None]
+    return {
+        "simulated_ns": round(median(times)) if times else None,
+        "simulated_least_ns": min(times, default=None),
+        "simulated_most_ns": max(times, default=None),
+        "simulated_seeds": seeds,
+        "simulated_unfinished": seeds - len(times),
+        "sources": sources,
+        "libraries": loaded,
+    }

@@ -1,0 +1,93 @@
+"""Where the ranks of `bench nccl` run: beside each other on lo, or each in a lab's host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.lib import labs
+from transport.cli.lab import told
+
+if TYPE_CHECKING:
+    from transport.lab import Lab
+
+
+class Hosts:
+    """Where ranks run: all of them beside each other on lo, where nothing else is said."""
+
+    address = "127.0.0.1"
+    interface = "lo"
+
+    def enter(self, rank: int) -> Callable[[], None] | None:
+        """What a rank's process calls before anything else; None: nothing."""
+        return None
+
+    def carried(self) -> dict[str, int]:
+        """Bytes that each path between hosts has carried so far, both ways; none here."""
+        return {}
+
+    def dropped(self) -> dict[str, int]:
+        """Packets that the queue of each direction of a link had no room for so far."""
+        return {}
+
+
+class LabHosts(Hosts):
+    """Rank i on host i of a lab, whose leaves tell what each spine carried."""
+
+    interface = "eth0"
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.address = lab.address("host0")
+
+    def enter(self, rank: int) -> Callable[[], None] | None:
+        return self.lab.enter(f"host{rank}")
+
+    def carried(self) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for name, counters in self.lab.counters().items():
+            source, _, target = name.partition(">")
+            if source.startswith("leaf") and target.startswith("spine"):
+                totals[target] = totals.get(target, 0) + counters.bytes
+        return totals
+
+    def dropped(self) -> dict[str, int]:
+        return {name: one.queue_drops for name, one in self.lab.counters().items()}
+
+
+@contextmanager
+def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
+    """Where `ranks` processes run; a lab is built and removed around them."""
+    if file is None:
+        yield Hosts()
+        return
+    from transport.lab import Lab
+
+    model = labs.read(file)
+    if model.hosts < ranks:
+        raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
+    labs.end_as_with_ctrl_c()
+    with told():
+        lab = Lab(model, name=labs.name_of(model))
+    try:
+        with told():
+            lab.up()
+        yield LabHosts(lab)
+    finally:
+        labs.remove(lab)
+
+
+def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:
+    """Of what was carried in between, by path."""
+    each = [after[name] - before[name] for name in sorted(after)]
+    return [round(count / max(sum(each), 1), 3) for count in each]
+
+
+def newly(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """What was added in between, where anything was."""
+    grown = {name: after[name] - before[name] for name in after}
+    return {name: count for name, count in grown.items() if count}

@@ -1,0 +1,356 @@
+"""Options and answers that benchmarks share: sizes, option groups, units, columns.
+
+Option names and column heads are those of nccl-tests and perftest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.markup import escape
+
+from bench.lib import labs
+from bench.lib.placement import Placement, read_places
+from transport.cli.options import CSV, HTML, FiniteRange, OutputFile, output_file
+from transport.cli.output import json_option, print_table
+
+if TYPE_CHECKING:
+    from transport.lab import Lab, LabModel
+
+SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+SIZE_BYTES_MAX = 1 << 30
+SWEEP_MAX = 64
+
+# Name -> what a rate in bytes per second is divided by, and its heading.
+UNITS = {"GB/s": 1e9, "Gb/s": 1e9 / 8, "MiB/s": float(1 << 20)}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Columns = Sequence[tuple[str, str]]  # key of a row, heading
+
+PERFTEST: Columns = (
+    ("size_bytes", "#bytes"),
+    ("iterations", "#iterations"),
+    ("peak_bytes_per_s", "BW peak"),
+    ("rate_bytes_per_s", "BW average"),
+    ("messages_per_s", "MsgRate[Mpps]"),
+)
+LATENCY: Columns = (
+    ("size_bytes", "#bytes"),
+    ("iterations", "#iterations"),
+    ("t_min_ns", "t_min[usec]"),
+    ("t_max_ns", "t_max[usec]"),
+    ("t_typical_ns", "t_typical[usec]"),
+    ("t_avg_ns", "t_avg[usec]"),
+    ("t_99_ns", "99%[usec]"),
+)
+NCCL_TESTS: Columns = (
+    ("size_bytes", "size(B)"),
+    ("count", "count(elements)"),
+    ("time_ns", "time(us)"),
+    ("algbw_bytes_per_s", "algbw"),
+    ("busbw_bytes_per_s", "busbw"),
+)
+# What every table ends with; the worst run stands beside the median.
+CHECKED: Columns = (
+    ("worst", "worst run"),
+    ("spread", "spread"),
+    ("cpu_share", "cpu"),
+    ("others_share", "others"),
+    ("wrong", "#wrong"),
+    ("note", ""),
+)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: 4096, 4K, 1M, 2G; powers of two, as nccl-tests has them."""
+
+    name = "size"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]+)([kKmMgG]?)(?:i?[bB])?", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no size; write 4096, 4K, 1M or 1G", param, ctx)
+        number = int(match[1]) * SUFFIXES[match[2].lower()]
+        if not self._least <= number <= SIZE_BYTES_MAX:
+            self.fail(f"{value} is not between {self._least} B and 1G", param, ctx)
+        return number
+
+
+def sweep(minimum: int, maximum: int, factor: int) -> list[int]:
+    """Sizes from the least to the largest, each `factor` times the one before."""
+    if maximum < minimum:
+        raise click.UsageError(f"--maxbytes {maximum} is less than --minbytes {minimum}")
+    sizes = [minimum]
+    while sizes[-1] * factor <= maximum:
+        sizes.append(sizes[-1] * factor)
+        if len(sizes) > SWEEP_MAX:
+            raise click.UsageError(f"more than {SWEEP_MAX} sizes; take a larger --stepfactor")
+    return sizes
+
+
+def _grouped(options: Sequence[Callable[[Function], Function]]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+RANKS_MAX = 32
+
+
+def collective_options(
+    minbytes: str, maxbytes: str, least: int = 1
+) -> Callable[[Function], Function]:
+    """As nccl-tests: -b -e -f -n -w; and the ranks, which mpirun gives there: -N."""
+    size = Size(least)
+    return _grouped(
+        [
+            click.option("-b", "--minbytes", type=size, default=minbytes, show_default=True),
+            click.option("-e", "--maxbytes", type=size, default=maxbytes, show_default=True),
+            click.option(
+                *("-f", "--stepfactor"),
+                type=click.IntRange(2, 1 << 20),
+                default=4,
+                show_default=True,
+                help="Each size is so many times the one before.",
+            ),
+            click.option(
+                *("-n", "--iters"),
+                type=click.IntRange(1, 1_000_000),
+                default=20,
+                show_default=True,
+                help="Timed iterations of a size.",
+            ),
+            click.option(
+                *("-w", "--warmup_iters"),
+                type=click.IntRange(0, 1_000_000),
+                default=5,
+                show_default=True,
+                help="Iterations before them.",
+            ),
+            click.option(
+                *("-N", "--ranks"),
+                type=click.IntRange(2, RANKS_MAX),
+                default=4,
+                show_default=True,
+                help="Processes.",
+            ),
+        ]
+    )
+
+
+class Rate(click.ParamType[int]):
+    """A rate as lab files have it: "1 Gb/s"; in bytes per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from transport.lab import LabModelError
+        from transport.lab.model import LINK_KEYS, check, rate_of
+
+        if isinstance(value, int):
+            return value
+        try:
+            rate = rate_of("rate", value)
+            check("rate", LINK_KEYS["rate"], rate)
+        except LabModelError as error:
+            self.fail(str(error), param, ctx)
+        return rate
+
+
+PATH_RATE = click.option(
+    "--path-rate",
+    type=Rate(),
+    default="1 Gb/s",
+    show_default=True,
+    help="Of each of the four paths of the lab, where no --lab is given.",
+)
+
+
+def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Function], Function]:
+    """As perftest: -s -D."""
+    return _grouped(
+        [
+            click.option(
+                *("-s", "--size"),
+                type=Size(),
+                default=size,
+                show_default=True,
+                help="Bytes of a message.",
+            ),
+            click.option(
+                *("-D", "--duration", "duration_s"),
+                type=FiniteRange(0.05, 3_600),
+                default=duration_s,
+                show_default=True,
+                help="Seconds that are timed.",
+            ),
+            click.option(
+                *("--warmup", "warmup_s"),
+                type=FiniteRange(0, 60),
+                default=0.5,
+                show_default=True,
+                help="Seconds before them, not counted.",
+            ),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every study is told."""
+
+    repeats: int
+    only: tuple[str, ...]
+    units: str
+    places: tuple[Placement, ...]
+    lab: Lab | None
+    json_path: str | None
+    csv_path: Path | None
+    plot_path: Path | None
+    html_path: Path | None
+
+
+def _set_tiny(values: dict[str, Any]) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def callback(ctx: click.Context, _: click.Parameter, chosen: bool) -> None:
+        if chosen:
+            ctx.default_map = {**(ctx.default_map or {}), "repeats": 1, **values}
+
+    return callback
+
+
+def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function], Function]:
+    """Rounds, peers, places, units and files; `tiny` are the defaults that --tiny sets."""
+    what = "Lab files, one after the other" if many_labs else "A lab file"
+    return _grouped(
+        [
+            click.option(
+                "--repeats",
+                type=click.IntRange(1, 1_000),
+                default=3,
+                show_default=True,
+                help="Interleaved rounds.",
+            ),
+            click.option("--only", multiple=True, help="Contenders by name; else the usual ones."),
+            click.option(
+                "--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True
+            ),
+            click.option(
+                *("--place", "place_path"),
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="JSON list of places (name, address, interfaces, namespace, cores).",
+            ),
+            click.option(
+                *("--lab", "lab_file"),
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                multiple=many_labs,
+                help=f"{what}: each process on a host of its own, in their order (root).",
+            ),
+            click.option(
+                "--tiny",
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_set_tiny(tiny),
+                help="A run of a second or so, to see that it works.",
+            ),
+            json_option,
+            click.option("--csv", "csv_path", type=output_file(*CSV), help="One line a row."),
+            click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg."),
+            click.option(
+                "--html", "html_path", type=output_file(*HTML), help="A report in one file."
+            ),
+        ]
+    )
+
+
+def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
+    """From the keyword arguments that study_options() adds to a command.
+
+    `lab` is what the command runs in where no --lab is given; without it, loopback.
+    """
+    given = dict(values)
+    path, lab_file = given.pop("place_path"), given.pop("lab_file")
+    if path is not None and (lab_file is not None or lab is not None):
+        raise click.UsageError("--place names places and a lab makes them: leave --place out")
+    places = tuple(read_places(path)) if path is not None else ()
+    model = labs.read(lab_file) if lab_file is not None else lab
+    if lab is not None and model is not None and (model.leaves < 2 or model.spines < 2):
+        raise click.UsageError("--lab: this bench needs two leaves with hosts, and two spines")
+    built = labs.build(model) if model is not None else None
+    if built is not None:
+        places = labs.places(built)
+    return Common(**given, places=places, lab=built)
+
+
+def show(key: str, value: Any, units: str = "GB/s") -> str:
+    """A value of a row for people; its unit is the end of its key, before _min and _max."""
+    key = re.sub(r"_(min|max)$", "", key)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return " ".join(show(key, one, units) for one in value)
+    if key.endswith("messages_per_s"):
+        return f"{value / 1e6:.6f}"
+    if key.endswith("bytes_per_s"):
+        return f"{value / UNITS[units]:.3f}" if units != "MiB/s" else f"{value / UNITS[units]:.1f}"
+    if key.endswith("_ns"):
+        return f"{value / 1e3:.2f}"
+    if key.endswith(("share", "spread")):
+        return f"{100 * value:.0f}%"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1_000 else f"{value:.0f}"
+    return str(value)
+
+
+def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
+    """A table with heads as they are: rich would take [usec] for a style."""
+    print_table([escape(title) for _, title in columns], rows)
+
+
+def heading(key: str, title: str, units: str) -> str:
+    """With the unit that show() writes, where the title has none."""
+    key = re.sub(r"_(min|max)$", "", key)
+    if "[" in title:
+        return title
+    if key.endswith("messages_per_s"):
+        return f"{title}[Mpps]"
+    if key.endswith("bytes_per_s"):
+        return f"{title}[{units}]"
+    return f"{title.removesuffix('_ns')}[usec]" if key.endswith("_ns") else title
+
+
+__all__ = [
+    "CHECKED",
+    "LATENCY",
+    "NCCL_TESTS",
+    "PATH_RATE",
+    "PERFTEST",
+    "UNITS",
+    "Columns",
+    "Common",
+    "OutputFile",
+    "Size",
+    "collective_options",
+    "common",
+    "flow_options",
+    "heading",
+    "show",
+    "study_options",
+    "sweep",
+    "table",
+]

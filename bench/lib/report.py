@@ -1,0 +1,225 @@
+"""Writes what was found: table, JSON, CSV, plot, and a report in one HTML file.
+
+Every number in them is in the JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import click
+
+from bench.lib import timeline
+from bench.lib.options import UNITS, Columns, Common, heading, show, table
+from bench.lib.record import HASH, sealed
+from transport.cli.output import write_json
+from transport.cli.plots import prepared, save
+from transport.sim.html import STYLE
+
+Config = dict[str, Any]
+
+PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
+$style</style></head><body>
+<h1>$title</h1>$warning
+<p><code>$command</code></p>
+<h2>Results</h2>$table<ul>$notes</ul>$plot
+<h2>Environment</h2>$environment
+<h2>Every run</h2>$runs
+<p>$hash</p>
+</body></html>
+""")
+
+
+def cells(row: Config, columns: Columns, units: str) -> list[str]:
+    """A row as text; the worst run has the unit of the measure it is of."""
+    return [
+        show(row.get("lead", key) if key == "worst" else key, row.get(key), units)
+        for key, _ in columns
+    ]
+
+
+def kept(rows: Sequence[Config], columns: Columns) -> Columns:
+    """The columns that any row has a value in."""
+    return [one for one in columns if any(row.get(one[0]) not in (None, "", []) for row in rows)]
+
+
+def led(found: Config) -> list[Config]:
+    """The rows, each with the name of the measure that `worst` is of."""
+    lead = next(iter(found["measures"]))
+    return [{**row, "lead": lead} for row in found["rows"]]
+
+
+def write(found: Config, columns: Columns, common: Common, notes: Sequence[str]) -> None:
+    """To every file that was asked for, and a table unless JSON went to stdout."""
+    found = sealed(found)
+    if common.json_path is not None:
+        write_json(found, common.json_path)
+    files = (common.csv_path, common.plot_path, common.html_path)
+    show_everywhere(found, columns, common.units, notes, *files, quiet=common.json_path == "-")
+
+
+def show_everywhere(
+    found: Config,
+    columns: Columns,
+    units: str,
+    notes: Sequence[str],
+    csv_path: Path | None,
+    plot_path: Path | None,
+    html_path: Path | None,
+    *,
+    quiet: bool = False,
+) -> None:
+    """A result that has its hash: CSV, plot and HTML where asked, and a table unless `quiet`."""
+    rows = led(found)
+    columns = kept(rows, columns)
+    if csv_path is not None:
+        save_text(csv_path, csv_text(found["rows"]))
+    if plot_path is not None and rows:
+        draw(found, plot_path, units)
+    if html_path is not None:
+        save_text(html_path, page(found, columns, units, notes))
+    if quiet:
+        return
+    heads = [(key, heading(key, title, units)) for key, title in columns]
+    table(heads, [cells(row, columns, units) for row in rows])
+    for note in notes:
+        click.echo(note)
+
+
+def save_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def csv_text(rows: Sequence[Config]) -> str:
+    """Every column of every row, in base units, with a line of heads; lists joined by spaces."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        values = (row.get(name) for name in names)
+        writer.writerow(
+            [" ".join(map(str, one)) if isinstance(one, list) else one for one in values]
+        )
+    return out.getvalue()
+
+
+def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
+    """The leading measure: over x where it varies, a bar a row otherwise; least and largest too."""
+    name = out if isinstance(out, Path) else Path("report.svg")
+    pyplot = prepared(name)
+    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
+    timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
+    if timed:
+        # The first of what was done to the network; the others are in the JSON.
+        same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
+        timeline.draw(axes, same, 1 / UNITS[units], units)
+        _keep(figure, pyplot, found["bench"], out)
+        return
+    rows = [row for row in rows if row.get(lead) is not None]
+    scale = float(show(lead, 1e12, units)) / 1e12 if lead.endswith("_per_s") else 1.0
+    if lead.endswith("_ns"):
+        scale = 1e-3
+
+    def errors(mine: Sequence[Config]) -> list[list[float]]:
+        low = [(row[lead] - row[f"{lead}_min"]) * scale for row in mine]
+        return [low, [(row[f"{lead}_max"] - row[lead]) * scale for row in mine]]
+
+    if len({row.get(x) for row in rows}) > 1:
+        for label in dict.fromkeys(_label(row, found, x) for row in rows):
+            mine = sorted((r for r in rows if _label(r, found, x) == label), key=lambda r: r[x])
+            values = [row[lead] * scale for row in mine]
+            axes.errorbar([r[x] for r in mine], values, errors(mine), label=label, marker=".")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel(x)
+        axes.legend()
+        axes.set_ylabel(_axis(lead, units))
+    else:
+        labels = [_label(row, found, x) for row in rows]
+        axes.barh(labels, [row[lead] * scale for row in rows], xerr=errors(rows) if rows else None)
+        axes.invert_yaxis()
+        axes.set_xlabel(_axis(lead, units))
+    _keep(figure, pyplot, found["bench"], out)
+
+
+def _keep(figure: Any, pyplot: Any, title: str, out: Path | io.BytesIO) -> None:
+    if isinstance(out, Path):
+        save(figure, title, out)
+        return
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(out, format="svg")
+    pyplot.close(figure)
+
+
+def _axis(lead: str, units: str) -> str:
+    if lead.endswith("bytes_per_s"):
+        return lead.removesuffix("_bytes_per_s") + f" [{units}]"
+    return lead.removesuffix("_ns") + " [us]" if lead.endswith("_ns") else lead
+
+
+def _label(row: Config, found: Config, x: str) -> str:
+    rows: list[Config] = found["rows"]
+    varied = [key for key in found["keys"] if len({one.get(key) for one in rows}) > 1 and key != x]
+    return ", ".join(str(row.get(key, "")) for key in varied or found["keys"][:1])
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(tag: str, texts: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(one)}</{tag}>" for one in texts) + "</tr>"
+
+    return f"<table>{line('th', heads)}{''.join(line('td', row) for row in rows)}</table>"
+
+
+def _picture(found: Config, units: str) -> str:
+    out = io.BytesIO()
+    try:
+        draw(found, out, units)
+    except click.UsageError as error:
+        return f"<p>No plot: {html.escape(error.message.removeprefix('--plot '))}</p>"
+    data = b64encode(out.getvalue()).decode()
+    return f'<img alt="plot" src="data:image/svg+xml;base64,{data}">'
+
+
+def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> str:
+    """A report that needs no other file."""
+    rows = led(found)
+    runs: list[Config] = found["rounds"]
+    names = list(dict.fromkeys(name for row in runs for name in row))
+    environment = found["environment"]
+    facts = {**environment, "settings": found["settings"], "peers": found["peers"]}
+    partial = "<p><strong>Interrupted: this is a part.</strong></p>" if "partial" in found else ""
+    return PAGE.substitute(
+        style=STYLE,
+        title=html.escape(f"bench {found['bench']}"),
+        warning=partial,
+        command=html.escape(" ".join(environment["command"])),
+        table=_html_table(
+            [heading(key, title, units) for key, title in columns],
+            [cells(row, columns, units) for row in rows],
+        ),
+        notes="".join(f"<li>{html.escape(note)}</li>" for note in notes),
+        plot=_picture(found, units) if rows else "",
+        environment=_html_table(
+            ["what", "value"],
+            [[k, v if isinstance(v, str) else json.dumps(v)] for k, v in facts.items()],
+        ),
+        runs=_html_table(
+            [heading(name, name, units) for name in names],
+            [[show(name, row.get(name), units) for name in names] for row in runs],
+        ),
+        hash=f"{HASH} <code>{found.get(HASH, 'none')}</code>",
+    )

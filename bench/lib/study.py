@@ -1,0 +1,175 @@
+"""Runs a study: contenders interleaved, rows summarised, what is missing named.
+
+Writes what there is when it is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import click
+
+from bench import peers
+from bench.lib.common import (
+    INTERRUPTED,
+    INTERRUPTED_NOTE,
+    Config,
+    document,
+    interruptible,
+    rounds,
+)
+from bench.lib.options import CHECKED, Columns, Common
+from bench.lib.report import write
+from bench.lib.stats import summarised
+from bench.lib.traffic import Load
+from transport import knobs
+from transport.lab.model import as_dict
+
+CPU_BOUND_SHARE = 0.5
+BUSY_SHARE = 0.1
+IN_FLIGHT_LAB = 16
+FEW = 50  # messages: fewer are counted too coarsely
+
+Measure = Callable[[str], Iterable[Config]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a bench's numbers are."""
+
+    name: str
+    keys: Sequence[str]  # columns that tell rows apart
+    measures: Mapping[str, str]  # column -> whether `higher` or `lower` is better; the first leads
+    columns: Columns
+    x: str = "size_bytes"  # for plots, when it differs among the rows
+
+    @property
+    def table(self) -> Columns:
+        """Keys that the columns lack, the columns, and what every table ends with."""
+        shown = {key for key, _ in self.columns}
+        first = [(key, key) for key in self.keys if key not in shown]
+        return [*first, *self.columns, *CHECKED]
+
+
+def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The contenders that --only names, or the usual ones."""
+    variants = [name for name in common.only if "weft" in known and name.startswith("weft/")]
+    for name in common.only:
+        if name not in known and name not in variants:
+            raise click.UsageError(f"no contender {name!r}; there is {', '.join(known)}")
+    for name in variants:
+        check_variant(name)
+    named = [*(name for name in known if name in common.only), *dict.fromkeys(variants)]
+    return named if common.only else list(usual)
+
+
+def load_of(common: Common, size: int, duration_s: float, warmup_s: float) -> Load:
+    """How flows send: on a lab's slow paths fewer messages under way, each counted by itself."""
+    if common.lab is None:
+        return Load(size, duration_s, warmup_s)
+    return Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT_LAB, batch_max=1)
+
+
+def check_variant(name: str) -> None:
+    """Raises unless `weft/window_policy=nscc` names knobs that exist."""
+    fields = [row.field for row in knobs.table()]
+    for word in name.split("/")[1:]:
+        field, equals, _ = word.partition("=")
+        if not equals or field not in fields:
+            close = get_close_matches(field, fields, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ", as in weft/window_policy=nscc"
+            raise click.UsageError(f"{name}: {word!r} is no KNOB=VALUE{hint} (see weft knobs)")
+
+
+def present(names: Sequence[str]) -> tuple[list[str], list[Config]]:
+    """Those that can run here, and why the others cannot."""
+    there, missing = [], []
+    for name in names:
+        # A mixture, as fairness has it, needs all its parts.
+        reasons = [peers.missing(part.strip()) for part in name.split("+")]
+        reason = next((one for one in reasons if one is not None), None)
+        if reason is None:
+            there.append(name)
+        else:
+            missing.append({"contender": name, "missing": reason})
+    return there, missing
+
+
+def conduct(
+    study: Study,
+    common: Common,
+    contenders: Sequence[str],
+    measure: Measure,
+    settings: Config,
+    notes: Callable[[Sequence[Config]], Iterable[str]] = lambda _: (),
+) -> None:
+    """Runs every contender once a round and writes what was found; exits 1 or 130 where due."""
+    there, missing = present(contenders)
+    if not there:
+        raise click.UsageError(f"nothing to run: {missing[0]['missing']}")
+    rows: list[Config] = []
+    failed: list[Config] = []
+    with interruptible() as cut:
+        for round_, name in rounds(common.repeats, there):
+            # Row by row, so that an interrupted contender keeps what it has.
+            try:
+                for row in measure(name):
+                    row.pop("timeline_messages", None)  # of use only where a rate over time is
+                    rows.append({"contender": name, "round": round_, **row})
+            except click.UsageError:
+                raise
+            except click.ClickException as error:
+                failed.append({"contender": name, "round": round_, "failed": error.message})
+    if common.lab is not None:
+        # Its name has the number of the process: not a setting.
+        settings |= {"lab": {**as_dict(common.lab.model), "name": ""}}
+        rows = [_of_lab(row) for row in rows]
+    found = _found(study, rows, missing, settings) | {"failed": failed}
+    if cut.short:
+        found["partial"] = True
+    said = [f"missing: {one['contender']}: {one['missing']}" for one in missing]
+    said += [f"failed: {one['contender']}, round {one['round']}" for one in failed]
+    if cut.short:
+        said.append(INTERRUPTED_NOTE)
+    write(found, study.table, common, [*(notes(found["rows"]) if rows else ()), *said])
+    if cut.short:
+        click.get_current_context().exit(INTERRUPTED)
+    if any(row.get("wrong") for row in rows):
+        raise click.ClickException("contents were wrong: the numbers count for nothing")
+    if failed:
+        raise click.ClickException(f"{failed[0]['contender']}: {failed[0]['failed']}")
+
+
+def _of_lab(row: Config) -> Config:
+    """In a lab the kernel's routers work beside the processes: all that the machine did counts."""
+    shares = [row[key] for key in ("cpu_share", "machine_share") if row.get(key) is not None]
+    return row | {"cpu_share": max(shares, default=None), "others_share": None}
+
+
+def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
+    made = summarised(rows, study.keys, study.measures)
+    for row in made:
+        row.pop("timeline_bytes_per_s", None)  # each run's own: there is no median of it
+        marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
+        # What others take is not ours to measure: such a row is for another, quieter day.
+        marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
+        # Of flows alone: how often a collective is repeated was asked for.
+        marks += ["few messages"] if row.get("counted_messages", FEW) < FEW else []
+        for column in study.measures:
+            if never := row.get(f"{column}_never"):
+                marks.append(f"{column}: never in {never} of {row['runs']}")
+        row["note"] = ", ".join(marks)
+    return document(
+        study.name,
+        made,
+        keys=list(study.keys),
+        measures=dict(study.measures),
+        x=study.x,
+        columns=[list(column) for column in study.table],
+        settings=settings,
+        peers=peers.versions(sorted({row["contender"] for row in rows})),
+        missing=missing,
+        rounds=rows,
+    )

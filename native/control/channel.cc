@@ -1,0 +1,170 @@
+// What was read before the end of the stream is still handed out. Input is bounded: a few kilobytes from an end that
+// has not greeted, two frames from one that has; the rest stays in the kernel until these are taken.
+#include "native/control/channel.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "native/datapath/fork_registry.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::size_t kGreetingBytesMax = 4096;
+constexpr std::size_t kOutputBytesMax = 4 << 20;  // opens of many connections at once
+// The first byte of a TLS stream is the type of its first record (RFC 8446, section 5.1).
+constexpr char kTlsRecordMin = 0x14, kTlsRecordMax = 0x17;
+// Retransmissions or probes in a row after which the way to the other end is taken for cut.
+constexpr unsigned kUnansweredMax = 2;
+// Where the kernel's tcp_info has tcpi_min_rtt, in microseconds: the C library's is shorter (linux/tcp.h).
+constexpr std::size_t kMinRttOffset = 148;
+
+bool begins_tls(char first) noexcept { return first >= kTlsRecordMin && first <= kTlsRecordMax; }
+
+datapath::SocketAddress end_of(int descriptor, int (*ask)(int, sockaddr*, socklen_t*)) noexcept {
+  datapath::SocketAddress found;
+  socklen_t length = sizeof found;
+  if (ask(descriptor, &found.any, &length) != 0) return datapath::SocketAddress();
+  return found;
+}
+
+int ask_local(int descriptor, sockaddr* address, socklen_t* length) {
+  return ::getsockname(descriptor, address, length);
+}
+int ask_remote(int descriptor, sockaddr* address, socklen_t* length) {
+  return ::getpeername(descriptor, address, length);
+}
+
+}  // namespace
+
+Channel::Channel(std::uint64_t id, int descriptor, bool dialled, std::int64_t now_ns,
+                 std::unique_ptr<TlsStream> tls) noexcept
+    : id_(id),
+      descriptor_(descriptor),
+      dialled_(dialled),
+      since_ns_(now_ns),
+      state_(dialled ? State::connecting : State::greeting),
+      tls_(std::move(tls)) {}
+
+Channel::~Channel() { datapath::close_socket(descriptor_); }
+
+bool Channel::send(const std::string& frame) {
+  if (tls_ != nullptr) {
+    if (!tls_->send(frame)) return false;
+    tls_->take_output(&out_);
+  } else {
+    out_ += frame;
+  }
+  return out_.size() <= kOutputBytesMax;
+}
+
+// Without memory for what TLS has produced the stream would have a hole: the socket counts as failed.
+bool Channel::flush() noexcept {
+  try {
+    if (tls_ != nullptr) tls_->take_output(&out_);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  std::size_t sent_bytes = 0;
+  bool alive = true;
+  while (sent_bytes < out_.size()) {
+    const ssize_t sent =
+        ::send(descriptor_, out_.data() + sent_bytes, out_.size() - sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      sent_bytes += static_cast<std::size_t>(sent);
+    } else if (errno != EINTR) {
+      timed_out_ = errno == ETIMEDOUT;
+      alive = errno == EAGAIN || errno == EWOULDBLOCK;
+      break;
+    }
+  }
+  out_.erase(0, sent_bytes);
+  return alive;
+}
+
+// False: nothing more came.
+bool Channel::receive() noexcept {
+  char buffer[16384];
+  const std::size_t limit = state_ == State::ready ? 2 * kFrameBodyMax : kGreetingBytesMax;
+  if (ended_ || unproved_ || in_.size() >= limit) return false;
+  const std::size_t most = std::min(sizeof buffer, limit - in_.size());
+  const ssize_t got = ::recv(descriptor_, buffer, most, MSG_DONTWAIT);
+  if (got < 0 && errno == EINTR) return true;
+  if (got <= 0) {
+    ended_ = got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    timed_out_ = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+    return false;
+  }
+  if (received_bytes_ == 0) first_byte_ = buffer[0];
+  received_bytes_ += static_cast<std::size_t>(got);
+  // An end that does not use TLS says so with its first byte; what it says is then read as it is.
+  try {
+    if (tls_ == nullptr || !begins_tls(first_byte_)) {
+      in_.append(buffer, static_cast<std::size_t>(got));
+    } else {
+      unproved_ = !tls_->on_received(buffer, static_cast<std::size_t>(got), &in_);
+      tls_->take_output(&out_);
+    }
+  } catch (const std::bad_alloc&) {
+    ended_ = true;
+  }
+  return !ended_;
+}
+
+Channel::Read Channel::poll(Frame* out, std::uint16_t* version) {
+  while (receive()) {
+  }
+  if (unproved_) return Read::unproved;
+  if (received_bytes_ != 0 && tls_ == nullptr && begins_tls(first_byte_)) return Read::sealed;
+  const bool plain = tls_ != nullptr && received_bytes_ != 0 && !begins_tls(first_byte_);
+  if (!in_.empty()) {
+    switch (take_frame(&in_, out, version)) {
+      case Take::frame:
+        return plain ? Read::plain : Read::frame;
+      case Take::stranger:
+        return Read::stranger;
+      case Take::version:
+        return Read::version;
+      case Take::damaged:
+        return Read::damaged;
+      case Take::more:
+        if (state_ != State::ready && in_.size() >= kGreetingBytesMax) return Read::damaged;
+        break;
+    }
+  }
+  return ended_ ? Read::ended : Read::nothing;
+}
+
+int Channel::connect_error() const noexcept {
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+Channel::Kernel Channel::kernel(std::int64_t now_ns) const noexcept {
+  unsigned char said[256] = {};
+  socklen_t length = sizeof said;
+  Kernel found;
+  if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, said, &length) != 0) return found;
+  tcp_info info;
+  std::memcpy(&info, said, sizeof info);
+  found.established = info.tcpi_state == TCP_ESTABLISHED;
+  if (!found.established) return found;
+  found.answers = info.tcpi_retransmits < kUnansweredMax && info.tcpi_probes < kUnansweredMax;
+  found.heard_ns = now_ns - std::int64_t{info.tcpi_last_ack_recv} * 1'000'000;
+  std::uint32_t min_rtt_us = 0;
+  if (length >= kMinRttOffset + sizeof min_rtt_us) std::memcpy(&min_rtt_us, said + kMinRttOffset, sizeof min_rtt_us);
+  if (min_rtt_us != ~0u) found.rtt_ns = std::int64_t{min_rtt_us} * 1'000;
+  return found;
+}
+
+datapath::SocketAddress Channel::local() const noexcept { return end_of(descriptor_, ask_local); }
+datapath::SocketAddress Channel::remote() const noexcept { return end_of(descriptor_, ask_remote); }
+
+}  // namespace weft::engine

@@ -1,0 +1,370 @@
+// Frames as they come: greetings, refusals, signs of life, verdicts. A false return drops the channel.
+// Until a peer has greeted nothing it says is acted on; with a secret nothing it says is read before it has proved that
+// it holds it.
+#include <algorithm>
+
+#include "native/control/control_plane.h"
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+#include "native/engine/printable.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
+constexpr std::int64_t kProofNs =
+    1'000'000'000;                         // a NIC that is down proves nothing, and the others do not wait for it
+constexpr std::uint32_t kAgeMsMax = 1000;  // an engine that took no turn for longer is starved
+constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
+constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
+
+std::string version_text(std::uint16_t theirs) {
+  return "the peer speaks version " + std::to_string(theirs) + " of the control protocol, this is version " +
+         std::to_string(kControlVersion) + ": install the same weft on both ends";
+}
+
+bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b) noexcept {
+  return same_host(a, b) && a.port() == b.port();
+}
+
+}  // namespace
+
+void ControlPlane::stranger(const Channel& channel, const std::string& what) {
+  if (channel.dialled()) return;  // the dial fails with this reason
+  ++counters_.strangers_refused;
+  stranger_log_.log(now_ns(), LogLevel::warn,
+                    "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
+                        " (counter strangers_refused)");
+}
+
+void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
+  refusal_log_.log(now_ns(), LogLevel::warn, "refused " + channel->peer_address + ": " + text);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) ++counters_.strangers_refused;
+  Refuse refusal;
+  refusal.dial = dial;
+  refusal.status = static_cast<std::uint32_t>(status);
+  refusal.text = text;
+  send(channel, encode(refusal));
+}
+
+void ControlPlane::on_readable(Channel* channel) {
+  const std::uint64_t id = channel->id();
+  if (!channel->flush()) {
+    drop_channel(channel, "the connection was reset", Status::would_block);
+    return;
+  }
+  // A session without a confirmed connection gets a smaller share of a turn: strangers must not starve the others.
+  const Session* session = find_session(channel->session);
+  const bool known = session != nullptr && (session->dialled || session->confirmed);
+  for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
+    Frame frame;
+    std::uint16_t version = 0;
+    const Channel::Read read = channel->poll(&frame, &version);
+    if (read == Channel::Read::nothing) {
+      if (!channel->flush()) return drop_channel(channel, "the connection was reset", Status::would_block);
+      return update_interest(channel);
+    }
+    const bool goes_on = on_read(channel, read, frame, version);
+    if (channels_.count(id) == 0) return;
+    if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
+  }
+  unread_.push_back(id);  // the rest has been read from the socket: nothing else would bring us back
+}
+
+// False: the channel is to be dropped, where that has not been done.
+bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version) {
+  const bool ready = channel->state() == Channel::State::ready;
+  switch (read) {
+    case Channel::Read::frame:
+      return on_frame(channel, frame);
+    case Channel::Read::nothing:
+      return true;
+    case Channel::Read::stranger:
+      stranger(*channel, "does not speak our protocol");
+      drop_channel(channel, "what answers there is not weft", Status::refused);
+      return false;
+    case Channel::Read::version:
+      refuse(channel, 0, Status::version_mismatch, version_text(version));
+      drop_channel(channel, version_text(version), Status::version_mismatch);
+      return false;
+    case Channel::Read::damaged:
+      stranger(*channel, "sent a damaged frame");
+      drop_channel(channel, "a damaged control frame", Status::would_block);
+      return false;
+    case Channel::Read::plain:
+    case Channel::Read::sealed: {
+      // Said in plain text: it is the only language that both ends have.
+      stranger(*channel, tls_ != nullptr ? "has no secret, and this end has" : "has a secret, and this end has none");
+      Refuse refusal;
+      refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
+      refusal.text = kOneSecret;
+      if (!channel->dialled()) channel->send_plain(encode(refusal));
+      static_cast<void>(channel->flush());
+      drop_channel(channel, kOneSecret, Status::authentication_failed);
+      return false;
+    }
+    case Channel::Read::unproved:
+      stranger(*channel, "does not hold the same secret");
+      static_cast<void>(channel->flush());
+      drop_channel(channel, kOtherSecret, ready ? Status::would_block : Status::authentication_failed);
+      return false;
+    case Channel::Read::ended:
+      drop_channel(channel, ready ? "the control socket was closed" : "the peer closed during the handshake",
+                   Status::would_block);
+      return false;
+  }
+  return false;
+}
+
+bool ControlPlane::on_frame(Channel* channel, const Frame& frame) {
+  const bool ready = channel->state() == Channel::State::ready;
+  Session* session = ready ? find_session(channel->session) : nullptr;
+  const bool opener = session != nullptr && session->dialled, taker = session != nullptr && !session->dialled;
+  switch (frame.type) {
+    case FrameType::hello:
+      return !ready && !channel->dialled() && on_hello(channel, frame);
+    case FrameType::hello_reply:
+      return !ready && channel->dialled() && on_hello_reply(channel, frame);
+    case FrameType::open:
+      return taker && on_open(session, channel, frame);
+    case FrameType::open_reply:
+      return opener && on_open_reply(session, frame);
+    case FrameType::confirm:
+      return taker && on_confirm(session, frame);
+    case FrameType::refuse:
+      return on_refuse(channel, frame);
+    case FrameType::ping:
+      return ready && on_ping(channel, frame);
+    case FrameType::pong:
+      return ready && on_pong(channel, frame);
+    case FrameType::verdict:
+      return ready && on_verdict(channel, frame);
+  }
+  stranger(*channel, "sent a frame of no known type");
+  return false;
+}
+
+Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
+  Hello hello;
+  hello.node = node_;
+  hello.target_node = session.node;
+  hello.session = session.token;
+  hello.joined = session.remote_token;
+  hello.device = session.device;
+  hello.engines = static_cast<std::uint16_t>(engines_->size());
+  hello.from = channel.local();
+  hello.to = channel.remote();
+  hello.control = control_address(session.device);
+  for (const datapath::Place& place : (*devices_)[session.device].places) hello.addresses.push_back(place.address);
+  return hello;
+}
+
+// With a secret both ends must see the same two addresses: what relays a handshake, from one process that holds the
+// secret to another or back to itself, has addresses of its own.
+bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
+  return tls_ == nullptr || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
+}
+
+// The session that a greeting means: one that it names, or a new one. Null: it is refused.
+Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::string* error) {
+  for (const auto& [id, session] : sessions_) {
+    const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
+    // An attempt whose twin was quicker is of the same session.
+    const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
+    if ((named || twin) && session->remote_token == theirs.session) return session.get();
+  }
+  if (theirs.joined != 0) {
+    *error = "the session is over";
+    return nullptr;
+  }
+  constexpr std::size_t kSessionsMax = 8192;
+  if (sessions_.size() >= kSessionsMax) {
+    *error = "this process has " + std::to_string(sessions_.size()) + " sessions and takes no more";
+    return nullptr;
+  }
+  Session* session = add_session(false);
+  session->remote_token = theirs.session;
+  session->node = theirs.node;
+  session->device = channel->device;
+  session->remote_device = theirs.device;
+  session->remote_engines = theirs.engines;
+  session->local_port = channel->local_port;
+  session->name = channel->peer_address;
+  session->greeted = true;
+  // Without a secret a stranger could have us dial somebody else: only where its own socket comes from.
+  if (tls_ != nullptr || same_host(theirs.control, channel->remote())) session->control = theirs.control;
+  return session;
+}
+
+bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
+  Hello theirs;
+  if (channel->session != 0 || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  if (channel->turned_away) {
+    std::string why;
+    const Status trouble = accept_trouble(knobs_->handshake_timeout_ns, &why);
+    if (trouble != Status::ok) {
+      refuse(channel, 0, trouble, why);
+    } else {
+      refuse(channel, 0, Status::out_of_descriptors, "it was out of file descriptors; try again");
+    }
+    return false;
+  }
+  if (theirs.target_node != 0 && theirs.target_node != node_) {
+    refuse(channel, 0, Status::refused, "the process that is meant is gone; another one listens here now");
+    return false;
+  }
+  if (!fits_socket(*channel, theirs)) {
+    refuse(channel, 0, Status::authentication_failed,
+           "something between the two ends changes addresses, as a relay does; with WEFT_SECRET_FILE none may");
+    return false;
+  }
+  std::string error;
+  Session* session = session_for(channel, theirs, &error);
+  if (session == nullptr) {
+    refuse(channel, 0, Status::refused, error);
+    return false;
+  }
+  const datapath::SocketAddress from = channel->remote();
+  const bool known = std::any_of(session->proved.begin(), session->proved.end(),
+                                 [&](const auto& address) { return same_host(address, from); });
+  if (!known && session->proved.size() < kAddressesMax) session->proved.push_back(from);
+  channel->session = session->id;
+  session->busy_ns = now_ns();
+  send(channel, encode(FrameType::hello_reply, hello_of(*session, *channel)));
+  join(session, channel, now_ns());
+  return true;
+}
+
+bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
+  Hello theirs;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  const bool meant = (session->node == 0 || session->node == theirs.node) && theirs.joined == session->token;
+  if (!meant || (session->greeted && session->remote_token != theirs.session)) {
+    drop_channel(channel, "another process answers there now", Status::refused);
+    return false;
+  }
+  if (!fits_socket(*channel, theirs)) {
+    drop_channel(channel, "something between the two ends changes addresses, as a relay does",
+                 Status::authentication_failed);
+    return false;
+  }
+  const bool first = !session->greeted;
+  if (first) {
+    session->greeted = true;
+    session->node = theirs.node;
+    session->remote_token = theirs.session;
+    session->remote_device = theirs.device;
+    session->remote_engines = theirs.engines;
+    session->control = theirs.control.port() != 0 ? theirs.control : session->target;
+    if (theirs.control.is_v6() && IN6_IS_ADDR_LINKLOCAL(&theirs.control.v6.sin6_addr))
+      session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
+  }
+  const bool proves = channel->proves;
+  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before anything is opened
+  join(session, channel, now_ns());
+  if (proves) {
+    drop_channel(channel, "the address is proved", Status::would_block);
+    return true;
+  }
+  send_opens(session);
+  return true;
+}
+
+// Without a secret the other end sends data only to addresses that we have connected from. Each NIC dials the one that
+// its paths lead to: on a fabric of rails it reaches no other.
+void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
+  const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
+  session->proofs_until_ns = now_ns() + kProofNs;
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    datapath::SocketAddress to = session->control;
+    if (!theirs.addresses.empty()) {
+      to = theirs.addresses[i % theirs.addresses.size()];
+      to.set_port(session->control.port());
+      if (to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr)) to.v6.sin6_scope_id = places[i].interface_index;
+    }
+    Channel* proof = dial_channel(session, to, i);
+    if (proof == nullptr) continue;
+    proof->proves = true;
+    ++session->proofs;
+  }
+}
+
+bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
+  Refuse refusal;
+  if (!decode(frame.body, &refusal)) return false;
+  const bool known = refusal.status != 0 && is_status(refusal.status);
+  const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
+  const std::string text = channel->peer_address + " refused: " + printable(refusal.text, kRefusalTextMax);
+  const auto accept = accepts_.find({channel->session, refusal.dial});
+  if (accept != accepts_.end()) {  // the dialler has given up, and will not confirm
+    accept->second.connection->fail(Status::cancelled);
+    accepts_.erase(accept);
+    forget_open(find_session(channel->session), refusal.dial);
+    return true;
+  }
+  refusal_log_.log(now_ns(), LogLevel::warn, text);
+  if (!channel->dialled() && channel->state() != Channel::State::ready) {
+    ++counters_.strangers_refused;
+    return false;
+  }
+  if (refusal.dial == 0) {
+    drop_channel(channel, text, status);
+    return false;
+  }
+  const auto place = dials_.find(refusal.dial);
+  if (place == dials_.end() || place->second.session != channel->session) return true;
+  finish_dial(std::shared_ptr<DialState>(place->second.state), status, text);
+  return true;
+}
+
+bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
+  Ping ping;
+  if (!decode(frame.body, &ping)) return false;
+  Pong pong;
+  pong.number = ping.number;
+  const std::int64_t now = now_ns();
+  for (const auto& engine : *engines_) {
+    const std::int64_t age_ms = std::max<std::int64_t>(now - engine->turn_ns(), 0) / 1'000'000;
+    pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
+    engine->nudge();  // one that only sleeps will have taken a turn by the next ping
+  }
+  send(channel, encode(pong));
+  return true;
+}
+
+bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
+  Pong pong;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &pong)) return false;
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // to one that was given up
+  session->ping_ns = -1;
+  session->pong_ns = now_ns();
+  session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),
+                                      [](std::uint32_t age_ms) { return age_ms <= kAgeMsMax; });
+  return true;
+}
+
+bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
+  Verdict verdict;
+  Session* session = find_session(channel->session);
+  if (session == nullptr || !decode(frame.body, &verdict)) return false;
+  constexpr std::int64_t kFarewellNs = 20'000'000;  // what it sent last may still be in our sockets
+  constexpr std::uint32_t kWouldBlock = 1;          // is no end
+  if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
+    session->ends_ns = now_ns() + kFarewellNs;
+    return true;
+  }
+  const auto status = static_cast<Status>(verdict.status);
+  // In the other end's verdict "the peer" is this process.
+  if (status == Status::peer_stalled) {
+    const std::string why =
+        "the other end has given it up, as this process did not run for longer than that end's WEFT_PEER_STALL_NS";
+    end_session(session, Status::connection_closed, why, false);
+    return true;
+  }
+  end_session(session, status, std::string("the other end has given it up: ") + status_text(status), false);
+  return true;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,323 @@
+// Opening connections in a session: dials of ours, opens of the other end, and what of it is said again when a control
+// socket was lost in between. Everything is named by (session, dial), so that saying it twice changes nothing.
+#include <algorithm>
+
+#include "native/control/control_plane.h"
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+
+namespace weft::engine {
+namespace {
+
+// Flows of a connection when the knob leaves it open: more engines than this gain nothing a connection can use.
+constexpr std::uint16_t kStripesAuto = 8;
+// Opens of a session that are with the other end at once. A listener holds a few more before it refuses.
+constexpr std::uint32_t kOpeningMax = 16;
+constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
+// Of what one process may make another hold.
+constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
+
+}  // namespace
+
+void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
+  Session* session = dialled_session(*dial);
+  PendingDial& pending = dials_[dial->id];
+  pending.state = dial;
+  pending.session = session->id;
+  session->waiting.push_back(dial->id);
+  session->busy_ns = now_ns();
+  if (session->greeted) {
+    send_opens(session);
+  } else if (session->attempt_ns == 0) {
+    need_channel(session, now_ns());
+    const bool begun = std::any_of(channels_.begin(), channels_.end(),
+                                   [&](const auto& each) { return each.second->session == session->id; });
+    if (begun) return;
+    const bool known = session->last_status != Status::would_block;
+    end_session(session, known ? session->last_status : Status::address_unavailable, session->last_error, false);
+  }
+}
+
+void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error) {
+  {
+    const std::lock_guard<std::mutex> lock(dial->mutex);
+    dial->status = status;
+    dial->error = error;
+  }
+  const auto place = dials_.find(dial->id);
+  if (place != dials_.end()) {
+    Session* session = find_session(place->second.session);
+    if (session != nullptr && !place->second.frame.empty()) {
+      --session->opening;
+      // Otherwise the other end would hold a place for this open until its own handshake timeout.
+      if (status == Status::cancelled || status == Status::timed_out) {
+        const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion, "given up by the dialler"};
+        static_cast<void>(send_to(session, encode(given_up)));
+      }
+    }
+    if (status != Status::ok) setup_.give_back(place->second.flows);
+    dials_.erase(place);
+  }
+  notifier_->notify();
+}
+
+// The session is over. What was greeted once may have been a stale control socket: another session is tried, once.
+void ControlPlane::move_dials(std::uint64_t session, Status outcome, const std::string& why) {
+  Session* old = find_session(session);
+  std::vector<std::shared_ptr<DialState>> again, failed;
+  for (auto& [id, pending] : dials_) {
+    if (pending.session != session) continue;
+    const bool retries = old != nullptr && old->greeted && !pending.state->retried;
+    (retries ? again : failed).push_back(pending.state);
+  }
+  for (const auto& dial : failed) finish_dial(dial, outcome, why);
+  for (const auto& dial : again) {
+    dial->retried = true;
+    const auto place = dials_.find(dial->id);
+    setup_.give_back(place->second.flows);
+    dials_.erase(place);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    new_dials_.push_back(dial);
+  }
+  if (!again.empty()) wake();
+}
+
+void ControlPlane::send_opens(Session* session) {
+  if (!session->greeted || session->current == 0) return;
+  if (session->proofs != 0 && now_ns() < session->proofs_until_ns) return;
+  while (!session->waiting.empty() && session->opening < kOpeningMax) {
+    const std::uint64_t dial = session->waiting.front();
+    session->waiting.pop_front();
+    const auto place = dials_.find(dial);
+    if (place == dials_.end() || place->second.session != session->id) continue;
+    if (!send_open(session, &place->second)) continue;
+    ++session->opening;
+  }
+}
+
+bool ControlPlane::send_open(Session* session, PendingDial* pending) {
+  const std::uint16_t ours = static_cast<std::uint16_t>(engines_->size()), theirs = session->remote_engines;
+  const std::uint16_t most = std::min<std::uint16_t>(std::max(ours, theirs), kStripesAuto);
+  const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
+  const std::shared_ptr<DialState> dial = pending->state;
+  const std::uint64_t apart = dial->policies.path == nullptr ? 0 : dial->policies.path->number;
+  std::vector<FlowPlan> plans;
+  for (std::uint16_t i = 0; i < stripes; ++i) {
+    plans.push_back({static_cast<std::uint16_t>((next_engine_ + i) % ours),
+                     static_cast<std::uint16_t>((next_engine_ + i) % theirs), apart});
+  }
+  ++next_engine_;
+  std::string error;
+  const Status status =
+      setup_.reserve(dial->device, session->id, session->remote_device, plans, &pending->flows, &error);
+  if (status != Status::ok) {
+    pending->flows.clear();
+    finish_dial(dial, status, error);
+    return false;
+  }
+  Open open;
+  open.dial = dial->id;
+  open.listener = dial->listener;
+  setup_.describe(dial->device, pending->flows, &dial->to, &open);
+  pending->segment_bytes = open.segment_bytes;
+  pending->frame = encode(FrameType::open, open);
+  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;  // time spent in the queue does not count
+  static_cast<void>(send_to(session, pending->frame));
+  return true;
+}
+
+void ControlPlane::say_again(Session* session) {
+  for (const auto& [id, pending] : dials_) {
+    if (pending.session == session->id && !pending.frame.empty()) static_cast<void>(send_to(session, pending.frame));
+  }
+  for (const Confirmed& each : confirmed_) {
+    if (each.session == session->id) static_cast<void>(send_to(session, encode(Confirm{each.dial})));
+  }
+  send_opens(session);
+}
+
+// Data goes only where the other end has proved to be: an address that its control sockets came from. In place of any
+// other stands one of these, so that the paths over it are silent and harm nobody. With a secret its word is proof
+// enough; queue pairs are reached by what their words say.
+void ControlPlane::keep_proved(const Session& session, Open* open) {
+  if (tls_ != nullptr || session.proved.empty()) return;
+  if (!(*devices_)[session.device].places.front().rdma_device.empty()) return;
+  for (datapath::SocketAddress& address : open->addresses) {
+    const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
+                                    [&](const auto& known) { return same_host(known, address); });
+    if (proved) continue;
+    refusal_log_.log(now_ns(), LogLevel::warn,
+                     session.name + " names the address " + address.text() +
+                         " and has not connected from it: paths to it stay unused (WEFT_SECRET_FILE would allow it)");
+    address = session.proved.front();
+  }
+}
+
+// Drops the oldest open among sessions that never confirmed one: an honest dialler confirms within a round trip. False:
+// there is none.
+bool ControlPlane::drop_oldest_accept() {
+  auto oldest = accepts_.end();
+  for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
+    const Session* session = find_session(place->first.first);
+    if (session != nullptr && session->confirmed) continue;
+    if (oldest == accepts_.end() || place->second.begun_ns < oldest->second.begun_ns) oldest = place;
+  }
+  if (oldest == accepts_.end()) return false;
+  oldest->second.connection->fail(Status::timed_out);
+  accepts_.erase(oldest);
+  return true;
+}
+
+Status ControlPlane::check_limits(const Session& session, const ListenerState& listener, const Open& open,
+                                  std::string* error) {
+  const auto own = static_cast<std::size_t>(std::count_if(
+      accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
+  if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
+    *error = "too many connections are being opened at once";
+    return Status::refused;
+  }
+  const std::size_t peers = setup_.peers_of(session.id);
+  if (peers + open.flows.size() > kPeersMax) {
+    *error = "too many pairs of engines and policies: " + std::to_string(peers) + " are open";
+    return Status::refused;
+  }
+  std::size_t unclaimed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(const_cast<ListenerState&>(listener).mutex);
+    unclaimed = listener.ready.size();
+  }
+  if (unclaimed < kUnclaimedMax) return Status::ok;
+  *error = std::to_string(unclaimed) + " connections wait to be accepted there";
+  return Status::refused;
+}
+
+Status ControlPlane::accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error) {
+  accept->listener = listener_for(*session, open.listener);
+  if (accept->listener == nullptr) {
+    *error = "nobody listens there (any more)";
+    return Status::refused;
+  }
+  const ListenerState& listener = *accept->listener;
+  std::vector<FlowPlan> plans;
+  for (const FlowEnd& flow : open.flows) {
+    if (flow.remote_engine >= engines_->size()) {
+      *error = "unknown engine " + std::to_string(flow.remote_engine) + " (this process has " +
+               std::to_string(engines_->size()) + ")";
+      return Status::refused;
+    }
+    // By its token, for an open that was abandoned leaves its index to another.
+    plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
+  }
+  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > kSegmentBytesMax ||
+      open.train_bytes > wire::kMaxBurstSegments * kSegmentBytesMax) {
+    *error = "an offer without flows or addresses, or with a segment out of range";
+    return Status::refused;
+  }
+  Status status = check_limits(*session, listener, open, error);
+  if (status != Status::ok) return status;
+  std::vector<LocalFlow> flows;
+  status = setup_.reserve(listener.device, session->id, open.device, plans, &flows, error);
+  if (status != Status::ok) return status;
+  Open reply;
+  reply.dial = open.dial;
+  setup_.describe(listener.device, flows, &open.addresses[0], &reply);
+  reply.segment_bytes = std::min(reply.segment_bytes, open.segment_bytes);
+  status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, rtt_ns(*session),
+                       session->name, notifier_, &accept->connection, error);
+  if (status != Status::ok) return status;
+  accept->begun_ns = now_ns();
+  accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
+  accept->reply = encode(FrameType::open_reply, reply);
+  return Status::ok;
+}
+
+bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& frame) {
+  Open open;
+  if (!decode(frame.body, &open) || open.dial == 0) return false;
+  const auto known = accepts_.find({session->id, open.dial});
+  if (known != accepts_.end()) {
+    send(channel, known->second.reply);  // the first answer was lost with its control socket
+    return true;
+  }
+  keep_proved(*session, &open);
+  const std::deque<std::uint64_t>& finished = session->finished;
+  if (std::find(finished.begin(), finished.end(), open.dial) != finished.end()) return true;
+  PendingAccept accept;
+  std::string error;
+  const Status status = accept_open(session, open, &accept, &error);
+  if (status != Status::ok) {
+    refuse(channel, open.dial, status, error);
+    return true;
+  }
+  session->busy_ns = now_ns();
+  send(channel, accept.reply);
+  accepts_.emplace(std::pair{session->id, open.dial}, std::move(accept));
+  return true;
+}
+
+bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
+  Open reply;
+  if (!decode(frame.body, &reply)) return false;
+  const auto place = dials_.find(reply.dial);
+  if (place == dials_.end() || place->second.session != session->id) return true;  // given up meanwhile
+  const std::shared_ptr<DialState> dial = place->second.state;
+  std::vector<LocalFlow> flows;
+  flows.swap(place->second.flows);
+  if (reply.flows.size() != flows.size() || reply.addresses.empty() || reply.segment_bytes < 256 ||
+      reply.segment_bytes > place->second.segment_bytes) {
+    setup_.give_back(flows);
+    finish_dial(dial, Status::refused, "the peer's answer does not fit the offer");
+    return true;
+  }
+  std::shared_ptr<ConnectionCore> connection;
+  std::string error;
+  const Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes,
+                                    rtt_ns(*session), session->name, notifier_, &connection, &error);
+  bool abandoned = false;
+  if (status == Status::ok) {
+    confirmed_.push_back({now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});
+    static_cast<void>(send_to(session, encode(Confirm{dial->id})));
+    on_confirmed(session);
+    const std::lock_guard<std::mutex> lock(dial->mutex);
+    abandoned = dial->abandoned;
+    dial->connection = connection;
+  }
+  if (abandoned) connection->fail(Status::cancelled);
+  finish_dial(dial, status, error);
+  send_opens(session);
+  return true;
+}
+
+// Its copies may still be on their way in a control socket that was lost and is not dead.
+void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
+  constexpr std::size_t kFinishedMax = 1024;  // far more than can be under way
+  session->finished.push_back(dial);
+  if (session->finished.size() > kFinishedMax) session->finished.pop_front();
+}
+
+void ControlPlane::on_confirmed(Session* session) {
+  if (std::exchange(session->confirmed, true)) return;
+  log(LogLevel::info, "connected to " + session->name);
+}
+
+bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
+  Confirm confirm;
+  if (!decode(frame.body, &confirm)) return false;
+  const auto place = accepts_.find({session->id, confirm.dial});
+  if (place == accepts_.end()) return true;  // said again, or too late
+  const PendingAccept accepted = std::move(place->second);
+  accepts_.erase(place);
+  forget_open(session, confirm.dial);
+  on_confirmed(session);
+  bool closed = false;
+  {
+    const std::lock_guard<std::mutex> lock(accepted.listener->mutex);
+    closed = accepted.listener->closed;
+    if (!closed) accepted.listener->ready.push_back(accepted.connection);
+  }
+  if (closed) accepted.connection->fail(Status::connection_closed);
+  notifier_->notify();
+  return true;
+}
+
+}  // namespace weft::engine

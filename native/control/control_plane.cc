@@ -1,0 +1,376 @@
+// The control thread's loop: one epoll over listening sockets, channels and a doorbell, and everything with a deadline.
+// Callers' and engines' threads only leave word and ring the doorbell.
+#include "native/control/control_plane.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+#include "native/engine/setup/descriptor_budget.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::size_t kNoticesMax = 4096;        // beyond it engines say it again a quarter of the silence later
+constexpr int kPauseMs = 20;                     // while something has a deadline
+constexpr std::int64_t kMissedNs = 100'000'000;  // a longer time between two turns counts as a pause of this process
+constexpr int kIdlePauseMs = 1000;               // while there are sessions, which may become idle
+constexpr std::int64_t kStallLogNs = 30'000'000'000;
+// An open that nobody answers for so long has its session examined.
+constexpr std::int64_t kAnswerNs = 1'000'000'000;
+// A dial to a peer that takes connections and does not answer is logged after so long, once a session.
+constexpr std::int64_t kStalledDialNs = 2'000'000'000;
+// How long a peer that is refused for want of descriptors may hold the spare one, which the next refusal needs.
+constexpr std::int64_t kTurnAwayNs = 500'000'000;
+
+}  // namespace
+
+ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
+                           const std::vector<DeviceState>* devices, Notifier* notifier)
+    : knobs_(knobs),
+      engines_(engines),
+      devices_(devices),
+      notifier_(notifier),
+      setup_(knobs, engines, devices),
+      node_(random_token()) {}
+
+ControlPlane::~ControlPlane() {
+  stop();
+  close_sockets();
+  if (doorbell_ >= 0) ::close(doorbell_);
+  if (epoll_ >= 0) ::close(epoll_);
+  if (spare_ >= 0) ::close(spare_);
+}
+
+Status ControlPlane::start(std::string* error) {
+  if (!knobs_->secret_file.empty()) {
+    std::ifstream file(knobs_->secret_file, std::ios::binary);
+    std::stringstream content;
+    content << file.rdbuf();
+    std::string secret = content.str();
+    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+    if (!file || secret.empty()) {
+      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
+      return Status::invalid_argument;
+    }
+    tls_ = TlsContext::make(secret, error);
+    if (tls_ == nullptr) return Status::system_error;
+  }
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (epoll_ < 0 || doorbell_ < 0) {
+    const int problem = errno;
+    *error = std::string("no descriptor for the control plane: ") + std::strerror(problem);
+    if (!is_out_of_descriptors(problem)) return Status::system_error;
+    *error += "; " + raise_limit_advice();
+    return Status::out_of_descriptors;
+  }
+  open_spare();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = doorbell_;
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, doorbell_, &event);
+  notices_.reserve(kNoticesMax);
+  for (const auto& engine : *engines_) engine->call([&] { engine->watch_peers(this); });
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "weft-control");
+  } catch (const std::exception& problem) {
+    *error = std::string("no thread for the control plane: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable() ? Status::ok : Status::system_error;
+}
+
+void ControlPlane::stop() noexcept {
+  if (!thread_.joinable()) return;
+  for (const auto& engine : *engines_) {
+    try {
+      engine->call([&] { engine->watch_peers(nullptr); });
+    } catch (const std::bad_alloc&) {  // it is stopped before this object goes
+    }
+  }
+  stopping_.store(true);
+  wake();
+  thread_.join();
+}
+
+void ControlPlane::wake() noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(!::write(doorbell_, &one, sizeof one));
+}
+
+int ControlPlane::pause_ms() const noexcept {
+  if (!unread_.empty()) return 0;
+  bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
+  for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
+  for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
+  return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
+}
+
+void ControlPlane::run() noexcept {
+  while (!stopping_.load()) {
+    epoll_event events[64];
+    const int count = ::epoll_wait(epoll_, events, 64, pause_ms());
+    try {
+      credit_pause(now_ns());
+      std::vector<std::uint64_t> unread;
+      unread.swap(unread_);
+      for (const std::uint64_t id : unread) {
+        const auto place = channels_.find(id);
+        if (place != channels_.end()) on_readable(place->second.get());
+      }
+      for (int i = 0; i < count; ++i) serve(events[i].data.fd);
+      take_notices();
+      take_dials();
+      check_deadlines(now_ns());
+    } catch (const std::bad_alloc&) {
+      log(LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
+    }
+  }
+  // Said in order: the other ends need not find out.
+  try {
+    for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
+  } catch (const std::bad_alloc&) {  // they find out by the closed sockets
+  }
+}
+
+void ControlPlane::serve(int descriptor) {
+  if (descriptor == doorbell_) {
+    std::uint64_t rung;
+    static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
+    return;
+  }
+  bool listening = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    listening = listening_.count(descriptor) != 0;
+  }
+  if (listening) {
+    accept_all(descriptor);
+    return;
+  }
+  const auto place = by_descriptor_.find(descriptor);
+  if (place == by_descriptor_.end()) return;
+  Channel* channel = channels_.at(place->second).get();
+  if (channel->state() == Channel::State::connecting) {
+    on_connected(channel);
+  } else {
+    on_readable(channel);
+  }
+}
+
+void ControlPlane::dial(std::shared_ptr<DialState> dial) {
+  dial->id = random_token();
+  dial->begun_ns = now_ns();
+  dial->deadline_ns = dial->begun_ns + knobs_->handshake_timeout_ns;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    new_dials_.push_back(std::move(dial));
+  }
+  wake();
+}
+
+void ControlPlane::take_dials() {
+  std::vector<std::shared_ptr<DialState>> taken;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    taken.swap(new_dials_);
+  }
+  for (const auto& dial : taken) {
+    try {
+      start_dial(dial);
+    } catch (const std::bad_alloc&) {
+      finish_dial(dial, Status::out_of_memory, "");
+    }
+  }
+}
+
+void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
+    if (notices_.size() == notices_.capacity()) return;  // never grows: this is an engine's thread
+    notices_.push_back({engine, peer});
+  }
+  wake();
+}
+
+void ControlPlane::take_notices() {
+  {
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
+    if (notices_.empty()) return;
+  }
+  std::vector<Notice> taken;
+  taken.reserve(kNoticesMax);  // what the engines are left with must not grow
+  {
+    const std::lock_guard<std::mutex> lock(notices_mutex_);
+    taken.swap(notices_);
+  }
+  const std::int64_t now = now_ns();
+  for (const Notice& notice : taken) {
+    Session* session = find_session(setup_.session_of(notice.engine, notice.peer));
+    if (session != nullptr) examine(session, now);
+  }
+}
+
+// Extends deadlines by a pause of this process (stopped, or starved of cores): the other ends are not to blame for it.
+// Without a pause there is a turn every kPauseMs while anything has a deadline.
+void ControlPlane::credit_pause(std::int64_t now_ns) {
+  const std::int64_t missed_ns = now_ns - round_ns_;
+  round_ns_ = now_ns;
+  if (missed_ns < kMissedNs) return;
+  for (auto& [id, pending] : dials_) pending.state->deadline_ns += missed_ns;
+  for (auto& [id, accept] : accepts_) accept.deadline_ns += missed_ns;
+  for (Confirmed& each : confirmed_) each.until_ns += missed_ns;
+  for (auto& [id, channel] : channels_) channel->credit_pause(missed_ns);
+}
+
+void ControlPlane::check_deadlines(std::int64_t now_ns) {
+  if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
+    accept_again_ns_ = 0;
+    std::string ignored;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
+  }
+  open_spare();  // where there was no descriptor for it
+  check_strangers(now_ns);
+  check_dials(now_ns);
+  check_accepts(now_ns);
+  check_sessions(now_ns);
+  for (Confirmed& each : confirmed_) {
+    const Session* session = find_session(each.session);
+    if (session != nullptr && session->current == 0) each.until_ns = now_ns + knobs_->handshake_timeout_ns;
+  }
+  std::erase_if(confirmed_, [&](const Confirmed& each) { return now_ns >= each.until_ns; });
+}
+
+void ControlPlane::check_strangers(std::int64_t now_ns) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [id, channel] : channels_) {
+    const bool greets = channel->state() == Channel::State::greeting && !channel->dialled();
+    const std::int64_t patience_ns =
+        channel->turned_away ? std::min(kTurnAwayNs, knobs_->handshake_timeout_ns) : knobs_->handshake_timeout_ns;
+    if (greets && now_ns - channel->since_ns() >= patience_ns) late.push_back(id);
+  }
+  for (const std::uint64_t id : late) {
+    stranger(*channels_.at(id), "said nothing that we understand in time");
+    drop_channel(channels_.at(id).get(), "no greeting in time");
+  }
+}
+
+// Whether the peer's process has run since `since_ns` (it answered a ping) and its control socket stands. If so, a
+// missing answer is the peer's fault.
+bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const noexcept {
+  return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
+}
+
+// A dial waits for a process that is stalled, for the verdict on one that is examined, and for a control socket that is
+// set up again; nothing else is waited for beyond the handshake's time.
+void ControlPlane::check_dials(std::int64_t now_ns) {
+  std::vector<std::shared_ptr<DialState>> abandoned, overdue;
+  for (auto& [id, pending] : dials_) {
+    DialState& dial = *pending.state;
+    bool gone = false;
+    {
+      const std::lock_guard<std::mutex> lock(dial.mutex);
+      gone = dial.abandoned;
+    }
+    Session* session = find_session(pending.session);
+    if (gone || session == nullptr) {
+      abandoned.push_back(pending.state);
+      continue;
+    }
+    tell_cause(*session, &dial);
+    const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
+    if (session->greeted && answered_late) examine(session, now_ns);
+    // A dial that was not sent yet has no deadline of its own: those before it have.
+    const bool queued = session->greeted && pending.frame.empty() && session->opening != 0;
+    const bool late = now_ns >= dial.deadline_ns && !queued;
+    if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;
+    const bool examined = session->greeted && session->health.begun();
+    bool stalled = examined && session->health.condition() == Condition::stalled;
+    for (const auto& [channel_id, channel] : channels_) {
+      if (session->greeted || channel->session != session->id) continue;
+      const Channel::Kernel kernel = channel->kernel(now_ns);
+      stalled = stalled || (kernel.established && kernel.answers);
+    }
+    if (stalled) tell_stalled(session, &dial, now_ns);
+    if (!late) continue;
+    const bool waits = stalled || (session->greeted && !hears(*session, dial.begun_ns));
+    const bool for_ever = knobs_->peer_stall_ns == 0;
+    if (!waits || (!for_ever && now_ns - dial.begun_ns >= knobs_->peer_stall_ns)) {
+      overdue.push_back(pending.state);
+      continue;
+    }
+    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // once it runs again it has all of that
+  }
+  for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
+  for (const auto& dial : overdue) {
+    const auto place = dials_.find(dial->id);
+    const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
+    const std::string late =
+        "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)";
+    const std::string last = session == nullptr ? "" : session->last_error;
+    const Status cause = session == nullptr ? Status::would_block : session->last_status;
+    if (cause != Status::would_block && !last.empty()) {
+      finish_dial(dial, cause, last + "; " + late);
+    } else {
+      finish_dial(dial, Status::timed_out, last.empty() ? late : late + "; " + last);
+    }
+  }
+}
+
+// For a caller that stops waiting before the attempts end.
+void ControlPlane::tell_cause(const Session& session, DialState* dial) {
+  const std::lock_guard<std::mutex> lock(dial->mutex);
+  if (dial->cause == session.last_status) return;
+  dial->cause = session.last_status;
+  dial->error = dial->cause == Status::would_block ? "" : session.last_error;
+  dial->stall_told = false;
+}
+
+// In the dial's error, for a caller that stops waiting; and in the log.
+void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t now_ns) {
+  const std::string what =
+      session->name + " takes connections and does not answer: its process is stalled, or is not weft";
+  if (!dial->stall_told) {
+    const std::lock_guard<std::mutex> lock(dial->mutex);
+    dial->error = what;
+  }
+  dial->stall_told = true;
+  if (session->dial_stall_logged_ns >= 0 && now_ns - session->dial_stall_logged_ns < kStallLogNs) return;
+  session->dial_stall_logged_ns = now_ns;
+  log(LogLevel::warn, what + "; waiting since " + std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
+                          " s (knob peer_stall_ns bounds it)");
+}
+
+void ControlPlane::check_accepts(std::int64_t now_ns) {
+  for (auto place = accepts_.begin(); place != accepts_.end();) {
+    Session* session = find_session(place->first.first);
+    if (session != nullptr && now_ns - place->second.begun_ns >= kAnswerNs) examine(session, now_ns);
+    if (session != nullptr && !hears(*session, place->second.begun_ns))
+      place->second.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
+    if (now_ns < place->second.deadline_ns) {
+      ++place;
+      continue;
+    }
+    place->second.connection->fail(Status::timed_out);
+    if (session != nullptr) forget_open(session, place->first.second);
+    place = accepts_.erase(place);
+  }
+}
+
+}  // namespace weft::engine

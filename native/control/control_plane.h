@@ -1,0 +1,207 @@
+// Who connects to whom: the thread that owns control sockets and sessions, opens connections and judges peers.
+// Its sources: control_plane.cc the loop and its deadlines, control_sockets.cc listening and accepting,
+// control_channels.cc dialling and losing control sockets, control_handshake.cc frames, control_opens.cc opening
+// connections, control_sessions.cc the life and death of a session.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/control/channel.h"
+#include "native/control/control_state.h"
+#include "native/control/flow_setup.h"
+#include "native/control/session.h"
+#include "native/engine/log_limit.h"
+
+namespace weft::engine {
+
+class ControlPlane final : private PeerWatch {
+ public:
+  ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
+               const std::vector<DeviceState>* devices, Notifier* notifier);
+  ~ControlPlane() override;
+
+  Status start(std::string* error);
+  void stop() noexcept;
+
+  // Callers' threads.
+  Status listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+                std::shared_ptr<ListenerState>* out, std::string* error);
+  void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
+  // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
+  // had.
+  std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
+  // Why a peer that had connected was not accepted in the last `within_ns`; ok: all were, or one has been since.
+  Status accept_trouble(std::int64_t within_ns, std::string* text);
+  void dial(std::shared_ptr<DialState> dial);
+  telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
+
+ private:
+  struct PendingDial {
+    std::shared_ptr<DialState> state;
+    std::vector<LocalFlow> flows;
+    std::uint64_t session = 0;
+    std::uint32_t segment_bytes = 0;  // that were offered
+    std::string frame;                // the open, to be said again on another control socket; empty: not sent yet
+  };
+  struct PendingAccept {
+    std::shared_ptr<ConnectionCore> connection;
+    std::shared_ptr<ListenerState> listener;
+    std::int64_t begun_ns = 0, deadline_ns = 0;
+    std::string reply;  // to be said again
+  };
+  // A confirmation may be lost with its control socket: it is said again on the next one for a while.
+  struct Confirmed {
+    std::int64_t until_ns;
+    std::uint64_t session, dial;
+  };
+  struct Trouble {
+    Status status = Status::ok;
+    std::int64_t at_ns = 0;
+    std::string text;
+  };
+  struct Notice {
+    std::uint32_t engine, peer;
+  };
+
+  // control_plane.cc
+  void run() noexcept;
+  int pause_ms() const noexcept;
+  void wake() noexcept;
+  void serve(int descriptor);
+  void check_deadlines(std::int64_t now_ns);
+  void check_strangers(std::int64_t now_ns);
+  void check_dials(std::int64_t now_ns);
+  void tell_cause(const Session& session, DialState* dial);
+  void tell_stalled(Session* session, DialState* dial, std::int64_t now_ns);
+  void check_accepts(std::int64_t now_ns);
+  void take_dials();
+  void take_notices();
+  void on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept override;
+
+  // control_sockets.cc
+  int open_listening(const datapath::SocketAddress& address, std::string* error) noexcept;
+  Status watch_listening(int descriptor, std::string* error) noexcept;
+  std::shared_ptr<ListenerState> listener_for(const Session& session, std::uint64_t id);
+  Status device_socket(std::uint32_t device, int* descriptor, std::string* error);
+  datapath::SocketAddress control_address(std::uint32_t device) noexcept;
+  Status open_port(ListenerState* listener, std::uint16_t port, std::string* error);
+  void accept_all(int listening);
+  bool accept_one(int listening, std::uint32_t device);
+  Channel* add_accepted(int descriptor, int listening, std::uint32_t device, const datapath::SocketAddress& from);
+  void accept_to_refuse(int listening, std::uint32_t device);
+  bool make_room(std::int64_t now_ns);
+  void pause_accepting();
+  void open_spare() noexcept;
+  void close_sockets() noexcept;
+
+  // control_channels.cc
+  Channel* add_channel(int descriptor, bool dialled);
+  Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
+  void need_channel(Session* session, std::int64_t now_ns);
+  void on_connected(Channel* channel);
+  void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
+  void lose_channel(Session* session, bool ended, std::int64_t now_ns);
+  void join(Session* session, Channel* channel, std::int64_t now_ns);
+  void update_interest(Channel* channel) noexcept;
+  void send(Channel* channel, const std::string& frame);
+  bool send_to(Session* session, const std::string& frame);
+
+  // control_handshake.cc
+  void on_readable(Channel* channel);
+  bool on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version);
+  bool on_frame(Channel* channel, const Frame& frame);
+  bool on_hello(Channel* channel, const Frame& frame);
+  bool on_hello_reply(Channel* channel, const Frame& frame);
+  void prove_addresses(Session* session, const Hello& theirs);
+  bool on_refuse(Channel* channel, const Frame& frame);
+  bool on_ping(Channel* channel, const Frame& frame);
+  bool on_pong(Channel* channel, const Frame& frame);
+  bool on_verdict(Channel* channel, const Frame& frame);
+  Hello hello_of(const Session& session, const Channel& channel);
+  bool fits_socket(const Channel& channel, const Hello& theirs) const noexcept;
+  Session* session_for(Channel* channel, const Hello& theirs, std::string* error);
+  void refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text);
+  void stranger(const Channel& channel, const std::string& what);
+
+  // control_opens.cc
+  void start_dial(const std::shared_ptr<DialState>& dial);
+  void finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error);
+  void move_dials(std::uint64_t session, Status outcome, const std::string& why);
+  void send_opens(Session* session);
+  bool send_open(Session* session, PendingDial* pending);
+  void say_again(Session* session);
+  bool on_open(Session* session, Channel* channel, const Frame& frame);
+  bool on_open_reply(Session* session, const Frame& frame);
+  bool on_confirm(Session* session, const Frame& frame);
+  void on_confirmed(Session* session);
+  void forget_open(Session* session, std::uint64_t dial);
+  bool drop_oldest_accept();
+  Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);
+  void keep_proved(const Session& session, Open* open);
+  Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);
+
+  // control_sessions.cc
+  Session* add_session(bool dialled);
+  Session* find_session(std::uint64_t id) noexcept;
+  Session* dialled_session(const DialState& dial);
+  void end_session(Session* session, Status status, const std::string& why, bool tell);
+  void examine(Session* session, std::int64_t now_ns);
+  void tick(Session* session, std::int64_t now_ns);
+  HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
+  bool hears(const Session& session, std::int64_t since_ns) const noexcept;
+  void credit_pause(std::int64_t now_ns);
+  // The round trip of its control socket; 0: unknown.
+  std::int64_t rtt_ns(const Session& session) const noexcept;
+  // `heard_ns`: when its process last gave a sign of life, -1: never.
+  void log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
+  void check_sessions(std::int64_t now_ns);
+  bool is_idle(Session* session, std::int64_t now_ns);
+  HealthLimits limits() const noexcept;
+
+  const Knobs* knobs_;
+  std::vector<std::unique_ptr<Engine>>* engines_;
+  const std::vector<DeviceState>* devices_;
+  Notifier* notifier_;
+  FlowSetup setup_;
+  std::unique_ptr<TlsContext> tls_;  // where a secret is set
+  std::uint64_t node_ = 0;
+  int epoll_ = -1, doorbell_ = -1;
+  int spare_ = -1;  // given up to refuse a peer when there is no other descriptor; -1: in use for that
+  std::atomic<bool> stopping_{false};
+  telemetry::ProcessCells counters_;
+  std::int64_t accept_again_ns_ = 0;     // out of descriptors: try again then
+  std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
+  std::int64_t idle_check_ns_ = 0;
+  LogLimit stranger_log_, refusal_log_, exhausted_log_;
+
+  std::mutex notices_mutex_;  // held for moments alone: engines take it
+  std::vector<Notice> notices_;
+
+  std::mutex mutex_;  // the next five are shared with callers' threads
+  Trouble trouble_;   // the last of accepting
+  std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
+  std::map<int, std::uint32_t> listening_;  // socket -> device
+  std::vector<std::shared_ptr<DialState>> new_dials_;
+  std::map<std::uint32_t, int> device_sockets_;
+
+  std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
+  std::map<int, std::uint64_t> by_descriptor_;
+  std::vector<std::uint64_t> unread_;  // channels with frames left over from their last turn
+  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
+  std::map<std::string, std::uint64_t> by_key_;  // dialled sessions
+  std::map<std::uint64_t, PendingDial> dials_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // by session and dial
+  std::vector<Confirmed> confirmed_;
+  std::int64_t round_ns_ = 0;  // when the thread last took a turn
+  std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
+  std::uint16_t next_engine_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace weft::engine

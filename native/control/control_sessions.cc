@@ -1,0 +1,254 @@
+// The life and death of a session: made by the first dial or greeting, examined when its process is quiet or its last
+// control socket is lost, ended by a verdict that the other end is told of.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "native/control/control_plane.h"
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
+constexpr std::int64_t kEndedTickNs = 50'000'000;  // a death is to be confirmed within a tenth of a second or two
+constexpr int kWellTicks = 4;                      // in a row end an examination
+constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
+constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
+// A session without a connection ends after this long; the end that opened it does so first.
+constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
+// One in which nothing was ever opened to the end, and how many of these there may be.
+constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
+constexpr std::size_t kUnusedSessionsMax = 256;
+constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a peer that means it opens something sooner
+
+std::string seconds(std::int64_t ns) { return std::to_string(ns / 1'000'000'000) + " s"; }
+
+}  // namespace
+
+HealthLimits ControlPlane::limits() const noexcept {
+  HealthLimits limits;
+  limits.dead_ns = knobs_->peer_dead_ns;
+  limits.silence_ns = knobs_->peer_silence_ns;
+  limits.stall_ns = knobs_->peer_stall_ns;
+  limits.tick_ns = std::clamp(knobs_->peer_silence_ns / 80, kTickNsMin, kTickNsMax);
+  return limits;
+}
+
+Session* ControlPlane::find_session(std::uint64_t id) noexcept {
+  const auto place = sessions_.find(id);
+  return place == sessions_.end() ? nullptr : place->second.get();
+}
+
+Session* ControlPlane::add_session(bool dialled) {
+  auto made = std::make_unique<Session>(limits());
+  made->id = next_session_++;
+  made->token = random_token();
+  made->dialled = dialled;
+  made->busy_ns = now_ns();
+  // Whoever opens sessions and nothing in them loses the oldest of these.
+  Session* oldest = nullptr;
+  std::size_t unconfirmed = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (session->dialled || session->confirmed) continue;
+    ++unconfirmed;
+    const bool opens = std::any_of(accepts_.begin(), accepts_.end(),
+                                   [&, of = id](const auto& each) { return each.first.first == of; });
+    if (oldest == nullptr && !opens && made->busy_ns - session->busy_ns >= kOpensSoonNs) oldest = session.get();
+  }
+  if (!dialled && tls_ == nullptr && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
+    end_session(oldest, Status::refused, "too many sessions without a connection", true);
+  Session* session = made.get();
+  sessions_[session->id] = std::move(made);
+  return session;
+}
+
+// Dials by handle mean one process, and do not share a session with those that take whichever has the address.
+Session* ControlPlane::dialled_session(const DialState& dial) {
+  const std::string target = target_of(dial.to);
+  const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node);
+  const auto place = by_key_.find(key);
+  if (place != by_key_.end()) return find_session(place->second);
+  Session* session = add_session(true);
+  session->device = dial.device;
+  session->node = dial.node;
+  session->target = dial.to;
+  session->key = key;
+  session->name = target;
+  by_key_[key] = session->id;
+  return session;
+}
+
+// `tell`: the other end may still run. What it has been told it need not find out.
+void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool tell) {
+  const std::uint64_t id = session->id;
+  const Status reason = status == Status::ok ? Status::peer_dead : status;
+  if (session->confirmed && status == Status::ok)
+    log(LogLevel::info, "disconnected from " + session->name + ": " + why);
+  if (session->greeted && status != Status::ok) {
+    const LogLevel level = status == Status::peer_dead ? LogLevel::info : LogLevel::warn;
+    if (session->confirmed) {
+      log(level, session->name + ": " + why);
+    } else {
+      refusal_log_.log(now_ns(), level, session->name + ": " + why);  // strangers begin and end as many as they like
+    }
+  }
+  if (!session->key.empty()) by_key_.erase(session->key);
+  move_dials(id, reason, why.rfind(session->name, 0) == 0 ? why : session->name + ": " + why);
+  std::vector<Channel*> channels;
+  for (const auto& [channel_id, channel] : channels_) {
+    if (channel->session == id) channels.push_back(channel.get());
+  }
+  const std::string verdict = encode(Verdict{static_cast<std::uint32_t>(status)});
+  for (Channel* channel : channels) {
+    if (tell && channel->state() == Channel::State::ready) send(channel, verdict);
+    channel->session = 0;
+    drop_channel(channel, why);
+  }
+  for (auto place = accepts_.begin(); place != accepts_.end();) {
+    if (place->first.first != id) {
+      ++place;
+      continue;
+    }
+    place->second.connection->fail(reason);
+    place = accepts_.erase(place);
+  }
+  std::erase_if(confirmed_, [&](const Confirmed& each) { return each.session == id; });
+  setup_.forget(id, reason);
+  sessions_.erase(id);
+  notifier_->notify();
+}
+
+void ControlPlane::examine(Session* session, std::int64_t now_ns) {
+  if (session->health.begun()) {
+    session->tick_ns = std::min(session->tick_ns, session->ended_ns >= 0 ? now_ns : session->tick_ns);
+    return;
+  }
+  session->health.begin(now_ns);
+  session->tick_ns = now_ns;
+  session->well_ticks = 0;
+  // A stalled process's kernel says once a second that it is there.
+  const auto place = channels_.find(session->current);
+  const int second = 1;
+  if (place != channels_.end())
+    ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second);
+}
+
+HealthFacts ControlPlane::facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept {
+  HealthFacts facts;
+  facts.data_ns = survey.heard_ns;
+  facts.data_quiet = survey.quiet;
+  facts.pong_ns = session.pong_ns;
+  facts.engines_turn = session.engines_turn;
+  facts.ended = session.ended && session.current == 0;
+  facts.refused = session.refused;
+  for (const auto& [id, channel] : channels_) {
+    if (channel->session != session.id || channel->state() == Channel::State::connecting) continue;
+    const Channel::Kernel kernel = channel->kernel(now_ns);
+    if (kernel.established) facts.kernel_ns = std::max(facts.kernel_ns, kernel.heard_ns);
+  }
+  return facts;
+}
+
+std::int64_t ControlPlane::rtt_ns(const Session& session) const noexcept {
+  const auto place = channels_.find(session.current);
+  return place == channels_.end() ? 0 : place->second->kernel(now_ns()).rtt_ns;
+}
+
+void ControlPlane::tick(Session* session, std::int64_t now_ns) {
+  const bool down = session->current == 0;
+  session->tick_ns = now_ns + (down && session->ended ? kEndedTickNs : limits().tick_ns);
+  const Survey survey = setup_.survey(session->id, down);
+  const std::uint64_t id = session->id;
+  need_channel(session, now_ns);
+  if (find_session(id) == nullptr) return;
+  if (!down && session->ping_ns < 0) {
+    session->ping_ns = now_ns;
+    static_cast<void>(send_to(session, encode(Ping{++session->ping})));
+  }
+  const Status verdict = session->health.on_tick(now_ns, facts_of(*session, survey, now_ns));
+  log_condition(session, std::max(survey.heard_ns, session->pong_ns), now_ns);
+  if (verdict != Status::ok) {
+    end_session(session, verdict, status_text(verdict), true);
+    return;
+  }
+  const bool well = session->health.condition() == Condition::well && session->current != 0;
+  session->well_ticks = well ? session->well_ticks + 1 : 0;
+  if (session->well_ticks < kWellTicks) return;
+  session->health.end();
+  session->tick_ns = -1;
+  const auto place = channels_.find(session->current);
+  const int idle_s = static_cast<int>(std::clamp<std::int64_t>(knobs_->peer_dead_ns / 4'000'000'000, 1, 3600));
+  if (place != channels_.end())
+    ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+}
+
+void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns) {
+  const std::int64_t stalled_ns = session->health.stalled_for_ns();
+  if (session->health.condition() != Condition::stalled) {
+    if (session->stall_ns >= 0 && session->health.condition() == Condition::well) {
+      log(LogLevel::warn, session->name + ": the peer process runs again after " + seconds(now_ns - session->stall_ns));
+      session->stall_ns = session->stall_logged_ns = -1;
+    }
+    return;
+  }
+  if (stalled_ns < kStallSayNs) return;
+  if (session->stall_ns < 0) {
+    // The examination begins seconds after the process stopped; the stall is counted from its last sign of life.
+    session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
+    ++counters_.peers_stalled;
+  } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {
+    return;
+  }
+  session->stall_logged_ns = now_ns;
+  const std::string patience =
+      knobs_->peer_stall_ns == 0 ? "without a limit" : seconds(knobs_->peer_stall_ns) + " at most";
+  log(LogLevel::warn, session->name +
+                          ": the peer process does not run (stopped, frozen, swapped out or starved?) while "
+                          "its host answers, for " +
+                          seconds(now_ns - session->stall_ns) + " now; it is waited for, " + patience +
+                          " (knob peer_stall_ns)");
+}
+
+// True when nothing is open in it for so long that it is to end.
+bool ControlPlane::is_idle(Session* session, std::int64_t now_ns) {
+  const auto of_session = [&](const auto& each) { return each.first.first == session->id; };
+  const bool dialling =
+      std::any_of(dials_.begin(), dials_.end(), [&](const auto& each) { return each.second.session == session->id; });
+  const bool busy = dialling || std::any_of(accepts_.begin(), accepts_.end(), of_session);
+  if (busy || setup_.survey(session->id, false).flows != 0) {
+    session->busy_ns = now_ns;
+    return false;
+  }
+  const std::int64_t most_ns = !session->dialled && !session->confirmed ? kUnconfirmedNs
+                               : session->dialled                       ? kIdleNs
+                                                                        : kIdleTakenNs;
+  return now_ns - session->busy_ns >= most_ns;
+}
+
+void ControlPlane::check_sessions(std::int64_t now_ns) {
+  const bool look_for_idle = now_ns >= idle_check_ns_;
+  if (look_for_idle) idle_check_ns_ = now_ns + kIdleCheckNs;
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  for (const std::uint64_t id : ids) {
+    Session* session = find_session(id);
+    if (session == nullptr) continue;
+    if (session->ends_ns >= 0) {
+      if (now_ns >= session->ends_ns) end_session(session, Status::ok, "the peer process is gone", false);
+    } else if (look_for_idle && is_idle(session, now_ns)) {
+      end_session(session, Status::ok, "nothing is open in it", true);
+    } else if (session->tick_ns >= 0 && now_ns >= session->tick_ns) {
+      tick(session, now_ns);
+    } else if (!session->greeted) {
+      need_channel(session, now_ns);
+    } else {
+      send_opens(session);
+    }
+  }
+}
+
+}  // namespace weft::engine

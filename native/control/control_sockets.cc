@@ -1,0 +1,334 @@
+// Listening and accepting. What has not greeted yet is bounded in number: the newest takes the place of the oldest that
+// has said nothing, so that a peer gets in however many strangers knock.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "native/control/control_plane.h"
+#include "native/control/handle.h"
+#include "native/datapath/fork_registry.h"
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+#include "native/engine/setup/descriptor_budget.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int kBacklog = 4096;
+constexpr std::int64_t kAcceptPauseNs = 100'000'000;
+// Peers wait this long for a descriptor before they are refused.
+constexpr std::int64_t kExhaustedNs = 1'000'000'000;
+
+// Control sockets that have not greeted: an eighth of the descriptors that this process may have, within these.
+constexpr std::size_t kStrangersMin = 16, kStrangersMax = 256;
+
+std::size_t strangers_max() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kStrangersMin;
+  return std::clamp<std::size_t>(static_cast<std::size_t>(limit.rlim_cur / 8), kStrangersMin, kStrangersMax);
+}
+
+datapath::SocketAddress any_address(bool v6) noexcept {
+  datapath::SocketAddress address;
+  address.any.sa_family = v6 ? AF_INET6 : AF_INET;
+  return address;
+}
+
+}  // namespace
+
+int ControlPlane::open_listening(const datapath::SocketAddress& address, std::string* error) noexcept {
+  const int descriptor = datapath::open_socket(address.any.sa_family, SOCK_STREAM);
+  const int on = 1;
+  if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (descriptor >= 0 && ::bind(descriptor, &address.any, address.bytes()) == 0 &&
+      ::listen(descriptor, kBacklog) == 0) {
+    return descriptor;
+  }
+  const int problem = errno;
+  *error = "cannot listen on " + target_of(address) + ": " + std::strerror(problem);
+  if (problem == EADDRINUSE) *error += "; choose another port, or 0 for any free one";
+  if (is_out_of_descriptors(problem)) *error += "; " + raise_limit_advice();
+  datapath::close_socket(descriptor);
+  errno = problem;
+  return -1;
+}
+
+Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = descriptor;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0 || errno == EEXIST) return Status::ok;
+  *error = std::string("epoll_ctl: ") + std::strerror(errno);
+  return Status::system_error;
+}
+
+// Under the mutex: the socket that handles of a device lead to, at each of its addresses.
+Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
+  const auto place = device_sockets_.find(device);
+  if (place != device_sockets_.end()) {
+    *descriptor = place->second;
+    return Status::ok;
+  }
+  datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  if ((*devices_)[device].places.size() > 1) address = any_address(address.is_v6());
+  address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
+  *descriptor = open_listening(address, error);
+  if (*descriptor < 0) {
+    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+  }
+  const Status status = watch_listening(*descriptor, error);
+  if (status != Status::ok) {
+    datapath::close_socket(*descriptor);
+    return status;
+  }
+  device_sockets_[device] = *descriptor;
+  listening_[*descriptor] = device;
+  return Status::ok;
+}
+
+namespace {
+
+std::uint16_t port_of(int descriptor) {
+  datapath::SocketAddress bound;
+  socklen_t length = sizeof bound;
+  ::getsockname(descriptor, &bound.any, &length);
+  return bound.port();
+}
+
+}  // namespace
+
+Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+                            std::shared_ptr<ListenerState>* out, std::string* error) {
+  auto made = std::make_shared<ListenerState>();
+  made->id = random_token();
+  made->device = device;
+  made->policies = policies;
+  datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Status status = Status::ok;
+  if (port == 0) {
+    int shared = -1;
+    status = device_socket(device, &shared, error);
+    if (status == Status::ok) address.set_port(port_of(shared));
+    // The knob's port belongs to the first listener; the others get one of their own when they ask for it.
+    const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
+      return known.second->device == device && known.second->port == address.port();
+    });
+    if (knobs_->control_port != 0 && !taken) made->port = address.port();
+  } else {
+    status = open_port(made.get(), port, error);
+    address.set_port(made->port);
+  }
+  if (status != Status::ok) return status;
+  write_handle({node_, made->id, device, address}, &made->handle);
+  listeners_[made->id] = made;
+  *out = std::move(made);
+  return Status::ok;
+}
+
+// Under the mutex. On every address: whoever knows the port may dial any of them.
+Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
+  datapath::SocketAddress address = any_address((*devices_)[listener->device].places[0].address.is_v6());
+  address.set_port(port);
+  const int descriptor = open_listening(address, error);
+  if (descriptor < 0) {
+    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+  }
+  const Status status = watch_listening(descriptor, error);
+  if (status != Status::ok) {
+    datapath::close_socket(descriptor);
+    return status;
+  }
+  listening_[descriptor] = listener->device;
+  listener->descriptor = descriptor;
+  listener->port = port_of(descriptor);
+  return Status::ok;
+}
+
+std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& listener) noexcept {
+  try {
+    std::string error;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok) log(LogLevel::warn, error);
+    return listener->port;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+// By name, or whoever has the port now that the session was met on.
+std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session, std::uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (id != 0) {
+    const auto place = listeners_.find(id);
+    return place == listeners_.end() ? nullptr : place->second;
+  }
+  for (const auto& [known, listener] : listeners_) {
+    if (listener->port == session.local_port) return listener;
+  }
+  return nullptr;
+}
+
+// Where other processes reach this one as long as it runs; without a port where there is no descriptor for it.
+datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noexcept {
+  datapath::SocketAddress address = (*devices_)[device].places[0].address;
+  address.set_port(0);
+  try {
+    std::string error;
+    int descriptor = -1;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (device_socket(device, &descriptor, &error) == Status::ok) address.set_port(port_of(descriptor));
+  } catch (const std::bad_alloc&) {  // it can still be reached by its other sockets
+  }
+  return address;
+}
+
+void ControlPlane::close_sockets() noexcept {
+  for (const auto& [descriptor, device] : listening_) datapath::close_socket(descriptor);
+}
+
+void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    listeners_.erase(listener->id);
+    if (listener->descriptor >= 0) {
+      listening_.erase(listener->descriptor);
+      datapath::close_socket(listener->descriptor);  // leaves the epoll by itself
+      listener->descriptor = -1;
+    }
+  }
+  std::list<std::shared_ptr<ConnectionCore>> unclaimed;
+  {
+    const std::lock_guard<std::mutex> lock(listener->mutex);
+    listener->closed = true;
+    unclaimed.swap(listener->ready);
+  }
+  for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
+}
+
+// The mutex is held throughout, so that the descriptor stays this listener's.
+void ControlPlane::accept_all(int listening) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto place = listening_.find(listening);
+  if (place == listening_.end()) return;
+  // Bounded: the rest waits in the backlog while those that were taken are heard.
+  for (std::size_t i = 0; i < strangers_max() / 2; ++i) {
+    if (!accept_one(listening, place->second)) return;
+  }
+}
+
+// False: nobody else waits.
+bool ControlPlane::accept_one(int listening, std::uint32_t device) {
+  datapath::SocketAddress from;
+  socklen_t length = sizeof from;
+  const int descriptor = datapath::accept_socket(listening, &from.any, &length);
+  if (descriptor < 0) {
+    const int problem = errno;
+    if (problem == EINTR || problem == ECONNABORTED) return true;
+    const bool exhausted = is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
+    // The kernel takes a descriptor before it looks for a peer.
+    pollfd waiting{listening, POLLIN, 0};
+    if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
+    if ((problem == EMFILE && raise_descriptor_limit()) || make_room(0)) return true;
+    const std::int64_t now = now_ns();
+    if (exhausted_since_ns_ == 0) exhausted_since_ns_ = now;
+    const bool descriptors = is_out_of_descriptors(problem);
+    trouble_ = {descriptors ? Status::out_of_descriptors : Status::out_of_memory, now,
+                std::string("cannot accept peers that have connected: ") + std::strerror(problem)};
+    if (descriptors) {
+      trouble_.text += " (the limit is " + std::to_string(soft_descriptor_limit()) + "); " + raise_limit_advice();
+    }
+    exhausted_log_.log(now, LogLevel::warn, trouble_.text);
+    if (now - exhausted_since_ns_ >= kExhaustedNs) accept_to_refuse(listening, device);
+    pause_accepting();
+    return false;
+  }
+  exhausted_since_ns_ = 0;
+  trouble_ = {};
+  if (const Channel* channel = add_accepted(descriptor, listening, device, from)) {
+    std::size_t strangers = 0;
+    for (const auto& [id, each] : channels_) {
+      strangers += each->state() == Channel::State::greeting && !each->dialled() ? 1 : 0;
+    }
+    if (strangers > strangers_max()) static_cast<void>(make_room(channel->since_ns()));
+  }
+  return true;
+}
+
+Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
+                                    const datapath::SocketAddress& from) {
+  Channel* channel = add_channel(descriptor, false);
+  if (channel == nullptr) return nullptr;
+  channel->device = device;
+  channel->local_port = port_of(listening);
+  channel->peer_address = target_of(from);
+  return channel;
+}
+
+void ControlPlane::open_spare() noexcept {
+  if (spare_ < 0) spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+// Otherwise a peer would wait in the backlog until its own patience ends, and be told nothing. One at a time takes the
+// spare descriptor, greets, and is told why there is no place for it.
+void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
+  open_spare();  // it may not have been possible until now
+  const bool busy =
+      std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
+  if (spare_ < 0 || busy) return;
+  ::close(std::exchange(spare_, -1));
+  datapath::SocketAddress from;
+  socklen_t length = sizeof from;
+  const int descriptor = datapath::accept_socket(listening, &from.any, &length);
+  Channel* channel = descriptor < 0 ? nullptr : add_accepted(descriptor, listening, device, from);
+  if (channel == nullptr) return open_spare();
+  channel->turned_away = true;
+}
+
+Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (trouble_.status == Status::ok || now_ns() - trouble_.at_ns > within_ns) return Status::ok;
+  *text = trouble_.text;
+  return trouble_.status;
+}
+
+// Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
+// counts as a second older. One that began at `spare_ns` is left. False: there is none.
+bool ControlPlane::make_room(std::int64_t spare_ns) {
+  constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
+  Channel* oldest = nullptr;
+  std::int64_t oldest_ns = 0;
+  const std::int64_t now = now_ns();
+  for (const auto& [id, channel] : channels_) {
+    if (channel->dialled() || channel->turned_away || channel->since_ns() == spare_ns) continue;
+    const Session* session = find_session(channel->session);
+    const bool unused = session != nullptr && !session->dialled && !session->confirmed;
+    if (channel->state() != Channel::State::greeting && !unused) continue;
+    const bool silent = channel->is_silent() && now - channel->since_ns() >= kSilentNs;
+    const std::int64_t since_ns = channel->since_ns() - (silent ? kHandicapNs : 0);
+    if (oldest != nullptr && since_ns >= oldest_ns) continue;
+    oldest = channel.get();
+    oldest_ns = since_ns;
+  }
+  if (oldest == nullptr) return false;
+  stranger(*oldest, "gives way to newer ones");
+  drop_channel(oldest, "too many control sockets have not greeted");
+  return true;
+}
+
+// Level-triggered, the sockets would be reported again and again: all are left alone for a while.
+void ControlPlane::pause_accepting() {
+  if (accept_again_ns_ != 0) return;
+  for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  accept_again_ns_ = now_ns() + kAcceptPauseNs;
+}
+
+}  // namespace weft::engine

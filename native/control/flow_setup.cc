@@ -1,0 +1,277 @@
+// Reserving gives indices and tokens to put into a frame; opening needs the other end's. Between the two nothing is
+// open. Work on a stack or a datapath runs on its engine's thread, by call().
+#include "native/control/flow_setup.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "native/engine/clock.h"
+#include "native/engine/setup/descriptor_budget.h"
+
+namespace weft::engine {
+
+namespace {
+
+// On the engine's thread: what reserve_peer() made and nothing was opened on.
+void release_peer(Engine* engine, std::uint32_t index) {
+  engine->datapath().close_link(index);
+  engine->stack().release_peer(index);
+}
+
+}  // namespace
+
+std::uint64_t random_token() noexcept {
+  std::uint64_t token = 0;
+  while (::getrandom(&token, sizeof token, 0) != sizeof token || token == 0) {
+  }
+  return token;
+}
+
+// On the engine's thread.
+Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
+  const Status status = engine->stack().reserve_peer(&place->index);
+  if (status != Status::ok) return status;
+  datapath::LinkPlan plan;
+  plan.peer = place->index;
+  plan.device = device;
+  plan.path_count = static_cast<std::uint16_t>(knobs_->paths);
+  plan.places = &(*devices_)[device].places;
+  place->token = random_token();
+  errno = 0;
+  if (engine->datapath().open_link(plan, &place->words, error)) {
+    if (!error->empty()) {
+      missing_log_.log(now_ns(), LogLevel::warn,
+                       "engine " + std::to_string(engine->id()) + " opened fewer than " +
+                           std::to_string(plan.path_count) + " paths to a peer: " + *error);
+    }
+    error->clear();
+    return Status::ok;
+  }
+  const int problem = errno;
+  engine->stack().release_peer(place->index);
+  return is_out_of_descriptors(problem) ? Status::out_of_descriptors : Status::system_error;
+}
+
+Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
+                          const std::vector<FlowPlan>& plans, std::vector<LocalFlow>* out, std::string* error) {
+  for (const FlowPlan& plan : plans) {
+    LocalFlow flow;
+    flow.engine = (*engines_)[plan.local_engine].get();
+    flow.key = PeerKey{plan.local_engine, session, device, remote_device, plan.remote_engine, plan.apart};
+    flow.end.engine = plan.local_engine;
+    flow.end.remote_engine = plan.remote_engine;
+    const auto [place, fresh] = peers_.try_emplace(flow.key);
+    Status status = Status::ok;
+    flow.engine->call([&] {
+      if (fresh) status = reserve_peer(flow.engine, device, &place->second, error);
+      if (status != Status::ok) return;
+      status = flow.engine->stack().reserve_flow(&flow.end.flow);
+      if (status != Status::ok && fresh) release_peer(flow.engine, place->second.index);
+    });
+    if (status != Status::ok) {
+      if (fresh) peers_.erase(place);
+      give_back(*out);
+      if (error->empty()) *error = "an engine cannot hold another flow";
+      return status;
+    }
+    ++place->second.reserved;
+    flow.end.peer = place->second.index;
+    flow.end.peer_token = place->second.token;
+    flow.end.words = place->second.words;
+    flow.end.flow_token = random_token();
+    out->push_back(std::move(flow));
+  }
+  return Status::ok;
+}
+
+void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
+                         Open* out) const {
+  const DeviceState& state = (*devices_)[device];
+  out->device = device;
+  out->segment_bytes = state.segment_bytes;
+  out->train_bytes = state.train_bytes;
+  out->payload_crc = checks_payload(device);
+  out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
+  out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
+  if (to != nullptr && state.over_sockets()) {  // a route's MTU is that of sockets
+    const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
+    if (mtu_bytes > 0)
+      out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));
+  }
+  for (const datapath::Place& place : state.places) out->addresses.push_back(place.address);
+  for (const LocalFlow& flow : flows) {
+    out->flows.push_back(flow.end);
+    flow.engine->call([&] { out->buffer_bytes = static_cast<std::uint64_t>(flow.engine->datapath().buffer_bytes()); });
+  }
+}
+
+Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
+                            std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error) {
+  PeerPlace& place = peers_.at(local.key);
+  if (place.open) {
+    if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
+    *error = "the peer changed its identity between two connections";
+    return Status::refused;
+  }
+  const std::uint32_t device = std::get<2>(local.key);
+  core::PeerConfig config;
+  config.remote_peer = remote.peer;
+  config.remote_token = remote.peer_token;
+  config.local_token = place.token;
+  config.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
+  const std::uint32_t train = std::min((*devices_)[device].train_bytes, open.train_bytes);
+  config.train_bytes_max = std::max(train, segment_bytes);
+  const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
+  config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
+  if (policies.path != nullptr) config.path = policies.path->choice();
+  config.payload_crc = open.payload_crc || checks_payload(device);
+  config.rtt_expected_ns = rtt_expected_ns;
+  std::vector<std::string> addresses;
+  for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
+  Status status = Status::ok;
+  local.engine->call([&] {
+    local.engine->event_log().name_peer(place.index, std::move(addresses));
+    datapath::Datapath& datapath = local.engine->datapath();
+    const datapath::FarEnds theirs{&open.addresses, &remote.words};
+    config.search_size = datapath.kind() == 'u';  // a socket's datagrams may be too long for a path, without a word
+    if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
+      status = local.engine->stack().open_peer(place.index, config);
+    } else {
+      status = Status::refused;
+    }
+  });
+  place.open = status == Status::ok;
+  place.remote_index = remote.peer;
+  place.remote_token = remote.peer_token;
+  if (status != Status::ok && error->empty()) *error = "the paths to the peer cannot be opened";
+  return status;
+}
+
+Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
+                       const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
+                       const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+                       std::string* error) {
+  std::vector<FlowRef> refs;
+  Status status = Status::ok;
+  for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
+    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, error);
+    refs.push_back({flows[i].engine, flows[i].end.flow});
+  }
+  if (status != Status::ok) {
+    give_back(flows);
+    return status;
+  }
+  const bool reads_payload = remote.payload_crc || checks_payload(std::get<2>(flows.front().key));
+  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
+  std::size_t opened = 0;
+  for (; opened < flows.size() && status == Status::ok; ++opened) {
+    core::FlowConfig config;
+    config.peer = flows[opened].end.peer;
+    config.remote_flow = remote.flows[opened].flow;
+    config.remote_token = remote.flows[opened].flow_token;
+    config.local_token = flows[opened].end.flow_token;
+    config.stripe = static_cast<std::uint8_t>(opened);
+    config.stripes = static_cast<std::uint8_t>(flows.size());
+    config.eager_bytes_max = remote.eager_bytes;
+    config.eager_slots_max = remote.eager_slots;
+    if (policies.window != nullptr) config.window = policies.window->choice();
+    if (policies.loss != nullptr) config.loss = policies.loss->choice();
+    if (policies.credit != nullptr) config.credit = policies.credit->choice();
+    config.own_credit = policies.own_credit;
+    Engine* engine = flows[opened].engine;
+    engine->call([&] {
+      try {
+        status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
+        if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
+      } catch (const std::bad_alloc&) {
+        status = Status::out_of_memory;
+      }
+    });
+    if (status == Status::ok) --peers_.at(flows[opened].key).reserved;
+  }
+  if (status != Status::ok) {
+    *error = "a flow cannot be opened";
+    core->fail(status);  // closes those that were opened; the rest are given back
+    give_back({flows.begin() + static_cast<std::ptrdiff_t>(opened) - 1, flows.end()});
+    return status;
+  }
+  *out = std::move(core);
+  return Status::ok;
+}
+
+void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
+  for (const LocalFlow& flow : flows) {
+    const auto place = peers_.find(flow.key);
+    // A peer that never opened goes with the last flow that was to open it.
+    const bool last = place != peers_.end() && --place->second.reserved == 0 && !place->second.open;
+    flow.engine->call([&] {
+      flow.engine->stack().release_flow(flow.end.flow);
+      if (last) release_peer(flow.engine, place->second.index);
+    });
+    if (last) peers_.erase(place);
+  }
+}
+
+void FlowSetup::forget(std::uint64_t session, Status reason) {
+  for (auto place = peers_.begin(); place != peers_.end();) {
+    if (std::get<1>(place->first) != session) {
+      ++place;
+      continue;
+    }
+    Engine* engine = (*engines_)[std::get<0>(place->first)].get();
+    const std::uint32_t index = place->second.index;
+    const bool opened = place->second.open;
+    // The engine closes an opened peer's link and gives its index back once its last flow has gone.
+    engine->call([&] {
+      if (!opened) {
+        release_peer(engine, index);
+      } else if (reason == Status::peer_dead) {
+        engine->stack().fail_peer(engine->time_ns(), index, reason);
+      } else {
+        engine->stack().give_up_peer(engine->time_ns(), index, reason);
+      }
+    });
+    place = peers_.erase(place);
+  }
+}
+
+// One visit to each engine, however many peers it has in the session.
+Survey FlowSetup::survey(std::uint64_t session, bool probe) {
+  Survey found;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // by engine
+  for (const auto& [key, place] : peers_) {
+    if (std::get<1>(key) != session) continue;
+    found.flows += place.reserved;
+    if (place.open) open[std::get<0>(key)].push_back(place.index);
+  }
+  for (const auto& [id, indices] : open) {
+    Engine* engine = (*engines_)[id].get();
+    engine->call([&] {
+      for (const std::uint32_t index : indices) {
+        const core::Peer* peer = engine->stack().peer(index);
+        if (peer == nullptr) continue;
+        found.heard_ns = std::max(found.heard_ns, peer->heard_ns());
+        found.quiet = found.quiet || (peer->waited_for() && peer->quiet(engine->time_ns()));
+        found.flows += peer->flows();
+        if (probe) engine->stack().probe_peer(index);
+      }
+    });
+  }
+  return found;
+}
+
+std::size_t FlowSetup::peers_of(std::uint64_t session) const {
+  return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(),
+                                                [&](const auto& each) { return std::get<1>(each.first) == session; }));
+}
+
+std::uint64_t FlowSetup::session_of(std::uint32_t engine, std::uint32_t peer) const {
+  for (const auto& [key, place] : peers_) {
+    if (std::get<0>(key) == engine && place.index == peer) return std::get<1>(key);
+  }
+  return 0;
+}
+
+}  // namespace weft::engine

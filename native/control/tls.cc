@@ -1,0 +1,275 @@
+// The prototypes below are OpenSSL's stable interface since 1.1.1; its headers are not needed to build.
+// Only external pre-shared keys with an ephemeral Diffie-Hellman exchange (RFC 8446, section 2.2) are offered and
+// taken: there is no certificate to fall back to and no other version to agree on. A key that serves both roles allows
+// a reflection (Drucker and Gueron, "Selfie"), so the frames inside name both ends, which the control plane checks.
+#include "native/control/tls.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "native/control/sha256.h"
+
+namespace weft::engine {
+
+namespace {
+
+extern "C" {
+using UseSession = int(void* ssl, const void* digest, const unsigned char** identity, std::size_t* identity_bytes,
+                       void** session);
+using FindSession = int(void* ssl, const unsigned char* identity, std::size_t identity_bytes, void** session);
+}
+
+}  // namespace
+
+#define WEFT_OPENSSL_TABLE(X)                                                     \
+  X(TLS_method, const void*, (void))                                              \
+  X(SSL_CTX_new, void*, (const void*))                                            \
+  X(SSL_CTX_free, void, (void*))                                                  \
+  X(SSL_CTX_ctrl, long, (void*, int, long, void*))                                \
+  X(SSL_CTX_set_ciphersuites, int, (void*, const char*))                          \
+  X(SSL_CTX_set_num_tickets, int, (void*, std::size_t))                           \
+  X(SSL_CTX_set_verify, void, (void*, int, void*))                                \
+  X(SSL_CTX_set_psk_use_session_callback, void, (void*, UseSession*))             \
+  X(SSL_CTX_set_psk_find_session_callback, void, (void*, FindSession*))           \
+  X(SSL_CTX_set_ex_data, int, (void*, int, void*))                                \
+  X(SSL_CTX_get_ex_data, void*, (const void*, int))                               \
+  X(SSL_get_SSL_CTX, void*, (const void*))                                        \
+  X(SSL_new, void*, (void*))                                                      \
+  X(SSL_free, void, (void*))                                                      \
+  X(SSL_set_bio, void, (void*, void*, void*))                                     \
+  X(SSL_set_connect_state, void, (void*))                                         \
+  X(SSL_set_accept_state, void, (void*))                                          \
+  X(SSL_do_handshake, int, (void*))                                               \
+  X(SSL_get_error, int, (const void*, int))                                       \
+  X(SSL_session_reused, int, (const void*))                                       \
+  X(SSL_read, int, (void*, void*, int))                                           \
+  X(SSL_write, int, (void*, const void*, int))                                    \
+  X(SSL_CIPHER_find, const void*, (void*, const unsigned char*))                  \
+  X(SSL_SESSION_new, void*, (void))                                               \
+  X(SSL_SESSION_free, void, (void*))                                              \
+  X(SSL_SESSION_set1_master_key, int, (void*, const unsigned char*, std::size_t)) \
+  X(SSL_SESSION_set_cipher, int, (void*, const void*))                            \
+  X(SSL_SESSION_set_protocol_version, int, (void*, int))                          \
+  X(BIO_new, void*, (const void*))                                                \
+  X(BIO_s_mem, const void*, (void))                                               \
+  X(BIO_read, int, (void*, void*, int))                                           \
+  X(BIO_write, int, (void*, const void*, int))                                    \
+  X(BIO_free, int, (void*))                                                       \
+  X(ERR_clear_error, void, (void))
+
+struct OpenSsl {
+#define WEFT_OPENSSL_FIELD(name, result, arguments) result(*name) arguments = nullptr;
+  WEFT_OPENSSL_TABLE(WEFT_OPENSSL_FIELD)
+#undef WEFT_OPENSSL_FIELD
+};
+
+namespace {
+
+constexpr int kTls13 = 0x0304;
+constexpr int kSetMinVersion = 123, kSetMaxVersion = 124;  // of SSL_CTX_ctrl
+constexpr int kVerifyPeer = 1;
+constexpr int kWantRead = 2;
+constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
+constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // its number (RFC 8446, appendix B.4)
+constexpr char kIdentity[] = "weft control";
+constexpr char kKeyLabel[] = "weft control key, TLS 1.3, version 3";
+
+const OpenSsl* load(std::string* error) {
+  static const OpenSsl* const loaded = []() -> const OpenSsl* {
+    for (const char* name : {"libssl.so.3", "libssl.so.1.1"}) {
+      void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) continue;
+      auto* const made = new OpenSsl;
+      bool whole = true;
+#define WEFT_OPENSSL_FIND(name, result, arguments)                              \
+  made->name = reinterpret_cast<decltype(made->name)>(::dlsym(library, #name)); \
+  whole = whole && made->name != nullptr;
+      WEFT_OPENSSL_TABLE(WEFT_OPENSSL_FIND)
+#undef WEFT_OPENSSL_FIND
+      if (whole) return made;
+      delete made;
+    }
+    return nullptr;
+  }();
+  if (loaded == nullptr)
+    *error = "WEFT_SECRET_FILE needs OpenSSL 1.1.1 or newer (libssl.so.3 or libssl.so.1.1): install it";
+  return loaded;
+}
+
+// A context's key is found again from its SSL object: callbacks carry no pointer of ours.
+Digest* key_of(const OpenSsl* library, void* ssl) {
+  return static_cast<Digest*>(library->SSL_CTX_get_ex_data(library->SSL_get_SSL_CTX(ssl), 0));
+}
+
+void* make_session(const OpenSsl* library, void* ssl) {
+  const Digest* key = key_of(library, ssl);
+  void* session = library->SSL_SESSION_new();
+  if (session == nullptr || key == nullptr) return nullptr;
+  const void* cipher = library->SSL_CIPHER_find(ssl, kCipherId);
+  if (cipher != nullptr && library->SSL_SESSION_set1_master_key(session, key->data(), key->size()) == 1 &&
+      library->SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      library->SSL_SESSION_set_protocol_version(session, kTls13) == 1) {
+    return session;
+  }
+  library->SSL_SESSION_free(session);
+  return nullptr;
+}
+
+extern "C" int use_session(void* ssl, const void*, const unsigned char** identity, std::size_t* identity_bytes,
+                           void** session) {
+  std::string unused;
+  *session = make_session(load(&unused), ssl);
+  *identity = reinterpret_cast<const unsigned char*>(kIdentity);
+  *identity_bytes = sizeof kIdentity - 1;
+  return *session != nullptr ? 1 : 0;
+}
+
+extern "C" int find_session(void* ssl, const unsigned char* identity, std::size_t identity_bytes, void** session) {
+  std::string unused;
+  *session = nullptr;
+  if (identity_bytes != sizeof kIdentity - 1 || std::memcmp(identity, kIdentity, identity_bytes) != 0) return 1;
+  *session = make_session(load(&unused), ssl);
+  return *session != nullptr ? 1 : 0;
+}
+
+void* make_context(const OpenSsl* library, bool client, Digest* key) {
+  void* context = library->SSL_CTX_new(library->TLS_method());
+  if (context == nullptr) return nullptr;
+  if (library->SSL_CTX_ctrl(context, kSetMinVersion, kTls13, nullptr) == 1 &&
+      library->SSL_CTX_ctrl(context, kSetMaxVersion, kTls13, nullptr) == 1 &&
+      library->SSL_CTX_set_ciphersuites(context, kCipherSuite) == 1 &&
+      library->SSL_CTX_set_num_tickets(context, 0) == 1 && library->SSL_CTX_set_ex_data(context, 0, key) == 1) {
+    // No certificate can pass: there is no authority. (A listener has none and asks for none.)
+    if (client) library->SSL_CTX_set_verify(context, kVerifyPeer, nullptr);
+    library->SSL_CTX_set_psk_use_session_callback(context, use_session);
+    library->SSL_CTX_set_psk_find_session_callback(context, find_session);
+    return context;
+  }
+  library->SSL_CTX_free(context);
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<TlsContext> TlsContext::make(const std::string& secret, std::string* error) {
+  const OpenSsl* library = load(error);
+  if (library == nullptr) return nullptr;
+  std::unique_ptr<TlsContext> made(new TlsContext(library));
+  for (void** context : {&made->client_, &made->server_}) {
+    auto key = std::make_unique<Digest>(hmac_sha256(secret, kKeyLabel));
+    *context = make_context(library, context == &made->client_, key.get());
+    if (*context == nullptr) {
+      *error = "OpenSSL refuses TLS 1.3 with a pre-shared key: is it forbidden by this host's crypto policy?";
+      return nullptr;
+    }
+    static_cast<void>(key.release());  // the context's, until ours goes
+  }
+  return made;
+}
+
+TlsContext::~TlsContext() {
+  for (void* context : {client_, server_}) {
+    if (context == nullptr) continue;
+    auto* key = static_cast<Digest*>(library_->SSL_CTX_get_ex_data(context, 0));
+    library_->SSL_CTX_free(context);
+    delete key;
+  }
+}
+
+std::unique_ptr<TlsStream> TlsStream::make(const TlsContext& context, bool client) {
+  const OpenSsl* library = context.library_;
+  std::unique_ptr<TlsStream> made(new TlsStream(library));
+  made->ssl_ = library->SSL_new(client ? context.client_ : context.server_);
+  if (made->ssl_ == nullptr) return nullptr;
+  made->in_ = library->BIO_new(library->BIO_s_mem());
+  made->out_ = library->BIO_new(library->BIO_s_mem());
+  if (made->in_ == nullptr || made->out_ == nullptr) {
+    if (made->in_ != nullptr) library->BIO_free(made->in_);
+    if (made->out_ != nullptr) library->BIO_free(made->out_);
+    return nullptr;
+  }
+  library->SSL_set_bio(made->ssl_, made->in_, made->out_);
+  if (client) {
+    library->SSL_set_connect_state(made->ssl_);
+    static_cast<void>(made->advance());
+  } else {
+    library->SSL_set_accept_state(made->ssl_);
+  }
+  return made;
+}
+
+TlsStream::~TlsStream() {
+  if (ssl_ != nullptr) library_->SSL_free(ssl_);
+}
+
+bool TlsStream::advance() {
+  if (failed_) return false;
+  if (established_) return true;
+  library_->ERR_clear_error();
+  const int result = library_->SSL_do_handshake(ssl_);
+  if (result == 1) {
+    // Resumed is what OpenSSL calls a handshake by a pre-shared key; any other would prove nothing.
+    failed_ = library_->SSL_session_reused(ssl_) != 1;
+    established_ = !failed_;
+    return established_ && flush();
+  }
+  failed_ = library_->SSL_get_error(ssl_, result) != kWantRead;
+  return !failed_;
+}
+
+bool TlsStream::flush() {
+  while (!waiting_.empty()) {
+    library_->ERR_clear_error();
+    const int wrote = library_->SSL_write(ssl_, waiting_.data(), static_cast<int>(waiting_.size()));
+    if (wrote <= 0) {
+      failed_ = true;
+      return false;
+    }
+    waiting_.erase(0, static_cast<std::size_t>(wrote));
+  }
+  return true;
+}
+
+bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* plain) {
+  if (failed_) return false;
+  while (bytes != 0) {
+    const int took = library_->BIO_write(in_, data, static_cast<int>(bytes));
+    if (took <= 0) {
+      failed_ = true;
+      return false;
+    }
+    data += took;
+    bytes -= static_cast<std::size_t>(took);
+  }
+  if (!advance()) return false;
+  char buffer[16384];
+  while (established_) {
+    library_->ERR_clear_error();
+    const int got = library_->SSL_read(ssl_, buffer, sizeof buffer);
+    if (got > 0) {
+      plain->append(buffer, static_cast<std::size_t>(got));
+      continue;
+    }
+    failed_ = library_->SSL_get_error(ssl_, got) != kWantRead;
+    return !failed_;
+  }
+  return true;
+}
+
+bool TlsStream::send(const std::string& plain) {
+  if (failed_) return false;
+  waiting_ += plain;
+  return !established_ || flush();
+}
+
+void TlsStream::take_output(std::string* cipher) {
+  char buffer[16384];
+  for (int got = 0; (got = library_->BIO_read(out_, buffer, sizeof buffer)) > 0;) {
+    cipher->append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,38 @@
+// A worker that could not be made is tried again at the next use: memory to pin may be there by then.
+// Closes nothing before its own end.
+#include "native/message/device_board.h"
+
+#include "native/gpu/inspect.h"
+
+namespace weft::engine {
+
+Status DeviceBoard::worker_of(const gpu::Layout& layout, DeviceWorker** out, std::string* error) noexcept try {
+  *out = nullptr;
+  const gpu::Driver* const driver = gpu::load_driver(library_.c_str(), error);
+  if (driver == nullptr) return Status::device_unavailable;
+  const int device = gpu::device_of(*driver, layout, error);
+  if (device < 0) return Status::invalid_argument;
+  return open(*driver, device, out, error);
+} catch (const std::bad_alloc&) {
+  *error = "no memory";
+  return Status::out_of_memory;
+}
+
+Status DeviceBoard::worker_at(int device, DeviceWorker** out, std::string* error) noexcept try {
+  *out = nullptr;
+  const gpu::Driver* const driver = gpu::load_driver(library_.c_str(), error);
+  return driver == nullptr ? Status::device_unavailable : open(*driver, device, out, error);
+} catch (const std::bad_alloc&) {
+  *error = "no memory";
+  return Status::out_of_memory;
+}
+
+Status DeviceBoard::open(const gpu::Driver& driver, int device, DeviceWorker** out, std::string* error) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<DeviceWorker>& worker = workers_[device];
+  if (worker == nullptr) worker = DeviceWorker::open(driver, device, limits_, on_done_, error);
+  *out = worker.get();
+  return worker != nullptr ? Status::ok : Status::device_unavailable;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,38 @@
+// The GPUs whose memory a process sends and receives: a worker for each, made when its memory is first used.
+// Finds out where a buffer lies; what happens to it then is its worker's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "native/message/device_worker.h"
+
+namespace weft::engine {
+
+class DeviceBoard {
+ public:
+  // `on_done` as for DeviceWorker; `library`: "libcuda.so.1", but in tests.
+  DeviceBoard(std::string library, const DeviceLimits& limits, std::function<void()> on_done)
+      : library_(std::move(library)), limits_(limits), on_done_(std::move(on_done)) {}
+
+  // Any thread. The worker of the device that the layout lies on, which lives as long as this. Otherwise `error`, and
+  // device_unavailable: no driver, no GPU, or no worker for it; invalid_argument: not all of it is memory of one
+  // device.
+  Status worker_of(const gpu::Layout& layout, DeviceWorker** out, std::string* error) noexcept;
+  // The worker of the n-th GPU, as the driver counts.
+  Status worker_at(int device, DeviceWorker** out, std::string* error) noexcept;
+
+ private:
+  Status open(const gpu::Driver& driver, int device, DeviceWorker** out, std::string* error);
+
+  const std::string library_;
+  const DeviceLimits limits_;
+  const std::function<void()> on_done_;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<DeviceWorker>> workers_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,511 @@
+// Every connection's oldest message of a direction gets pinned memory, from beside the pool if need be: were all of the
+// pool lent to messages that wait for others, nobody would come further. Younger ones wait for the pool.
+#include "native/message/device_worker.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "native/core/stripes.h"
+#include "native/engine/clock.h"
+#include "native/engine/futex.h"
+#include "native/gpu/inspect.h"
+
+namespace weft::engine {
+namespace {
+
+using gpu::kGranuleBytes;
+constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
+constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
+constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
+constexpr std::int64_t kPauseNs = 50'000;
+constexpr const char* kNoMemory = "no memory";  // short enough to need none
+
+constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+Status DeviceRequest::wait(std::int64_t timeout_ns) noexcept {
+  const std::int64_t until_ns = later_ns(now_ns(), timeout_ns);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
+    futex_wait(&state_, 0, left_ns);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  return done() ? Status::ok : Status::timed_out;
+}
+
+void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& error) noexcept {
+  bytes_ = bytes;
+  try {
+    error_ = error;
+  } catch (const std::bad_alloc&) {
+    error_ = kNoMemory;
+  }
+  state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
+}
+
+// One message: its stages, what it has of the pinned memory, and the copies.
+class DeviceWorker::Job final : public gpu::Transfer::Listener {
+ public:
+  ~Job() { release(); }
+  bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
+  std::uint64_t bytes() const noexcept { return layout->bytes(); }
+  std::size_t parts() const noexcept { return core::stripe_count(bytes(), connection->flows()); }
+  bool failed() const noexcept { return failure != Status::ok; }
+  void release() noexcept {
+    for (const auto& [pool, run] : runs) pool->give(run);
+    runs.clear();
+  }
+
+  std::shared_ptr<Connection> connection;
+  gpu::Way way = gpu::Way::to_host;
+  std::shared_ptr<const gpu::Layout> layout;
+  After after;
+  std::unique_ptr<core::Stage[]> stages;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
+  std::vector<std::pair<gpu::PinnedPool*, std::uint8_t*>> runs;
+  gpu::PieceTable table;
+  Request* request = nullptr;
+  std::shared_ptr<DeviceRequest> told;
+  std::unique_ptr<gpu::Transfer> transfer;
+  Status failure = Status::ok;  // of the device, or of the worker itself
+  std::string error;
+  bool given_up = false;
+};
+
+DeviceWorker::DeviceWorker(const gpu::Driver& driver, const DeviceLimits& limits, std::function<void()> on_done)
+    : driver_(driver), limits_(limits), on_done_(std::move(on_done)) {}
+
+std::unique_ptr<DeviceWorker> DeviceWorker::open(const gpu::Driver& driver, int device, const DeviceLimits& limits,
+                                                 std::function<void()> on_done, std::string* error) {
+  std::unique_ptr<DeviceWorker> worker(new DeviceWorker(driver, limits, std::move(on_done)));
+  return worker->start(device, error) ? std::move(worker) : nullptr;
+}
+
+bool DeviceWorker::start(int device, std::string* error) {
+  copier_ = gpu::Copier::open(driver_, device, error, limits_.image);
+  if (copier_ == nullptr) return false;
+  pools_.push_back(copier_->shared().pool(up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
+  if (pools_.back() == nullptr) return false;
+  waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
+  if (waits_ == nullptr) return false;
+  // Signals belong to the application's threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), ("weft-gpu-" + std::to_string(device)).substr(0, 15).c_str());
+  } catch (const std::system_error& problem) {
+    *error = std::string("no thread for a device: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
+}
+
+DeviceWorker::~DeviceWorker() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    posted_.notify_all();
+    thread_.join();
+  }
+  if (copier_ == nullptr) return;
+  for (auto& pool : pools_) {
+    if (pool != nullptr) copier_->shared().retire(std::move(pool));
+  }
+  if (intakes_.empty()) return;
+  const gpu::Current current(driver_, copier_->context());
+  for (const After& resting : intakes_) {  // gone with their context, where that is gone
+    const bool idle = resting.event == nullptr || driver_.event_query(resting.event) == gpu::kSuccess;
+    if (resting.event != nullptr) static_cast<void>(driver_.event_destroy(resting.event));
+    if (idle) {
+      copier_->shared().give_stream(resting.intake);
+    } else {
+      static_cast<void>(driver_.stream_destroy(resting.intake));
+    }
+  }
+}
+
+std::size_t DeviceWorker::pinned_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool->bytes();
+  return bytes;
+}
+
+std::size_t DeviceWorker::pinned_bytes_lent() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool->lent_bytes();
+  return bytes;
+}
+
+// Under the mutex: rings for all parts, of these sizes, or none.
+bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
+  const std::size_t parts = job->parts(), ring = shape.ring_bytes, pieces = ring / shape.piece_bytes;
+  job->stages = std::make_unique<core::Stage[]>(parts);
+  job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
+  job->runs.reserve(parts);
+  for (std::size_t i = 0; i < parts; ++i) {
+    for (const auto& pool : pools_) {
+      if (std::uint8_t* const run = pool->take(ring)) {
+        job->runs.emplace_back(pool.get(), run);
+        break;
+      }
+    }
+    if (job->runs.size() == i) {
+      job->release();
+      return false;
+    }
+    core::Stage& stage = job->stages[i];
+    stage.ring = job->runs[i].second;
+    stage.ring_bytes = ring;
+    stage.piece_bytes = shape.piece_bytes;
+    stage.settled = &job->settled[i * pieces];
+    stage.limit.store(job->way == gpu::Way::to_host ? 0 : ring, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+// Under the mutex: for kernels, what they are to gather or scatter. Where it finds no room they are not used.
+void DeviceWorker::take_table(Job* job) {
+  const std::vector<gpu::Piece>& pieces = job->layout->pieces();
+  if (pieces.size() <= 2 || !has_kernels()) return;
+  const std::size_t bytes = pieces.size() * sizeof(gpu::Piece);
+  job->runs.reserve(job->runs.size() + 1);
+  for (const auto& pool : pools_) {
+    std::uint8_t* const run = pool->take(bytes);
+    if (run == nullptr) continue;
+    job->runs.emplace_back(pool.get(), run);
+    std::memcpy(run, pieces.data(), bytes);
+    job->table = {reinterpret_cast<std::uintptr_t>(run), pieces.size()};
+    return;
+  }
+}
+
+// Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
+bool DeviceWorker::lend(Job* job) {
+  // A part may be some pages longer than the others. A message shorter than the place for it may come in fewer parts,
+  // of which each is longer than those of the place would be.
+  const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
+  const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->parts() + 2 * 4096, longest), kGranuleBytes);
+  for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
+    if (take_rings(job, gpu::ring_shape(part, most))) return true;
+    if (part <= kRingBytesMin) return false;
+  }
+  return false;
+}
+
+// Pinning may wait for what the device does, so it is done with no lock held: the worker goes on.
+bool DeviceWorker::pin_beside() {
+  std::string unused;
+  auto beside = copier_->shared().pool(kBesideBytes, kGranuleBytes, &unused);
+  if (beside == nullptr) return false;
+  const std::lock_guard lock(mutex_);
+  pools_.push_back(std::move(beside));
+  return true;
+}
+
+Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way,
+                          std::shared_ptr<const gpu::Layout> layout, const After& after,
+                          std::shared_ptr<DeviceRequest>* out) noexcept try {
+  out->reset();
+  const std::uint64_t bytes = layout->bytes();
+  if (bytes > core::kMessageBytesMax) return Status::invalid_argument;
+  auto job = std::make_unique<Job>();
+  job->connection = connection;
+  job->way = way;
+  job->layout = std::move(layout);
+  job->told = std::make_shared<DeviceRequest>();
+  std::list<std::unique_ptr<Job>> place;
+  Job* const made = place.emplace_back(std::move(job)).get();
+  std::unique_lock lock(mutex_);
+  for (bool lent = bytes == 0; !lent;) {
+    lent = lend(made);
+    if (lent) break;
+    const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
+      return other->connection == connection && other->way == way;
+    });
+    if (!first) return Status::would_block;
+    lock.unlock();
+    if (!pin_beside()) return Status::out_of_memory;
+    lock.lock();
+  }
+  if (stopping_) return Status::cancelled;
+  take_table(made);
+  under_way_.reserve(under_way_.size() + 1);
+  const bool send = way == gpu::Way::to_host;
+  Status status = Status::ok;
+  if (bytes == 0) {
+    status = send ? connection->post_send(nullptr, 0, 0, &made->request)
+                  : connection->post_receive(nullptr, 0, 0, &made->request);
+  } else {
+    status = send ? connection->post_staged_send(made->stages.get(), bytes, &made->request)
+                  : connection->post_staged_receive(made->stages.get(), bytes, &made->request);
+  }
+  if (status != Status::ok) return status;
+  made->after = after;
+  *out = made->told;
+  under_way_.push_back(made);
+  fresh_.splice(fresh_.end(), place);
+  posted_.notify_one();
+  return Status::ok;
+} catch (const std::bad_alloc&) {
+  return Status::out_of_memory;
+}
+
+Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept try {
+  *out = nullptr;
+  const gpu::Current current(driver_, copier_->context());
+  gpu::Event made = nullptr;
+  gpu::Result result = current.result();
+  const char* called = "cuCtxPushCurrent";
+  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
+    return Status::invalid_argument;
+  }
+  // Where nothing is left to wait for an event is worse than none: it may come to lie behind a stream that waits.
+  if (result == gpu::kSuccess) {
+    result = driver_.stream_query(stream), called = "cuStreamQuery";
+    if (result == gpu::kSuccess) return Status::ok;
+    if (result == gpu::kNotReady) result = gpu::kSuccess;
+  }
+  if (result == gpu::kSuccess) result = driver_.event_create(&made, gpu::kDisableTiming), called = "cuEventCreate";
+  if (result == gpu::kSuccess) result = driver_.event_record(made, stream), called = "cuEventRecord";
+  if (result == gpu::kSuccess) {
+    *out = made;
+    return Status::ok;
+  }
+  *error = driver_.say(called, result);
+  if (made != nullptr) static_cast<void>(driver_.event_destroy(made));
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::out_of_memory;
+}
+
+Status DeviceWorker::reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction,
+                            gpu::Stream stream, const std::vector<gpu::Event>& events, std::string* error) noexcept
+    try {
+  if (!has_kernels()) {
+    *error = copier_->shared().kernels_missing();
+    return Status::device_unavailable;
+  }
+  const gpu::Current current(driver_, copier_->context());
+  gpu::Result result = current.result();
+  if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
+    return Status::invalid_argument;
+  }
+  const char* called = "cuStreamWaitEvent";
+  for (const gpu::Event event : events) {
+    if (result == gpu::kSuccess) result = driver_.stream_wait_event(stream, event, 0);
+  }
+  if (result == gpu::kSuccess) {
+    result = copier_->shared().kernels()->reduce(type, operation, reduction, stream), called = "cuLaunchKernel";
+  }
+  if (result == gpu::kSuccess) return Status::ok;
+  *error = driver_.say(called, result);
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::out_of_memory;
+}
+
+Status DeviceWorker::passed(gpu::Event mark, std::string* error) noexcept try {
+  const gpu::Current current(driver_, copier_->context());
+  const gpu::Result result = current.result() != gpu::kSuccess ? current.result() : driver_.event_query(mark);
+  if (result == gpu::kSuccess) return Status::ok;
+  if (result == gpu::kNotReady) return Status::would_block;
+  *error = driver_.say("cuEventQuery", result);
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::device_error;
+}
+
+gpu::DmaBuf DeviceWorker::export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept {
+  const gpu::Current current(driver_, copier_->context());
+  return current.result() == gpu::kSuccess ? gpu::export_dmabuf(driver_, address, bytes) : gpu::DmaBuf{};
+}
+
+Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream,
+                             std::string* error) noexcept try {
+  {
+    const gpu::Current current(driver_, copier_->context());
+    if (current.result() != gpu::kSuccess) {
+      *error = driver_.say("cuCtxPushCurrent", current.result());
+      return Status::device_error;
+    }
+    if (!gpu::stream_belongs(driver_, stream, copier_->context(), error)) return Status::invalid_argument;
+  }
+  gpu::Attendant& attendant = copier_->shared().attendant();
+  std::uint32_t* word = nullptr;
+  bool done = false;
+  attendant.wait_begins();  // until the word is let go
+  {
+    const std::lock_guard lock(mutex_);
+    done = request->done();
+    try {
+      request->words_.reserve(request->words_.size() + 1);
+      word = done ? nullptr : waits_->take();
+    } catch (const std::bad_alloc&) {
+      attendant.wait_ends();
+      throw;
+    }
+    if (word != nullptr) request->words_.push_back(word);
+  }
+  if (word == nullptr) {
+    attendant.wait_ends();
+    if (done) return Status::ok;
+    *error = "1,024 waits of streams are under way on this device: no more at once";
+    return Status::would_block;
+  }
+  // Without the lock: where the stream's queue is full this blocks until a message has ended, which takes the lock.
+  const gpu::Event passed = waits_->wait(word, stream, error);
+  const std::lock_guard lock(mutex_);
+  if (passed != nullptr) {
+    waits_->add(word, passed);
+    return Status::ok;
+  }
+  const auto held = std::find(request->words_.begin(), request->words_.end(), word);
+  if (held != request->words_.end()) request->words_.erase(held);
+  waits_->add(word, nullptr);
+  return Status::device_error;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return Status::out_of_memory;
+}
+
+gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
+  {
+    const std::lock_guard lock(mutex_);
+    const gpu::Current current(driver_, copier_->context());
+    for (After& resting : intakes_) {
+      if (resting.event != nullptr && driver_.event_query(resting.event) != gpu::kSuccess) continue;
+      std::swap(resting, intakes_.back());
+      const After lent = intakes_.back();
+      intakes_.pop_back();
+      if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
+      return lent.intake;
+    }
+    intakes_.reserve(intakes_made_ + 1);
+    ++intakes_made_;
+  }
+  gpu::Result result = gpu::kSuccess;
+  const gpu::Stream taken = copier_->shared().take_stream(&result);
+  if (taken == nullptr) *error = driver_.say("cuStreamCreate", result);
+  return taken;
+} catch (const std::bad_alloc&) {
+  *error = kNoMemory;
+  return nullptr;
+}
+
+void DeviceWorker::drop(const After& after) noexcept {
+  if (after.intake == nullptr) {
+    if (after.event != nullptr) copier_->drop(after.event);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  intakes_.push_back(after);  // has room: see lend_intake
+}
+
+void DeviceWorker::sleep_a_while(bool busy) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!fresh_.empty() || stopping_) return;
+  if (busy) {
+    static_cast<void>(posted_.wait_for(lock, std::chrono::nanoseconds(kPauseNs)));
+  } else {
+    posted_.wait(lock, [this] { return !fresh_.empty() || stopping_; });
+  }
+}
+
+void DeviceWorker::run() noexcept {
+  std::int64_t moved_ns = now_ns();
+  for (bool stopping = false;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.splice(jobs_.end(), fresh_);
+      stopping = stopping_;
+    }
+    if (stopping && jobs_.empty()) return;
+    bool moved = false;
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+      if (stopping && !(*job)->failed()) (*job)->failure = Status::cancelled;
+      try {
+        moved |= poll(job->get());
+      } catch (const std::bad_alloc&) {
+        (*job)->failure = Status::out_of_memory;
+      }
+      if (!(*job)->told->done()) {
+        ++job;
+        continue;
+      }
+      job = jobs_.erase(job);
+      on_done_();
+    }
+    if (moved) moved_ns = now_ns();
+    if (jobs_.empty() || now_ns() - moved_ns > kSpinNs) sleep_a_while(!jobs_.empty());
+  }
+}
+
+// Once around a message. True: something moved.
+bool DeviceWorker::poll(Job* job) {
+  if (!job->failed()) begin(job);
+  const bool moved = job->transfer != nullptr && job->transfer->poll(job);  // also of a failure: its copies end
+  if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
+    job->failure = Status::device_error;
+    job->error = job->transfer->error();
+  }
+  if (job->failed() && !job->given_up) {
+    job->given_up = true;
+    // Nobody may wait for bytes that do not come; engines let go of the stages.
+    if (job->bytes() != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
+    if (!job->request->done()) job->connection->close();
+  }
+  const bool quiet = job->transfer == nullptr || job->transfer->quiet();
+  if (!job->request->done() || !quiet) return moved;
+  // What has come may still wait for what is to come first.
+  const bool emptied = job->way == gpu::Way::to_host ||
+                       (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
+  if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
+  finish(job);
+  return true;
+}
+
+// Copies may be launched once all that comes first has been done.
+void DeviceWorker::begin(Job* job) {
+  if (job->transfer != nullptr) return;
+  const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);
+  if (status == Status::would_block) return;
+  if (status != Status::ok) {
+    job->failure = status;
+    return;
+  }
+  drop(std::exchange(job->after, {}));
+  const auto parts = job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts());
+  job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(), parts, job->table);
+}
+
+// Nothing of it is in use any more: its rings go back before anybody hears of the end, and streams go on after that.
+void DeviceWorker::finish(Job* job) noexcept {
+  const Status status = job->failed() ? job->failure : job->request->status();
+  const std::size_t bytes = job->failed() ? 0 : job->request->bytes();
+  job->connection->release(job->request);
+  job->transfer.reset();
+  job->release();
+  drop(std::exchange(job->after, {}));
+  const std::lock_guard lock(mutex_);
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job));
+  job->told->finish(status, bytes, job->error);
+  for (std::uint32_t* const word : job->told->words_) waits_->let_go(word);
+  job->told->words_.clear();
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,422 @@
+// Puts devices, policies, engines and the control plane together, and takes them down in the opposite order.
+// Every entry point is noexcept: an exception inside becomes a status and a line.
+#include "native/message/runtime.h"
+
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "native/control/control_plane.h"
+#include "native/control/handle.h"
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+#include "native/engine/memory_table.h"
+#include "native/engine/policies/policy_board.h"
+#include "native/engine/setup/datapath_choice.h"
+#include "native/engine/setup/descriptor_budget.h"
+#include "native/message/connection_handle.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr std::int64_t kEnginesAutoMax = 8;
+// How long closing waits for peers to confirm: they learn of it anyway when the control sockets close.
+constexpr std::int64_t kFarewellNsMax = 300'000'000;
+
+// Cores this process may use: its affinity mask, cut by its control group's quota.
+std::int64_t usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  std::int64_t cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (file >> quota >> period && quota != "max" && period > 0) {
+    cores = std::min(cores, static_cast<std::int64_t>(std::max(1.0, std::stod(quota) / period)));
+  }
+  return std::max<std::int64_t>(cores, 1);
+}
+
+std::int64_t engine_count(const Knobs& knobs) {
+  return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
+}
+
+// Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
+constexpr std::int64_t kPaths = 32;
+
+DescriptorNeed need_of(const Knobs& knobs, const DatapathChoice& choice, std::size_t devices) {
+  const std::int64_t paths = knobs.paths != 0 ? knobs.paths : kPaths;
+  return {engine_count(knobs), static_cast<std::int64_t>(devices), choice.verbs ? 0 : paths};
+}
+
+// An exception inside becomes a status and a line.
+template <typename Work>
+Status guarded(std::string* error, const Work& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  } catch (const std::exception& problem) {
+    *error = problem.what();
+    return Status::internal_error;
+  }
+}
+
+class DialImpl final : public Dial {
+ public:
+  DialImpl(std::shared_ptr<DialState> state, PolicyBoard* board, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), board_(board), state_(std::move(state)) {}
+  ~DialImpl() override {
+    std::shared_ptr<ConnectionCore> unclaimed;
+    {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->abandoned = true;
+      unclaimed.swap(state_->connection);
+    }
+    if (unclaimed != nullptr) unclaimed->fail(Status::cancelled);
+  }
+  Status poll(std::shared_ptr<Connection>* out) noexcept override {
+    try {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->status != Status::ok) return state_->status;
+      if (state_->connection == nullptr) return Status::invalid_argument;  // handed out before
+      *out = std::make_shared<ConnectionHandle>(state_->connection, board_, runtime_);
+      state_->connection.reset();
+      return Status::ok;
+    } catch (const std::bad_alloc&) {
+      return Status::out_of_memory;
+    }
+  }
+  std::string error() const override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->error;
+  }
+  Status cause() const override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->cause;
+  }
+
+ private:
+  std::shared_ptr<void> runtime_;
+  PolicyBoard* board_;
+  std::shared_ptr<DialState> state_;
+};
+
+class RuntimeImpl;
+
+class ListenerImpl final : public Listener {
+ public:
+  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, PolicyBoard* board,
+               std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), control_(control), board_(board), state_(std::move(state)) {}
+  ~ListenerImpl() override { control_->close_listener(state_); }
+  Handle handle() const noexcept override { return state_->handle; }
+  std::uint16_t port() const noexcept override { return control_->own_port(state_); }
+  Status trouble(std::int64_t within_ns, std::string* text) const override {
+    return control_->accept_trouble(within_ns, text);
+  }
+  Status accept(std::shared_ptr<Connection>* out) noexcept override {
+    try {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->ready.empty()) return Status::would_block;
+      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), board_, runtime_);
+      state_->ready.pop_front();
+      return Status::ok;
+    } catch (const std::bad_alloc&) {
+      return Status::out_of_memory;
+    }
+  }
+
+ private:
+  std::shared_ptr<void> runtime_;
+  ControlPlane* control_;
+  PolicyBoard* board_;
+  std::shared_ptr<ListenerState> state_;
+};
+
+class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<RuntimeImpl> {
+ public:
+  explicit RuntimeImpl(const Knobs& knobs) : knobs_(knobs), board_(&knobs_, &engines_) {}
+  ~RuntimeImpl() override;
+  Status start(std::string* error);
+
+  const std::vector<Device>& devices() const noexcept override { return devices_; }
+  Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
+                std::string* error) noexcept override;
+  Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
+                 std::string* error) noexcept override;
+  Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
+                 std::unique_ptr<Dial>* out, std::string* error) noexcept override;
+  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                       std::string* error) noexcept override {
+    return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
+  }
+  std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
+  using Runtime::register_memory;
+  Status register_memory(const datapath::Memory& memory, std::uint32_t* id) noexcept override {
+    std::string unused;
+    return guarded(&unused, [&] { return memories_.add(memory, id); });
+  }
+  void deregister_memory(std::uint32_t id) noexcept override {
+    std::string unused;
+    static_cast<void>(guarded(&unused, [&] {
+      memories_.remove(id);
+      return Status::ok;
+    }));
+  }
+  Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
+  Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
+  int event_descriptor() const noexcept override { return notifier_.descriptor(); }
+  void notify() noexcept override { notifier_.notify(); }
+  EndpointCounters counters() const override;
+  std::string summary() const override;
+
+ private:
+  bool valid(int device, std::string* error) const;
+  std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
+                             PolicySet policies);
+  EngineConfig engine_config(std::int64_t engine_count) const;
+  // What only the knob brings about: queue pairs have a check of their own.
+  bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && !datapath_.verbs; }
+
+  LogUse logs_;  // goes last: every thread here may log
+  Knobs knobs_;  // once started they do not change
+  mutable Notifier notifier_;
+  DatapathChoice datapath_;
+  std::vector<DeviceState> device_states_;
+  std::vector<Device> devices_;
+  DescriptorGrant descriptors_;  // goes after the engines, whose sockets it counts
+  std::vector<std::unique_ptr<Engine>> engines_;
+  MemoryTable memories_{&engines_};
+  mutable PolicyBoard board_;
+  std::unique_ptr<ControlPlane> control_;
+  std::mutex recorder_mutex_;
+  std::unique_ptr<Recorder> recorder_;
+};
+
+EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
+  EngineConfig config;
+  // Messages take turns over the engines: one that waits for its next turn should not be asleep by then.
+  config.spin_ns = knobs_.spin_ns * engine_count;
+  core::StackConfig& stack = config.stack;
+  stack.seed = random_token();
+  stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
+  stack.eager_slots = static_cast<std::uint64_t>(knobs_.eager_slots);
+  stack.window_bytes_max = knobs_.window_bytes_max;
+  stack.rto_ns_min = knobs_.rto_ns_min;
+  stack.rto_ns_max = knobs_.rto_ns_max;
+  stack.peer_silence_ns = knobs_.peer_silence_ns;
+  stack.owner_judges = true;  // the control plane knows more than the paths do
+  stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
+  const PolicySet policies = board_.defaults();
+  stack.window = policies.window->choice();
+  stack.path = policies.path->choice();
+  stack.loss = policies.loss->choice();
+  if (policies.credit != nullptr) stack.credit = policies.credit->choice();
+  return config;
+}
+
+Status RuntimeImpl::start(std::string* error) {
+  set_log_level(knobs_.log_level);
+  if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
+  const std::int64_t count = engine_count(knobs_);
+  errno = 0;
+  bool chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
+  if (!chosen && is_out_of_descriptors(errno) && raise_descriptor_limit()) {
+    error->clear();
+    chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
+  }
+  if (!chosen) return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+  if (knobs_.paths == 0) knobs_.paths = kPaths;
+  DescriptorNeed need = need_of(knobs_, datapath_, device_states_.size());
+  if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
+  if (!datapath_.verbs) knobs_.paths = need.paths;
+  if (payload_unchecked()) {
+    log(LogLevel::warn,
+        "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
+        "repaired, are delivered unless the peer has the check on");
+  }
+  for (const DeviceState& state : device_states_) devices_.push_back(state.info);
+  if (!board_.start(error)) return Status::invalid_argument;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto id = static_cast<std::uint32_t>(i);
+    engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));
+    errno = 0;
+    if (!engines_.back()->start(error)) {
+      return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
+    }
+  }
+  if (!knobs_.record_file.empty()) {
+    const Status status = start_recording(knobs_.record_file, nullptr, error);
+    if (status != Status::ok) return status;
+  }
+  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
+  const Status status = control_->start(error);
+  descriptors_.on_started();
+  return status;
+}
+
+RuntimeImpl::~RuntimeImpl() {
+  // Handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
+  const std::int64_t until_ns = now_ns() + kFarewellNsMax;
+  const auto open_flows = [&] {
+    std::size_t open = 0;
+    for (const auto& engine : engines_) open += engine->open_flows();
+    return open;
+  };
+  while (open_flows() != 0 && now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (control_ != nullptr) control_->stop();
+  std::string unused;
+  static_cast<void>(stop_recording(nullptr, &unused));
+  for (const auto& engine : engines_) engine->stop();
+}
+
+bool RuntimeImpl::valid(int device, std::string* error) const {
+  if (device >= 0 && device < static_cast<int>(devices_.size())) return true;
+  *error = "device " + std::to_string(device) + " does not exist; there are " + std::to_string(devices_.size());
+  return false;
+}
+
+Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
+                           std::string* error) noexcept {
+  return guarded(error, [&] {
+    if (!valid(device, error)) return Status::invalid_argument;
+    PolicySet chosen;
+    Status status = board_.choose(policies, &chosen, error);
+    if (status != Status::ok) return status;
+    std::shared_ptr<ListenerState> state;
+    status = control_->listen(static_cast<std::uint32_t>(device), port, chosen, &state, error);
+    if (status == Status::ok) *out = std::make_unique<ListenerImpl>(state, control_.get(), &board_, shared_from_this());
+    return status;
+  });
+}
+
+std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uint64_t listener,
+                                        const datapath::SocketAddress& to, PolicySet policies) {
+  auto state = std::make_shared<DialState>();
+  state->device = static_cast<std::uint32_t>(device);
+  state->node = node;
+  state->listener = listener;
+  state->to = to;
+  state->policies = std::move(policies);
+  control_->dial(state);
+  return std::make_unique<DialImpl>(std::move(state), &board_, shared_from_this());
+}
+
+Status RuntimeImpl::connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
+                            std::string* error) noexcept {
+  return guarded(error, [&] {
+    HandleFields fields;
+    if (!valid(device, error) || !read_handle(handle, &fields, error)) return Status::invalid_argument;
+    if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
+      fields.address.v6.sin6_scope_id = device_states_[static_cast<std::size_t>(device)].places[0].interface_index;
+    }
+    PolicySet chosen;
+    const Status status = board_.choose(policies, &chosen, error);
+    if (status == Status::ok) *out = dial(device, fields.node, fields.listener, fields.address, std::move(chosen));
+    return status;
+  });
+}
+
+Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
+                            std::unique_ptr<Dial>* out, std::string* error) noexcept {
+  return guarded(error, [&] {
+    if (!valid(device, error)) return Status::invalid_argument;
+    const bool v6 = device_states_[static_cast<std::size_t>(device)].places[0].address.is_v6();
+    datapath::SocketAddress to;
+    if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
+    PolicySet chosen;
+    const Status status = board_.choose(policies, &chosen, error);
+    if (status == Status::ok) *out = dial(device, 0, 0, to, std::move(chosen));
+    return status;
+  });
+}
+
+Status RuntimeImpl::start_recording(const std::string& path, std::string* written, std::string* error) noexcept {
+  return guarded(error, [&] {
+    const std::lock_guard<std::mutex> lock(recorder_mutex_);
+    if (recorder_ != nullptr) {
+      *error = "already recording into " + recorder_->path();
+      return Status::invalid_argument;
+    }
+    auto made = std::make_unique<Recorder>();
+    if (!made->start(path, engines_.size(), knobs_.record_bytes_max, error)) return Status::invalid_argument;
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      engines_[i]->call([&] { engines_[i]->stack().shared().tap = made->tap(i); });
+    }
+    recorder_ = std::move(made);
+    if (written != nullptr) *written = recorder_->path();
+    return Status::ok;
+  });
+}
+
+Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) noexcept {
+  return guarded(error, [&] {
+    const std::lock_guard<std::mutex> lock(recorder_mutex_);
+    if (recorder_ == nullptr) {
+      *error = "nothing is being recorded";
+      return Status::invalid_argument;
+    }
+    for (const auto& engine : engines_) engine->call([&] { engine->stack().shared().tap = nullptr; });
+    const RecordingStats found = recorder_->stop();
+    if (stats != nullptr) *stats = found;
+    recorder_.reset();
+    return Status::ok;
+  });
+}
+
+EndpointCounters RuntimeImpl::counters() const {
+  EndpointCounters total;
+  for (const auto& engine : engines_) merge(engine->counters(), static_cast<telemetry::EngineCounters*>(&total));
+  merge(control_->counters(), static_cast<telemetry::ProcessCounters*>(&total));
+  return total;
+}
+
+std::string RuntimeImpl::summary() const {
+  std::ostringstream text;
+  text << datapath_.summary << ", " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ")
+       << knobs_.paths << " paths, devices";
+  for (const DeviceState& device : device_states_) {
+    text << ' ' << device.info.name << " (" << device.info.address << ", segments of " << device.segment_bytes << " B)";
+  }
+  text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
+       << ", credit " << knobs_.credit_policy;
+  if (payload_unchecked()) text << ", payload check off";
+  if (fault_rates(knobs_, 0).any()) text << ", FAULTS INJECTED";
+  return text.str();
+}
+
+}  // namespace
+
+Status Runtime::descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept {
+  return guarded(error, [&] {
+    DatapathChoice choice;
+    std::vector<DeviceState> devices;
+    if (!choose_datapath(knobs, engine_count(knobs), &choice, &devices, error)) return Status::address_unavailable;
+    *out = need_of(knobs, choice, devices.size());
+    return Status::ok;
+  });
+}
+
+Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
+  const Status status = guarded(error, [&] {
+    auto runtime = std::make_shared<RuntimeImpl>(knobs);
+    const Status started = runtime->start(error);
+    if (started == Status::ok) *out = std::move(runtime);
+    return started;
+  });
+  if (status == Status::out_of_memory && error->empty()) *error = "out of memory";
+  return status;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,309 @@
+// A packet's header names a message and an offset; its address names a transfer and an offset: they must agree, and a
+// message is whole exactly when each of its segments has come with its payload.
+#include "native/sim/fabric/fabric_checks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "native/sim/fabric/fabric_host.h"
+
+namespace weft::sim {
+namespace {
+
+constexpr i64 kHostBytesMax = 64 << 20;       // P-7: the budget of an engine
+constexpr u64 kStorageEvery = 256;            // bursts between two looks at it
+constexpr i64 kBackTimeouts = 20;             // of the largest: a path that answers is back by then
+constexpr i64 kHeaderQueueBytes = 64 * 1024;  // a probe finds room in it
+
+}  // namespace
+
+void FabricChecks::violate(const char* rule, const std::string& what, u32 transfer) {
+  ++violations_;
+  if (violation_.empty()) {
+    violation_ = std::string(rule) + ": " + what;
+    if (transfer != core::kNone) violation_ += " (transfer " + std::to_string(transfer) + ")";
+  }
+}
+
+u64 FabricChecks::segments_of(u32 transfer) const noexcept {
+  const u64 payload = wire::segment_payload_bytes(plan_.segment_bytes);
+  const u64 bytes = plan_.transfers[transfer].bytes;
+  return bytes == 0 ? 1 : (bytes + payload - 1) / payload;
+}
+
+FabricChecks::Arrived& FabricChecks::arrived(u32 transfer) {
+  if (arrived_.empty()) arrived_.resize(plan_.transfers.size());
+  if (arrived_[transfer] == nullptr) {
+    arrived_[transfer] = std::make_unique<Arrived>();
+    arrived_[transfer]->left = segments_of(transfer);
+    arrived_[transfer]->segments.resize(arrived_[transfer]->left);
+  }
+  return *arrived_[transfer];
+}
+
+// Every connection has a flow of its own at both ends.
+u32 FabricChecks::connection_at(u32 host, u32 flow) {
+  if (flows_.empty()) {
+    senders_.resize(work_.connections.size());
+    for (u32 i = 0; i < work_.connections.size(); ++i) {
+      const FabricConnection& connection = work_.connections[i];
+      flows_[{connection.from, connection.at_sender}] = i;
+      flows_[{connection.to, connection.at_receiver}] = i;
+    }
+  }
+  const auto found = flows_.find({host, flow});
+  return found == flows_.end() ? core::kNone : found->second;
+}
+
+FabricChecks::Sender& FabricChecks::sender(u32 connection) {
+  if (senders_[connection] == nullptr) senders_[connection] = std::make_unique<Sender>();
+  return *senders_[connection];
+}
+
+void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::TxBurst& burst) {
+  if (burst.count == 0 || burst.path >= plan_.paths) return violate("wire", "a burst without datagram or path");
+  if (++bursts_ % kStorageEvery == 0) check_storage(stack, host);
+  for (std::size_t i = 0; i < burst.count; ++i) {
+    wire::Packet packet;
+    if (wire::decode(burst.header(i), burst.header_bytes, burst.payload[i].bytes, &packet) != wire::Verdict::ok) {
+      return violate("wire", "a stack sent what its own decoder refuses");
+    }
+    if (packet.common.type != wire::Type::data) {
+      if (burst.header_bytes > wire::kControlBytesMax) violate("wire", "a control packet is too long");
+      continue;
+    }
+    if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes) violate("wire", "a segment exceeds the MTU");
+    on_segment(host, stack, to, packet, burst.path);
+    const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(burst.payload[i].data);
+    if (burst.payload[i].bytes == 0) continue;
+    const auto transfer = static_cast<u32>((address >> 40) - 1);
+    if (transfer >= plan_.transfers.size() || plan_.transfers[transfer].from != host ||
+        plan_.transfers[transfer].to != to) {
+      violate("P-1", "bytes that are no transfer's of this host");
+      continue;
+    }
+    if (!sent_.empty() && sent_[transfer] != 0)
+      violate("P-3", "bytes left a buffer that its send had given back", transfer);
+    const u32 connection = work_.connection_of[transfer];
+    core::Flow* flow = stack.flow(work_.connections[connection].at_sender);
+    const i64 most = std::max<i64>(flow->tx.window().window_bytes(), plan_.segment_bytes);
+    if (i == 0 && flow->tx.inflight_bytes() - static_cast<i64>(burst.total_bytes()) > most)
+      violate("window", "more in flight than the window allows", transfer);
+  }
+}
+
+// P-4: a copy goes out only after a loss verdict, never of what is known to have arrived, and over another path where
+// one answers: ports take what they are given, so that each has room.
+void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path) {
+  const u32 connection = connection_at(to, packet.common.flow);
+  if (connection == core::kNone || work_.connections[connection].from != host)
+    return violate("wire", "a segment for a flow that is not its own");
+  std::vector<Copy>& segments = sender(connection).segments;
+  core::Flow& flow = *stack.flow(work_.connections[connection].at_sender);
+  const u64 seq = packet.data.seq;
+  if (flow.peer->paths().path(path).inflight_bytes < 0) violate("P-7", "bytes in flight below zero on a path");
+  if (seq > segments.size()) return violate("P-4", "a sequence number was left out");
+  if (seq == segments.size()) return segments.push_back({packet.data.sent_ns, path, false, false});
+  Copy& last = segments[seq];
+  if (last.acked) violate("P-4", "a copy of a segment that is known to have arrived");
+  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a copy that claims to be no newer than the last");
+  if (flow.tx.counters().segments_resent > flow.tx.counters().segments_lost)
+    violate("P-4", "more copies than loss verdicts");
+  const core::PathSet& paths = flow.peer->paths();
+  for (std::size_t other = 0; last.path == path && other < paths.count(); ++other) {
+    if (other == path || !paths.path(other).usable || !paths.path(path).usable) continue;
+    violate("P-4", "a copy took the path that lost it");
+    break;
+  }
+  last = {packet.data.sent_ns, path, false, false};
+}
+
+void FabricChecks::on_delivered(const FabricPacket& packet) {
+  wire::Packet decoded;
+  if (wire::decode(packet.header(), packet.header_bytes, packet.payload_bytes, &decoded) != wire::Verdict::ok) {
+    return violate("wire", "a packet changed on its way");
+  }
+  if (decoded.common.type == wire::Type::ack) on_ack(packet.to, decoded);
+  if (decoded.common.type == wire::Type::nack) on_nack(packet.to, decoded);
+  if (packet.data && !packet.trimmed && packet.payload_bytes != 0) on_data(packet, decoded.data);
+}
+
+void FabricChecks::on_data(const FabricPacket& packet, const wire::Data& data) {
+  const auto transfer = static_cast<u32>((reinterpret_cast<std::uintptr_t>(packet.payload) >> 40) - 1);
+  const u64 offset = static_cast<u64>(packet.payload - address_of(transfer));
+  if (data.message != work_.number_of[transfer] || data.offset_bytes != offset ||
+      data.message_bytes != plan_.transfers[transfer].bytes) {
+    return violate("P-1", "a header names other bytes than its packet carries", transfer);
+  }
+  Arrived& at = arrived(transfer);
+  const u64 index = offset / wire::segment_payload_bytes(plan_.segment_bytes);
+  if (at.placed || at.segments.empty() || at.segments[index]) return;
+  at.segments[index] = true;
+  --at.left;
+}
+
+void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
+  const u32 connection = connection_at(host, packet.common.flow);
+  if (connection == core::kNone) return;
+  std::vector<Copy>& segments = sender(connection).segments;
+  const wire::Ack& ack = packet.ack;
+  if (ack.cumulative_seq > segments.size()) return violate("P-3", "an acknowledgment of what was never sent");
+  // Below the first that was not acknowledged everything is.
+  for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
+  for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
+    u64 bits;
+    std::memcpy(&bits, ack.bitmap + 8 * word, 8);
+    for (; bits != 0; bits &= bits - 1) {
+      const u64 seq = ack.base_seq + 64 * word + static_cast<u64>(std::countr_zero(bits));
+      if (seq >= segments.size()) return violate("P-3", "an acknowledgment of what was never sent");
+      segments[seq].acked = true;
+    }
+  }
+}
+
+// Of the copy in flight alone: of an older one it says nothing that is still of use.
+void FabricChecks::on_nack(u32 host, const wire::Packet& packet) {
+  const u32 connection = connection_at(host, packet.common.flow);
+  if (connection == core::kNone) return;
+  Sender& at = sender(connection);
+  for (std::size_t i = 0; i < packet.nack.count; ++i) {
+    const wire::NackEntry entry = packet.nack.entry(i);
+    if (entry.seq >= at.segments.size()) return violate("P-4", "a verdict on what was never sent");
+    Copy& copy = at.segments[entry.seq];
+    if (copy.acked || copy.refused || copy.sent_ns != entry.sent_ns) continue;
+    copy.refused = true;
+    ++at.refused;
+  }
+}
+
+void FabricChecks::on_placed(u32 transfer) {
+  Arrived& at = arrived(transfer);
+  if (at.placed) violate("P-3", "a message completed twice", transfer);
+  if (at.left != 0 && plan_.transfers[transfer].bytes != 0) {
+    violate("P-1", "a message completed with " + std::to_string(at.left) + " segments missing", transfer);
+  }
+  const u32 connection = work_.connection_of[transfer];
+  // Eager messages complete in any order; each only once, and only if it was posted.
+  if (work_.number_of[transfer] >= work_.posted_receives[connection])
+    violate("P-3", "a message completed before its receive was posted", transfer);
+  at.placed = true;
+  at.segments = {};
+}
+
+void FabricChecks::on_sent(u32 transfer) {
+  if (sent_.empty()) sent_.resize(plan_.transfers.size());
+  if (sent_[transfer] != 0) violate("P-3", "a send completed twice", transfer);
+  sent_[transfer] = 1;
+}
+
+void FabricChecks::on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns) {
+  if (usable) {
+    down_.erase({host, peer, path});
+  } else {
+    down_.try_emplace({host, peer, path}, now_ns);
+  }
+}
+
+void FabricChecks::on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
+  const core::EngineCells& counters = stack.counters();
+  if (counters.malformed + counters.bad_crc + counters.bad_magic + counters.bad_version + counters.stray != 0)
+    violate("P-6", "host" + std::to_string(host) + " refused a packet that a stack had made");
+  check_storage(stack, host);
+  check_paths(stack, host, now_ns, finished);
+  for (u32 i = 0; i < work_.connections.size(); ++i) {
+    if (work_.connections[i].from == host) check_sender(stack, i, finished);
+  }
+  const core::Shared& shared = stack.shared();
+  const std::size_t lent =
+      shared.send_slabs.blocks_in_use() + shared.bitmaps.blocks_in_use() + shared.eager_blocks.blocks_in_use();
+  if (finished && lent != 0) {
+    violate("P-7", "host" + std::to_string(host) + " ends with " + std::to_string(static_cast<i64>(lent)) +
+                       " blocks that were not given back");
+  }
+}
+
+void FabricChecks::check_storage(core::Stack& stack, u32 host) {
+  const auto bytes = static_cast<i64>(stack.storage_bytes());
+  if (bytes > kHostBytesMax)
+    violate("P-7", "host" + std::to_string(host) + " holds " + std::to_string(bytes) + " bytes");
+}
+
+void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finished) {
+  const FabricConnection& at = work_.connections[connection];
+  core::FlowSender& tx = stack.flow(at.at_sender)->tx;
+  const core::FlowCells& counters = tx.counters();
+  const u32 first = work_.order[at.first];
+  if (counters.segments_resent > counters.segments_lost) violate("P-4", "more copies than loss verdicts", first);
+  if (!senders_.empty() && counters.segments_trimmed > sender(connection).refused)
+    violate("P-4", "a verdict on a copy that was no longer in flight", first);
+  if (!finished) return;
+  if (tx.inflight_bytes() != 0 || tx.has_inflight() || tx.has_lost() || tx.has_outstanding())
+    violate("P-7", "a sender keeps what is acknowledged", first);
+}
+
+// P-5, as far as a moment shows it: who is silent has a probe to come. And who was silent before all links were well
+// for long is so no more.
+void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
+  i64 healed_ns = 0;
+  const bool judged = came_to_rest(&healed_ns);
+  for (u32 number = 0; stack.peer(number) != nullptr; ++number) {
+    core::Peer& peer = *stack.peer(number);
+    if (peer.dead()) continue;
+    for (std::size_t path = 0; path < peer.paths().count(); ++path) {
+      const core::PathState& state = peer.paths().path(path);
+      const auto told = [&](const char* what) {
+        return "path " + std::to_string(path) + " of host" + std::to_string(host) + what;
+      };
+      if (finished && state.inflight_bytes != 0) violate("P-7", told(" ends with bytes in flight"));
+      if (state.usable) continue;
+      if (peer.paths().trouble(path).probe_ns == core::kNever)
+        violate("P-5", told(" is silent, and nobody will probe it"));
+      if (peer.paths().trouble(path).probe_ns < now_ns - plan_.rto_ns_max)
+        violate("P-5", told(" is silent, and its probe is overdue"));
+      const auto since = down_.find({host, number, static_cast<u8>(path)});
+      if (since == down_.end()) {
+        violate("P-5", told(" fell silent, and nobody was told"));
+      } else if (judged && now_ns - std::max(since->second, healed_ns) > kBackTimeouts * plan_.rto_ns_max) {
+        violate("P-5", told(" did not come back"));
+      }
+    }
+  }
+}
+
+// Whether every link carries without loss in the end, and since when.
+bool FabricChecks::came_to_rest(i64* healed_ns) const {
+  std::vector<double> loss;
+  std::vector<u8> down(plan_.ports.size(), 0);
+  for (const PortPlan& port : plan_.ports) loss.push_back(port.loss + port.bit_error_rate);
+  for (const PortChange& change : plan_.changes) {
+    if (change.loss >= 0) loss[change.port] = plan_.ports[change.port].bit_error_rate + change.loss;
+    if (change.up >= 0) down[change.port] = change.up == 0;
+    *healed_ns = std::max(*healed_ns, FabricHost::kBeginNs + change.at_ns);
+  }
+  return plan_.header_queue_bytes_max >= kHeaderQueueBytes &&
+         std::all_of(loss.begin(), loss.end(), [](double share) { return share <= 0; }) &&
+         std::all_of(down.begin(), down.end(), [](u8 is_down) { return is_down == 0; });
+}
+
+// P-3: a sender is told that it is over when the receiver has everything, not before. (What comes unannounced before
+// its receive is posted waits in the receiver's memory: then a send may be over first.)
+void FabricChecks::on_transfers() {
+  if (!plan_.receives_ready) return;
+  for (u32 i = 0; i < work_.transfers.size(); ++i) {
+    const TransferReport& report = work_.transfers[i];
+    if (report.sent_ns >= 0 && (report.received_ns < 0 || report.received_ns > report.sent_ns))
+      violate("P-3", "a send completed before its message was there", i);
+  }
+}
+
+void FabricChecks::on_packets(std::size_t lent, std::size_t found, std::size_t blocks_lent, std::size_t blocks_found) {
+  if (lent != found)
+    violate("P-7", std::to_string(lent) + " packets are lent, and " + std::to_string(found) + " are under way");
+  if (blocks_lent != blocks_found) {
+    violate("P-7", std::to_string(blocks_lent) + " header blocks are lent, and " + std::to_string(blocks_found) +
+                       " are under way");
+  }
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,101 @@
+// One host of the fabric: a real stack, its ports, and the transfers that begin and end here. Handles a window's
+// packets in their order, and lets the stack send whenever a port is free.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/core/stack.h"
+#include "native/sim/fabric/fabric_calendar.h"
+#include "native/sim/fabric/fabric_net.h"
+#include "native/sim/fabric/fabric_work.h"
+
+namespace weft::sim {
+
+class FabricChecks;
+
+// What hosts of one shard use in turn, and what they count together.
+struct FabricShared {
+  const FabricPlan* plan = nullptr;
+  FabricNet* net = nullptr;
+  FabricWork* work = nullptr;
+  FabricSink* sink = nullptr;
+  FabricPacketPool* packets = nullptr;
+  core::TxBurst* burst = nullptr;
+  FabricChecks* checks = nullptr;  // null: nobody checks
+  i64 data_packets = 0;
+  i64 received = 0, sent = 0;  // transfers
+  i64 policies_failed = 0;
+  std::string policy_failure;  // the first
+  std::string failure;         // of a flow or a peer: the first
+};
+
+// What is due at a node and is no packet of a host: a change of one of its ports, PFC, or only a look at itself.
+// False: it is a packet.
+bool handle_special(FabricShared* shared, const FabricDue& due);
+
+class FabricHost {
+ public:
+  // Far from zero, as real clocks are: "never yet" and "at the beginning" must not look alike.
+  static constexpr i64 kBeginNs = 1'000'000'000;
+  static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
+
+  // `link_bytes_per_s`: of its ports together, which it is told where the plan says nothing else.
+  FabricHost(const FabricPlan& plan, i64 link_bytes_per_s, u32 index);
+
+  core::Stack& stack() noexcept { return stack_; }
+  void add_peer(u32 at, u32 host);
+  void add_flow(u32 at, u32 connection);
+  void add_transfer(u32 transfer, i64 start_ns);  // depends on nothing
+  void begin() noexcept;                          // all is opened: it looks at itself first
+  // Posts the first receives of a connection that ends here.
+  void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
+
+  // Everything of this host before `end_ps`: `dues` are its packets, in order. Its ports are settled by then.
+  void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
+  // What handling it touches first.
+  void prefetch() const noexcept { stack_.prefetch(); }
+  // When it has to be called again without a packet; kNever: not.
+  i64 next_ps() const noexcept { return self_ps_; }
+  i64 pending_ps = core::kNever;  // of the calendar's entry for it
+  u64 fingerprint() const noexcept { return fingerprint_; }
+
+ private:
+  struct Start {
+    i64 at_ps;
+    u32 transfer;
+  };
+  static bool later(const Start& a, const Start& b) noexcept {
+    return a.at_ps != b.at_ps ? a.at_ps > b.at_ps : a.transfer > b.transfer;
+  }
+  void mix(u64 value) noexcept {
+    fingerprint_ = (fingerprint_ ^ value) * 0x100000001B3u;
+    fingerprint_ ^= fingerprint_ >> 29;
+  }
+  void deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps);
+  void send(FabricShared* shared, i64 now_ps);
+  void pump(FabricShared* shared, i64 now_ps);
+  bool may_send_data(FabricShared* shared, i64 now_ps);
+  i64 idle_ps(FabricShared* shared, i64 now_ps) const noexcept;
+  void send_out(FabricShared* shared, i64 now_ps);
+  void drain_events(FabricShared* shared, i64 now_ps);
+  void fail(FabricShared* shared, const char* what, Status status);
+  void on_sent(FabricShared* shared, u32 transfer, i64 now_ps);
+  void on_placed(FabricShared* shared, FabricReceive& receive, i64 now_ps);
+  void on_happened(FabricShared* shared, u32 transfer, i64 now_ps);
+  void schedule(u32 transfer, i64 at_ps);
+  void begin_due(FabricShared* shared, i64 now_ps);
+  void post(FabricShared* shared, u32 connection, i64 now_ps);
+
+  core::Stack stack_;
+  u32 index_;
+  bool data_waits_ = false;  // the stack has more to send than the ports take now
+  i64 self_ps_ = core::kNever;
+  u64 fingerprint_ = 0;
+  std::vector<u32> peers_;        // hosts, by index in the stack
+  std::vector<u32> connections_;  // by index of the flow in the stack
+  std::vector<Start> starts_;     // a heap
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,122 @@
+// What the fabric's links carry: sizes, where to, and the header bytes; never a payload. And where packets are kept.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "native/sim/fabric/fabric_plan.h"
+#include "native/wire/burst.h"
+
+namespace weft::sim {
+
+// The fabric counts picoseconds: a rate in bytes a second is no whole number of nanoseconds a byte.
+inline constexpr i64 kFabricPsPerNs = 1000;
+inline constexpr i64 kFabricPsPerS = 1'000'000'000'000;
+
+// Two cache lines. A data header lies within; a longer header has a block of its own.
+struct alignas(64) FabricPacket {
+  static constexpr std::size_t kInlineBytes = wire::kDataBytes;
+
+  FabricPacket* next = nullptr;  // behind it in a queue, or free
+  i64 due_ps = 0;                // when it reaches the node that it is on its way to
+  const u8* payload = nullptr;   // never read: where it would lie tells which bytes these are
+  u8* block = nullptr;           // of a header that is longer than kInlineBytes
+  u32 from = 0, to = 0;          // hosts
+  u32 hash = 0;                  // of hosts and path: what routers choose by
+  u32 port = 0;                  // that it came in by
+  u32 payload_bytes = 0;         // as it was sent
+  u16 header_bytes = 0;
+  u8 path = 0;
+  bool first : 1 = false;  // goes before data
+  bool data : 1 = false;
+  bool marked : 1 = false;    // congestion experienced
+  bool trimmed : 1 = false;   // its payload was cut off
+  bool last_hop : 1 = false;  // ... on its last link
+  bool pause : 1 = false;     // no packet: PFC, against the direction of a port
+  bool resume : 1 = false;
+  u8 inline_header[kInlineBytes];
+
+  const u8* header() const noexcept { return block != nullptr ? block : inline_header; }
+};
+static_assert(sizeof(FabricPacket) == 128);
+
+// Packets of one shard. A packet that goes to another shard is copied there and given back here.
+class FabricPacketPool {
+ public:
+  FabricPacketPool() = default;
+  FabricPacketPool(const FabricPacketPool&) = delete;
+  FabricPacketPool& operator=(const FabricPacketPool&) = delete;
+
+  FabricPacket* take() {
+    if (free_ == nullptr) grow();
+    FabricPacket* packet = free_;
+    free_ = packet->next;
+    ++in_use_;
+    return packet;
+  }
+  void give(FabricPacket* packet) noexcept {
+    if (packet->block != nullptr) give_block(packet);
+    packet->next = free_;
+    free_ = packet;
+    --in_use_;
+  }
+  void set_header(FabricPacket* packet, const u8* header, u16 bytes) {
+    packet->header_bytes = bytes;
+    packet->block = nullptr;
+    if (bytes > FabricPacket::kInlineBytes) packet->block = take_block(bytes);
+    std::memcpy(packet->block != nullptr ? packet->block : packet->inline_header, header, bytes);
+  }
+  FabricPacket* copy_of(const FabricPacket& other) {
+    FabricPacket* packet = take();
+    *packet = other;
+    set_header(packet, other.header(), other.header_bytes);
+    return packet;
+  }
+  std::size_t in_use() const noexcept { return in_use_; }
+  std::size_t blocks_in_use() const noexcept {
+    return blocks_[0].size() + blocks_[1].size() - free_blocks_[0].size() - free_blocks_[1].size();
+  }
+  std::size_t bytes_held() const noexcept {
+    return slabs_.size() * kSlabPackets * sizeof(FabricPacket) + (blocks_[0].size() + blocks_[1].size()) * 64;
+  }
+
+ private:
+  static constexpr std::size_t kSlabPackets = 512;
+  static constexpr std::size_t kMediumBytes = 256;  // an acknowledgment of a few paths
+
+  struct alignas(64) Slab {
+    FabricPacket packets[kSlabPackets];
+  };
+  void grow() {
+    slabs_.push_back(std::make_unique<Slab>());
+    for (FabricPacket& packet : slabs_.back()->packets) {
+      packet.next = free_;
+      free_ = &packet;
+    }
+  }
+  u8* take_block(u16 bytes) {
+    std::vector<u8*>& free = free_blocks_[bytes > kMediumBytes ? 1 : 0];
+    if (!free.empty()) {
+      u8* block = free.back();
+      free.pop_back();
+      return block;
+    }
+    auto& kept = blocks_[bytes > kMediumBytes ? 1 : 0];
+    kept.push_back(std::make_unique<u8[]>(bytes > kMediumBytes ? wire::kControlBytesMax : kMediumBytes));
+    free.reserve(kept.size());
+    return kept.back().get();
+  }
+  void give_block(FabricPacket* packet) noexcept {
+    free_blocks_[packet->header_bytes > kMediumBytes ? 1 : 0].push_back(packet->block);
+    packet->block = nullptr;
+  }
+
+  std::vector<std::unique_ptr<Slab>> slabs_;
+  std::vector<std::unique_ptr<u8[]>> blocks_[2];
+  std::vector<u8*> free_blocks_[2];
+  FabricPacket* free_ = nullptr;
+  std::size_t in_use_ = 0;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,187 @@
+// What a plan must be before anything is made of it, and what it would cost.
+// Makes nothing, changes nothing.
+#include "native/sim/fabric/fabric_plan.h"
+
+#include <algorithm>
+
+#include "native/core/stack.h"
+#include "native/sim/fabric/fabric_checks.h"
+#include "native/sim/fabric/fabric_packet.h"
+#include "native/sim/fabric/fabric_port.h"
+#include "native/sim/fabric/fabric_work.h"
+
+namespace weft::sim {
+namespace {
+
+constexpr i64 kFar = 1'000'000'000'000'000;   // ns: eleven days, whose picoseconds fit
+constexpr i64 kRateMax = 10'000'000'000'000;  // bytes a second
+
+std::string at(const char* what, std::size_t index) {
+  return std::string(what).append(" ").append(std::to_string(index)).append(": ");
+}
+
+std::string port_complaint(const FabricPlan& plan) {
+  const u32 nodes = plan.hosts + plan.switches;
+  std::vector<u8> leaves(plan.hosts, 0);
+  for (std::size_t i = 0; i < plan.ports.size(); ++i) {
+    const PortPlan& port = plan.ports[i];
+    if (port.from >= nodes || port.to >= nodes || port.from == port.to) return at("port", i) + "two nodes that exist";
+    if (i != 0 && port.from < plan.ports[i - 1].from) return at("port", i) + "to come sorted by its source";
+    if (port.bytes_per_s <= 0 || port.bytes_per_s > kRateMax) return at("port", i) + "a rate from 1 to 10^13 bytes/s";
+    if (port.delay_ns < 1 || port.delay_ns > kFar) return at("port", i) + "a delay of 1 ns at least";
+    if (port.queue_bytes_max < plan.segment_bytes + plan.wire_overhead_bytes)
+      return at("port", i) + "a queue that holds one segment";
+    if (port.burst_bytes < 0 || port.burst_bytes / port.bytes_per_s > 1'000)
+      return at("port", i) + "a burst of 0 to 1000 s at its rate";
+    if (port.mark_from_bytes < 0 || port.mark_full_bytes < port.mark_from_bytes)
+      return at("port", i) + "marks from 0 up to full";
+    if (!(port.loss >= 0 && port.loss <= 1) || !(port.bit_error_rate >= 0 && port.bit_error_rate <= 1))
+      return at("port", i) + "a loss and a bit error rate from 0 to 1";
+    if (port.from < plan.hosts) {
+      leaves[port.from] = 1;
+      if (port.to < plan.hosts) return at("port", i) + "a switch between two hosts";
+    }
+  }
+  for (u32 host = 0; host < plan.hosts; ++host) {
+    if (leaves[host] == 0) return at("host", host) + "a port";
+  }
+  return "";
+}
+
+std::string route_complaint(const FabricPlan& plan) {
+  if (plan.group_of.size() != plan.hosts) return "a group for every host";
+  for (const u32 group : plan.group_of) {
+    if (group >= plan.groups) return "groups below `groups`";
+  }
+  if (plan.route.size() != std::size_t{plan.switches} * plan.groups) return "a route from every switch to every group";
+  if (plan.set_begin.empty() || plan.set_begin.front() != 0 || plan.set_begin.back() != plan.set_ports.size() ||
+      !std::is_sorted(plan.set_begin.begin(), plan.set_begin.end())) {
+    return "sets of ports that follow one another";
+  }
+  for (std::size_t i = 0; i < plan.route.size(); ++i) {
+    if (plan.route[i] < 0) continue;
+    const auto set = static_cast<std::size_t>(plan.route[i]);
+    if (set + 1 >= plan.set_begin.size() || plan.set_begin[set] == plan.set_begin[set + 1])
+      return at("route", i) + "a set that exists and holds a port";
+    for (u32 k = plan.set_begin[set]; k < plan.set_begin[set + 1]; ++k) {
+      const u32 port = plan.set_ports[k];
+      if (port >= plan.ports.size() || plan.ports[port].from != plan.hosts + i / plan.groups)
+        return at("route", i) + "ports of its own switch";
+    }
+  }
+  for (std::size_t i = 0; i < plan.changes.size(); ++i) {
+    const PortChange& change = plan.changes[i];
+    if (change.at_ns < 0 || change.at_ns > kFar || change.port >= plan.ports.size())
+      return at("change", i) + "a time and a port that exists";
+    if (change.bytes_per_s == 0 || change.bytes_per_s > kRateMax || change.loss > 1)
+      return at("change", i) + "a rate above 0 and a loss up to 1";
+  }
+  return "";
+}
+
+std::string work_complaint(const FabricPlan& plan) {
+  if (plan.transfers.size() > FabricChecks::kTransfersMax) return "at most 2^23 - 1 transfers";
+  for (std::size_t i = 0; i < plan.transfers.size(); ++i) {
+    const TransferPlan& transfer = plan.transfers[i];
+    if (transfer.from >= plan.hosts || transfer.to >= plan.hosts || transfer.from == transfer.to)
+      return at("transfer", i) + "two hosts that exist";
+    if (transfer.bytes > core::kMessageBytesMax) return at("transfer", i) + "2^40 bytes at most";
+    if (transfer.start_ns < 0 || transfer.start_ns > kFar) return at("transfer", i) + "a start at 0 or later";
+  }
+  for (std::size_t i = 0; i < plan.dependencies.size(); ++i) {
+    const DependencyPlan& dependency = plan.dependencies[i];
+    if (dependency.before >= plan.transfers.size() || dependency.after >= plan.transfers.size())
+      return at("dependency", i) + "transfers that exist";
+    const TransferPlan& before = plan.transfers[dependency.before];
+    const u32 host = plan.transfers[dependency.after].from;
+    if (before.from != host && before.to != host) return at("dependency", i) + "an end at the host that waits";
+    if (dependency.delay_ns < 0 || dependency.delay_ns > kFar) return at("dependency", i) + "a delay of 0 or more";
+  }
+  return "";
+}
+
+// Kahn's order, with each connection's own: who waits in a circle would wait for ever.
+bool has_circle(const FabricPlan& plan) {
+  FabricWork work;
+  work.open(plan);
+  std::vector<u32> waits = work.waits_for;
+  for (const FabricConnection& connection : work.connections) {
+    for (u32 k = 1; k < connection.count; ++k) ++waits[work.order[connection.first + k]];
+  }
+  std::vector<u32> free;
+  for (u32 i = 0; i < waits.size(); ++i) {
+    if (waits[i] == 0) free.push_back(i);
+  }
+  std::size_t seen = 0;
+  while (!free.empty()) {
+    const u32 transfer = free.back();
+    free.pop_back();
+    ++seen;
+    for (u32 k = work.next_begin[transfer]; k < work.next_begin[transfer + 1u]; ++k) {
+      if (--waits[work.next[k].after] == 0) free.push_back(work.next[k].after);
+    }
+    const FabricConnection& connection = work.connections[work.connection_of[transfer]];
+    const u32 number = work.number_of[transfer] + 1;
+    if (number < connection.count && --waits[work.order[connection.first + number]] == 0)
+      free.push_back(work.order[connection.first + number]);
+  }
+  return seen != waits.size();
+}
+
+}  // namespace
+
+std::string complaint(const FabricPlan& plan) {
+  if (plan.hosts < 2 || plan.switches < 1) return "two hosts and a switch at least";
+  if (u64{plan.hosts} + plan.switches > 1u << 24 || plan.ports.size() > 1u << 26) return "fewer nodes and ports";
+  if (plan.threads < 1 || plan.threads > 64) return "1 to 64 threads";
+  if (plan.paths < 1 || plan.paths > core::kMaxPaths) return "1 to 256 paths";
+  if (plan.segment_bytes < 128) return "segments of 128 bytes at least";
+  if (plan.burst_bytes_max > 1u << 20) return "bursts of 1 MiB at most";
+  if (plan.ahead < 1 || plan.ahead > 256) return "1 to 256 messages ahead";
+  if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a limit from 1 ns to 11 days";
+  if (plan.ack_bytes < 1 || plan.ack_delay_ns < 0 || plan.rto_ns_min < 1 || plan.rto_ns_max < plan.rto_ns_min ||
+      plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.host_delay_ns < 0 ||
+      plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.link_bytes_per_s < 0 ||
+      plan.header_queue_bytes_max < 0) {
+    return "times and sizes that are not negative, and a largest timeout not below the least";
+  }
+  if (plan.host_delay_ns > kFar || plan.host_jitter_ns > kFar || plan.peer_silence_ns > kFar * 10)
+    return "shorter times";
+  if (plan.pause_bytes != 0 && (plan.resume_bytes < 0 || plan.resume_bytes >= plan.pause_bytes))
+    return "PFC that resumes below where it pauses";
+  if (plan.sample_ns != 0 && plan.limit_ns / plan.sample_ns > 10'000'000) return "fewer than 10^7 samples";
+  for (const auto& part : {port_complaint, route_complaint, work_complaint}) {
+    const std::string found = part(plan);
+    if (!found.empty()) return found;
+  }
+  for (const u32 port : plan.sample_ports) {
+    if (port >= plan.ports.size()) return "sampled ports that exist";
+  }
+  for (const u32 transfer : plan.sample_streams) {
+    if (transfer >= plan.transfers.size()) return "sampled transfers that exist";
+  }
+  if (has_circle(plan)) return "transfers that do not wait for each other in a circle";
+  return "";
+}
+
+i64 estimated_bytes(const FabricPlan& plan) {
+  // A peer at each end keeps its paths, a flow its windows: as measured, with room to spare.
+  FabricWork work;
+  work.open(plan);
+  const auto connections = static_cast<i64>(work.connections.size());
+  const i64 by_path = static_cast<i64>(sizeof(core::PathState) + 2 * sizeof(core::FlowPath)) + 160;
+  const i64 by_end = static_cast<i64>(sizeof(core::Peer) + sizeof(core::Flow)) + 1024 + plan.paths * by_path;
+  // What may be under way: the largest windows that the network's delay fills, a packet and its ledger entry each.
+  i64 wire_bytes = 0;
+  for (const PortPlan& port : plan.ports) {
+    wire_bytes += port.queue_bytes_max / 8 + port.bytes_per_s / 1'000'000 * port.delay_ns / 1000;
+  }
+  const i64 packets = wire_bytes / plan.segment_bytes + plan.hosts;
+  return static_cast<i64>(plan.hosts) * static_cast<i64>(sizeof(core::Stack) + 4096) +
+         static_cast<i64>(plan.ports.size()) * static_cast<i64>(sizeof(FabricPort) + sizeof(PortPlan)) +
+         2 * connections * by_end + static_cast<i64>(2 * work.bytes_held()) +
+         static_cast<i64>(plan.transfers.size() * sizeof(TransferPlan)) +
+         static_cast<i64>(plan.route.size() * 2 * sizeof(i32)) + packets * 384;
+}
+
+}  // namespace weft::sim

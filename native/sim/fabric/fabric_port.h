@@ -1,0 +1,139 @@
+// One direction of a link: what waits, in two priorities, and when each packet goes on the wire. Its node settles it
+// up to a time; what has begun to go by then is handed on with the time at which it arrives. Chooses no route.
+#pragma once
+
+#include <array>
+
+#include "native/core/random.h"
+#include "native/sim/fabric/fabric_packet.h"
+#include "native/sim/fabric/fabric_report.h"
+
+namespace weft::sim {
+
+// What all ports of a fabric do alike.
+struct FabricRules {
+  bool trim = false;
+  bool priority = true;
+  i64 header_queue_bytes_max = 0;
+  u32 wire_overhead_bytes = 0;
+};
+
+// Where a port puts what it has sent, and what it has lost.
+class FabricSink {
+ public:
+  virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // at packet->due_ps
+  virtual void lose(FabricPacket* packet) = 0;
+  virtual void look(u32 node, u32 port, i64 at_ps) = 0;                     // the node is to settle its port then
+  virtual void leave(const FabricPacket& packet, u32 port, i64 at_ps) = 0;  // begins to go; PFC alone listens
+
+ protected:
+  ~FabricSink() = default;
+};
+
+class alignas(64) FabricPort {
+ public:
+  void open(const PortPlan& plan, u32 index, u64 seed, const FabricRules* rules);
+  // Added to the delay of what goes to a host: its own, and up to `jitter_ps` more, in order.
+  void add_host(i64 delay_ps, i64 jitter_ps) noexcept {
+    delay_ps_ += delay_ps;
+    jitter_ps_ = jitter_ps;
+    set_odd();
+  }
+
+  // Takes a packet, or loses it. Settles the port up to now first, so that who came first goes first.
+  void offer(i64 now_ps, FabricPacket* packet, FabricSink* sink);
+  // Everything that begins to go at `until_ps` or before.
+  void settle(i64 until_ps, FabricSink* sink);
+  bool waits() const noexcept { return high_.head != nullptr || low_.head != nullptr; }
+  bool busy(i64 now_ps) const noexcept { return free_ps_ > now_ps; }
+  // When the next that waits begins to go; kNever: nothing waits, or nothing may go.
+  i64 next_ps() const noexcept { return waits() && !paused_ && up_ ? free_ps_ : core::kNever; }
+  // When everything in it has gone, if nothing more comes; kNever: paused.
+  i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
+
+  void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
+  void pause(i64 now_ps, bool paused, FabricSink* sink);
+  // Data that waits or is being sent.
+  i64 queue_bytes(i64 now_ps) const noexcept {
+    return low_bytes_ + (sending_low_bytes_ != 0 && free_ps_ > now_ps ? sending_low_bytes_ : 0);
+  }
+
+  void prefetch() const noexcept {
+    for (std::size_t at = 0; at < 192; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
+  }
+  template <class Look>
+  void each_packet(Look look) const {
+    for (const Queue* queue : {&high_, &low_}) {
+      for (const FabricPacket* packet = queue->head; packet != nullptr; packet = packet->next) look(*packet);
+    }
+  }
+  u32 from() const noexcept { return from_; }
+  u32 to() const noexcept { return to_; }
+  // For its node: it is called when the next that waits may go; it has to settle the port in this window.
+  bool& wake_pending() noexcept { return wake_pending_; }
+  bool& touched() noexcept { return touched_; }
+  void set_leads_to_host() noexcept { leads_to_host_ = true; }
+  PortReport report() const;
+
+ private:
+  struct Queue {
+    FabricPacket *head = nullptr, *tail = nullptr;
+    void push(FabricPacket* packet) noexcept {
+      packet->next = nullptr;
+      (tail == nullptr ? head : tail->next) = packet;
+      tail = packet;
+    }
+    FabricPacket* pop() noexcept {
+      FabricPacket* packet = head;
+      head = packet->next;
+      if (head == nullptr) tail = nullptr;
+      return packet;
+    }
+  };
+  i64 wire_bytes(const FabricPacket& packet) const noexcept {
+    return i64{packet.header_bytes} + rules_->wire_overhead_bytes + (packet.trimmed ? 0 : packet.payload_bytes);
+  }
+  void set_rate(i64 bytes_per_s) noexcept;
+  i64 takes_ps(i64 bytes) const noexcept;
+  void start(i64 at_ps, FabricPacket* packet, FabricSink* sink);
+  bool lost_on_wire(i64 bytes);
+  bool survives(FabricPacket* packet, i64 bytes);
+  void set_odd() noexcept;
+  void mark(FabricPacket* packet, i64 queue_bytes);
+  bool overflow(FabricPacket* packet, FabricSink* sink);
+  void join_high(FabricPacket* packet, FabricSink* sink);
+
+  // What each packet touches comes first, in three cache lines.
+  i64 free_ps_ = 0;  // the last bit of what is being sent is out
+  Queue high_, low_;
+  i64 low_bytes_ = 0, high_bytes_ = 0;  // that wait
+  // Headers of what is trimmed may fill a link for ever, each answered by a copy that is trimmed as well: one segment
+  // goes for every so many of them (NDP, section 3.1, has ten).
+  static constexpr u32 kHighInARowMax = 256;
+  u32 high_in_a_row_ = 0;  // while data waited
+  i64 sending_low_bytes_ = 0;
+
+  i64 ps_per_byte_ = 0;       // where that is a whole number
+  double seen_per_byte_ = 0;  // shares of the queue
+  i64 delay_ps_ = 0;
+  i64 queue_bytes_max_ = 0;
+  i64 mark_from_bytes_ = 0, mark_full_bytes_ = 0;
+  const FabricRules* rules_ = nullptr;
+  u32 to_ = 0, index_ = 0;
+
+  i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
+  core::Random random_{0};
+  bool odd_ = false;  // it loses, delays by chance, or saves up: then start() looks further
+  bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
+
+  i64 bytes_per_s_ = 0;
+  double loss_ = 0, bit_error_rate_ = 0;
+  i64 burst_ps_ = 0;  // of sending that an idle port saves up
+  i64 jitter_ps_ = 0, last_due_ps_ = 0;
+  i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
+  u32 from_ = 0;
+  static constexpr std::size_t kSeen = 32;  // shares of the queue
+  std::array<u32, kSeen> seen_{};           // how full arriving data found it
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,129 @@
+// Opens stacks, peers and flows as a handshake would have, and lays the first events into the calendars.
+// Runs nothing.
+#include <algorithm>
+#include <map>
+
+#include "native/sim/fabric/fabric.h"
+
+namespace weft::sim {
+namespace {
+
+constexpr i64 kWindowPsMax = 20'000'000;  // samples and limits are taken at windows' ends
+
+u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {
+  return core::Random(plan.seed ^ kind << 40 ^ number * 0x9E3779B97F4A7C15u).next();
+}
+
+i64 lookahead_ps(const FabricPlan& plan) noexcept {
+  i64 least_ps = kWindowPsMax;
+  for (const PortPlan& port : plan.ports) least_ps = std::min(least_ps, port.delay_ns * 1000);
+  return least_ps;
+}
+
+}  // namespace
+
+Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
+  rules_ = {plan.trim, plan.priority, plan.header_queue_bytes_max, plan.wire_overhead_bytes};
+  net_.open(plan, &rules_);
+  work_.open(plan);
+  window_ps_ = lookahead_ps(plan);
+  const u32 count = std::min(plan.threads, plan.hosts);
+  const u32 nodes = plan.hosts + plan.switches;
+  nodes_.shard_of.resize(nodes);
+  // Hosts in blocks, and switches too: what is near is mostly together.
+  for (u32 i = 0; i < plan.hosts; ++i) nodes_.shard_of[i] = static_cast<u8>(u64{i} * count / plan.hosts);
+  for (u32 i = 0; i < plan.switches; ++i) {
+    nodes_.shard_of[plan.hosts + i] = static_cast<u8>(u64{i} * count / plan.switches);
+  }
+  for (u32 i = 0; i < count; ++i) {
+    shards_.push_back(std::make_unique<FabricShard>(i, count, plan, &net_, &work_, &nodes_, window_ps_));
+  }
+  for (u32 i = 0; i < plan.switches; ++i) nodes_.switches.emplace_back(plan.hosts + i, plan, net_);
+  make_hosts();
+  make_connections();
+  for (u32 i = 0; i < plan.transfers.size(); ++i) {
+    if (work_.waits_for[i] == 0) nodes_.hosts[plan.transfers[i].from]->add_transfer(i, plan.transfers[i].start_ns);
+  }
+  for (u32 i = 0; i < plan.changes.size(); ++i) {
+    const u32 node = plan.ports[plan.changes[i].port].from;
+    shards_[nodes_.shard_of[node]]->push({plan.changes[i].at_ns * 1000, node, FabricDue::kChange + i, nullptr});
+  }
+  for (u32 host = 0; host < plan.hosts; ++host) {
+    nodes_.hosts[host]->begin();
+    shards_[nodes_.shard_of[host]]->enlist(host);
+  }
+}
+
+Fabric::~Fabric() = default;
+
+void Fabric::make_hosts() {
+  for (u32 host = 0; host < plan_.hosts; ++host) {
+    i64 bytes_per_s = 0;
+    for (u32 port = net_.first_port[host]; port < net_.first_port[host + 1]; ++port) {
+      bytes_per_s += plan_.ports[port].bytes_per_s;
+    }
+    nodes_.hosts.push_back(std::make_unique<FabricHost>(plan_, bytes_per_s, host));
+  }
+}
+
+void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_sender, u32* at_receiver) {
+  core::Stack& sender = nodes_.hosts[connection.from]->stack();
+  core::Stack& receiver = nodes_.hosts[connection.to]->stack();
+  core::PeerConfig config;
+  config.path_count = plan_.paths;
+  config.segment_bytes = plan_.segment_bytes;
+  config.train_bytes_max = std::max<u32>(plan_.burst_bytes_max, plan_.segment_bytes);
+  config.port_buffer_bytes = i64{1} << 40;
+  config.rtt_ns = plan_.rtt_ns;
+  config.local_token = config.remote_token = token_of(plan_, 6, number);
+  bool ok = sender.reserve_peer(at_sender) == Status::ok && receiver.reserve_peer(at_receiver) == Status::ok;
+  config.remote_peer = *at_receiver;
+  ok = ok && sender.open_peer(*at_sender, config) == Status::ok;
+  config.remote_peer = *at_sender;
+  ok = ok && receiver.open_peer(*at_receiver, config) == Status::ok;
+  if (!ok) violation_ = "setup: a peer could not be opened";
+  nodes_.hosts[connection.from]->add_peer(*at_sender, connection.to);
+  nodes_.hosts[connection.to]->add_peer(*at_receiver, connection.from);
+}
+
+// Two hosts share their paths, whichever of them sends.
+void Fabric::make_connections() {
+  std::map<std::pair<u32, u32>, std::pair<u32, u32>> peers;  // by the two hosts, the lower first: index at each
+  const u32 ahead = plan_.ahead;
+  for (u32 number = 0; number < work_.connections.size(); ++number) {
+    FabricConnection& connection = work_.connections[number];
+    const bool upwards = connection.from < connection.to;
+    const std::pair ends =
+        upwards ? std::pair(connection.from, connection.to) : std::pair(connection.to, connection.from);
+    auto place = peers.find(ends);
+    u32 at_sender = 0, at_receiver = 0;
+    if (place == peers.end()) {
+      open_peer(connection, number, &at_sender, &at_receiver);
+      peers[ends] = upwards ? std::pair(at_sender, at_receiver) : std::pair(at_receiver, at_sender);
+    } else {
+      at_sender = upwards ? place->second.first : place->second.second;
+      at_receiver = upwards ? place->second.second : place->second.first;
+    }
+    FabricHost& from = *nodes_.hosts[connection.from];
+    FabricHost& to = *nodes_.hosts[connection.to];
+    bool ok = from.stack().reserve_flow(&connection.at_sender) == Status::ok &&
+              to.stack().reserve_flow(&connection.at_receiver) == Status::ok;
+    core::FlowConfig config;
+    config.local_token = config.remote_token = token_of(plan_, 7, number);
+    config.peer = at_sender;
+    config.remote_flow = connection.at_receiver;
+    if (plan_.speculative_bytes >= 0 && plan_.credit) {
+      config.speculative_bytes = static_cast<u64>(plan_.speculative_bytes);
+    }
+    ok = ok && from.stack().open_flow(FabricHost::kBeginNs, connection.at_sender, config) == Status::ok;
+    config.peer = at_receiver;
+    config.remote_flow = connection.at_sender;
+    ok = ok && to.stack().open_flow(FabricHost::kBeginNs, connection.at_receiver, config) == Status::ok;
+    if (!ok) violation_ = "setup: a flow could not be opened";
+    work_.receives[number] = std::make_unique<FabricReceive[]>(2 * ahead);
+    to.post_receives(&shards_[nodes_.shard_of[connection.to]]->shared(), number, 0);
+  }
+  over_ = over_ || !violation_.empty();
+}
+
+}  // namespace weft::sim

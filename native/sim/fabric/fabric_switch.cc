@@ -1,0 +1,127 @@
+// Ports are settled when somebody comes to them and at the end of the window. Under PFC, whose frames depend on when
+// each packet left, all of them are settled at each arrival.
+#include "native/sim/fabric/fabric_switch.h"
+
+#include <algorithm>
+
+namespace weft::sim {
+
+bool handle_special(FabricShared* shared, const FabricDue& due) {
+  FabricNet& net = *shared->net;
+  if (due.packet != nullptr && due.port < FabricDue::kPause) return false;
+  if (due.packet != nullptr) {
+    net.ports[due.port - FabricDue::kPause].pause(due.at_ps, due.packet->pause, shared->sink);
+    shared->packets->give(due.packet);
+  } else if (due.port >= FabricDue::kChange && due.port != FabricDue::kSelf) {
+    const PortChange& change = shared->plan->changes[due.port - FabricDue::kChange];
+    net.ports[change.port].apply(due.at_ps, change, shared->sink);
+  }
+  return true;
+}
+
+FabricSwitch::FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net) : node_(node) {
+  if (plan.pause_bytes == 0) return;
+  for (u32 port = 0; port < plan.ports.size(); ++port) {
+    if (plan.ports[port].to == node && net.opposite[port] != core::kNone) ingress_.push_back({port, 0, false});
+  }
+}
+
+FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
+  for (Ingress& ingress : ingress_) {
+    if (ingress.port == port) return &ingress;
+  }
+  return nullptr;
+}
+
+void FabricSwitch::touch(FabricNet& net, u32 port) {
+  if (net.ports[port].touched()) return;
+  net.ports[port].touched() = true;
+  touched_.push_back(port);
+}
+
+void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
+  FabricNet& net = *shared->net;
+  const bool pfc = !ingress_.empty();
+  // A look at a port stands for what waits there: known from the window's beginning on.
+  for (std::size_t i = 0; i < count; ++i) {
+    if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
+    net.ports[dues[i].port].wake_pending() = false;
+    touch(net, dues[i].port);
+  }
+  ways_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (dues[i].packet == nullptr || dues[i].port >= FabricDue::kPause) continue;
+    ways_[i] = net.route(node_, dues[i].packet);
+    if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch();
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const FabricDue& due = dues[i];
+    now_ps_ = due.at_ps;
+    if (pfc) {
+      for (const u32 port : touched_) net.ports[port].settle(due.at_ps, shared->sink);
+    }
+    if (handle_special(shared, due)) {
+      if (due.port >= FabricDue::kPause && due.port < FabricDue::kChange) touch(net, due.port - FabricDue::kPause);
+      if (due.port >= FabricDue::kChange && due.port != FabricDue::kSelf) {
+        touch(net, shared->plan->changes[due.port - FabricDue::kChange].port);
+      }
+      continue;
+    }
+    FabricPacket* packet = due.packet;
+    const u32 port = ways_[i];
+    if (port == core::kNone) {
+      ++unroutable_;
+      shared->sink->lose(packet);
+      continue;
+    }
+    packet->port = due.port;
+    touch(net, port);
+    if (pfc) this->count(shared, *packet, due.at_ps);
+    net.ports[port].offer(due.at_ps, packet, shared->sink);
+  }
+  for (const u32 port : touched_) {
+    net.ports[port].settle(end_ps - 1, shared->sink);
+    net.ports[port].touched() = false;
+  }
+  for (const u32 index : touched_) {
+    FabricPort& port = net.ports[index];
+    if (port.wake_pending() || port.next_ps() == core::kNever) continue;
+    port.wake_pending() = true;
+    shared->sink->look(node_, index, std::max(port.next_ps(), end_ps));
+  }
+  touched_.clear();
+}
+
+// Only data counts: what goes before it is never stopped, so that a pause cannot stop what would end it.
+void FabricSwitch::count(FabricShared* shared, const FabricPacket& packet, i64 now_ps) {
+  Ingress* ingress = packet.data ? ingress_of(packet.port) : nullptr;
+  if (ingress == nullptr) return;
+  ingress->bytes += i64{packet.header_bytes} + packet.payload_bytes;
+  if (!ingress->paused && ingress->bytes > shared->plan->pause_bytes) say(shared, *ingress, true, now_ps);
+}
+
+void FabricSwitch::on_left(FabricShared* shared, const FabricPacket& packet, i64 at_ps) {
+  Ingress* ingress = packet.data ? ingress_of(packet.port) : nullptr;
+  if (ingress == nullptr) return;
+  ingress->bytes -= i64{packet.header_bytes} + packet.payload_bytes;
+  if (ingress->paused && ingress->bytes <= shared->plan->resume_bytes) {
+    say(shared, *ingress, false, at_ps > 0 ? at_ps : now_ps_);
+  }
+}
+
+void FabricSwitch::say(FabricShared* shared, Ingress& ingress, bool pause, i64 now_ps) {
+  ingress.paused = pause;
+  FabricPacket* frame = shared->packets->take();
+  frame->block = nullptr;
+  frame->header_bytes = 0;
+  frame->data = false;
+  frame->pause = pause;
+  frame->resume = !pause;
+  // It takes the wire back, and no time to send: 64 bytes ahead of all else.
+  // A pause and the resume that follows it at once keep their order: two are never due at one time.
+  frame->due_ps = std::max(now_ps + shared->plan->ports[ingress.port].delay_ns * 1000, ingress.said_ps + 1);
+  ingress.said_ps = frame->due_ps;
+  shared->sink->arrive(frame, FabricDue::kPause + ingress.port, shared->plan->ports[ingress.port].from);
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,94 @@
+// What the rig keeps of each message and of each end, and the small pure helpers around them.
+// Private to the rig's own files.
+#pragma once
+
+#include <cstddef>
+#include <unordered_map>
+
+#include "native/sim/rig/rig.h"
+#include "native/sim/rig/rig_stage.h"
+
+namespace weft::sim {
+
+inline constexpr u32 kStripesMax = 16;
+inline constexpr u64 kGuardBytes = 64;  // beyond a receive's capacity: must stay as it was
+inline constexpr u8 kUntouched = 0xA5;  // a receive buffer before anything arrives
+inline constexpr u8 kReused = 0x5A;     // a buffer that went back to its owner
+inline constexpr u64 kRingBytes = 32'768, kPieceBytes = 8'192;
+inline constexpr i64 kStageNs = 50'000;  // between two looks of a copier that has something to do
+
+struct Rig::Transfer {
+  core::ReceiveTicket ticket;  // first: of() finds the transfer by it
+  u64 number = 0;
+  int from = 0;
+  u64 bytes = 0, capacity_bytes = 0, seed = 0;
+  i64 send_ns = 0, receive_ns = 0;
+  std::vector<u8> send_buffer, receive_buffer;
+  u32 next_send_stripe = 0, next_receive_stripe = 0, stripes_sent = 0;
+  bool send_finished = false, receive_finished = false;
+  std::unique_ptr<Staging> outgoing, incoming;  // null: its bytes lie in the buffers themselves
+
+  static Transfer* of(core::ReceiveTicket* ticket) noexcept { return reinterpret_cast<Transfer*>(ticket); }
+};
+
+struct Rig::Side {
+  explicit Side(const core::StackConfig& config) : stack(config) {}
+  core::Stack stack;
+  u32 peer = 0;
+  std::vector<u32> flows;
+  std::vector<std::unique_ptr<Transfer>> owned;  // those this end sends
+  std::vector<Transfer*> sends, receives;
+  std::size_t next_send = 0, next_receive = 0;
+  u64 received = 0;
+  u32 flows_closed = 0, flows_peer_closed = 0;
+  u64 held = 0;  // messages that came before the peer closed
+  bool failed = false;
+  Status first_failure = Status::ok;
+  std::unordered_map<u64, u8> last_path;  // of each (flow, seq) sent
+  struct Window {
+    u8* begin;
+    u64 bytes;
+  };
+  std::unordered_map<u32, Window> windows;  // open ones, by key
+  u32 next_key = 0;
+};
+
+inline u64 token(const Schedule& schedule, int end, u32 flow) noexcept {
+  return core::Random(schedule.seed * 1000 + static_cast<u64>(end) * 100 + flow).next();
+}
+
+inline core::StackConfig stack_config(const Schedule& schedule, int end) {
+  core::StackConfig config;
+  config.seed = schedule.seed * 4 + static_cast<u64>(end);
+  config.eager_bytes = schedule.eager_bytes;
+  config.eager_slots = schedule.eager_slots;
+  config.window_bytes_max = schedule.window_bytes_max;
+  config.rto_ns_max = schedule.rto_ns_max;
+  config.peer_silence_ns = schedule.peer_silence_ns;
+  // Without it nothing but P-1's own rules keeps wrong bytes out; a NIC discards what the network damaged.
+  config.payload_crc = !schedule.late_reads || schedule.faults.corrupt > 0;
+  config.window = schedule.window;
+  config.path = schedule.path;
+  config.loss = schedule.loss;
+  config.credit = schedule.credit;
+  return config;
+}
+
+// The content of a message: any eight bytes say where in which message they belong.
+inline u8 content(u64 seed, u64 offset) noexcept {
+  const u64 word = (seed + offset / 8) * 0x9E3779B97F4A7C15u;
+  return static_cast<u8>((word ^ (word >> 29)) >> (8 * (offset % 8)));
+}
+inline void fill(u8* data, u64 bytes, u64 seed) noexcept {
+  for (u64 i = 0; i < bytes; ++i) data[i] = content(seed, i);
+}
+inline bool matches(const u8* data, u64 bytes, u64 seed) noexcept {
+  for (u64 i = 0; i < bytes; ++i) {
+    if (data[i] != content(seed, i)) return false;
+  }
+  return true;
+}
+
+u64 draw_bytes(const Schedule& schedule, core::Random& random) noexcept;
+
+}  // namespace weft::sim

@@ -1,0 +1,47 @@
+// Decides whether SHA-256 and HMAC are the standard's: FIPS 180-4 examples, RFC 4231 cases 1, 2 and 6.
+// Never measures speed.
+#include "native/control/sha256.h"
+#include "tests/native/check.h"
+
+namespace {
+
+using weft::engine::Digest;
+
+std::string hex(const Digest& digest) {
+  std::string text;
+  for (const std::uint8_t byte : digest) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+std::string sha(const std::string& text) { return hex(weft::engine::sha256(text.data(), text.size())); }
+
+}  // namespace
+
+TEST(sha256__standard_messages) {
+  CHECK_EQUAL(sha(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK_EQUAL(sha("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK_EQUAL(sha("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+              "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK_EQUAL(sha(std::string(1'000'000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(hmac__rfc_4231) {
+  using weft::engine::hmac_sha256;
+  CHECK_EQUAL(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
+              "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  CHECK_EQUAL(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
+              "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK_EQUAL(hex(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")),
+              "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(digests__differ_in_any_byte) {
+  Digest a{}, b{};
+  CHECK(weft::engine::equal_digests(a, b));
+  b[31] = 1;
+  CHECK(!weft::engine::equal_digests(a, b));
+}
