@@ -1,5 +1,5 @@
-// What is owed to the sender, path by path: the newest time to echo, counts, and which paths wait for an
-// acknowledgment. Knows which segments came over a path only as counts; the window knows which ones.
+// Tracks per path what an acknowledgment has to report (send time to echo, counts) and which paths owe one.
+// ReceiveWindow keeps the sequence numbers.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ class AckSchedule {
  public:
   struct alignas(32) PathReport {
     i64 echo_sent_ns = -1;
-    i64 arrived_ns = 0;  // of the segment that is echoed
-    i64 away_ns = 0;     // of this host's thread until then
+    i64 arrived_ns = 0;  // arrival of the echoed segment
+    i64 away_ns = 0;     // total time that this host's thread had not run by then
     u32 segments = 0;
     u32 ecn_segments = 0;
   };
@@ -27,7 +27,7 @@ class AckSchedule {
   AckSchedule(u16 path_count, u64 wait_bytes, i64 wait_ns) noexcept
       : wait_bytes_(wait_bytes), wait_ns_(wait_ns), path_count_(path_count) {}
 
-  // False when out of memory: the segment is not to be counted as received.
+  // False when out of memory: the segment must not be counted as received.
   bool activate() noexcept {
     if (reports_ == nullptr) reports_.reset(new (std::nothrow) PathReport[path_count_]);
     return reports_ != nullptr;
@@ -52,7 +52,7 @@ class AckSchedule {
     urgent_ = urgent_ || congestion_experienced || bytes_ >= wait_bytes_;
   }
   void on_message_whole() noexcept { urgent_ = true; }
-  // A repeated segment, or a grant that grew: say again where we are, on this path.
+  // A repeated segment or a larger grant: acknowledge again, reporting on this path.
   void on_due(u8 path) noexcept {
     due_[path / 64] |= u64{1} << (path % 64);
     urgent_ = true;
@@ -64,7 +64,7 @@ class AckSchedule {
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
   bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= wait_ns_); }
   i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + wait_ns_ : kNever; }
-  // Reports of up to kAckReportsMax paths that were owed one; they are then no longer owed.
+  // Fills reports for up to kAckReportsMax paths that owe one and clears what they owe.
   u8 take_reports(i64 now_ns, const HostTime& host, wire::PathReport* out) noexcept {
     u8 count = 0;
     for (std::size_t word = 0; word < due_.size(); ++word) {
@@ -72,7 +72,7 @@ class AckSchedule {
         if (count == wire::kAckReportsMax) return count;
         const auto path = 64 * word + static_cast<std::size_t>(std::countr_zero(due_[word]));
         due_[word] &= due_[word] - 1;
-        // A path owed no more than a repetition of the cumulative position has nothing of its own to report.
+        // A path on which no segment has been counted has nothing to report.
         if (reports_ == nullptr || reports_[path].echo_sent_ns < 0) continue;
         const PathReport& report = reports_[path];
         const i64 held_ns = std::clamp<i64>(now_ns - report.arrived_ns, 0, 0xFFFF'FFFF);
@@ -96,8 +96,8 @@ class AckSchedule {
   std::array<u64, kMaxPaths / 64> due_{};
   u64 wait_bytes_;
   i64 wait_ns_;
-  u64 bytes_ = 0;     // since the last acknowledgment
-  i64 since_ns_ = 0;  // when the first of them came
+  u64 bytes_ = 0;     // received since the last acknowledgment
+  i64 since_ns_ = 0;  // arrival of the first of them
   bool urgent_ = false;
   u16 path_count_;
 };

@@ -1,4 +1,4 @@
-// What the sender knows of the receives posted at the other end: how many, and how long each is.
+// The sender's record of receives posted at the other end: how many are known, and the capacity of each.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@ namespace weft::core {
 
 class AdvertLedger {
  public:
-  static constexpr u64 kAheadMax = 4096;  // advertisements kept beyond the next message: more is refused (P-7)
+  static constexpr u64 kAheadMax = 4096;  // limit beyond the next message, to bound memory (P-7)
   enum class Permission : u8 { go, wait, too_long };
 
-  // What was said of one receive. Key 0: no window, the bytes go in datagrams.
+  // An advertised receive. Key 0: it has no memory window, so the bytes go in datagrams.
   struct Receive {
     u64 capacity_bytes = 0;
     u64 address = 0;
@@ -21,14 +21,15 @@ class AdvertLedger {
   };
 
   u64 known() const noexcept { return known_; }
-  // Of the next message to be sent, once it may go.
+  // Only valid for the next message to be sent, once it may be sent.
   Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
-  // Takes what is new in an advertisement. False: it claims more than may be kept; nothing changed.
+  // Takes new entries from an advertisement. False: there are more than may be kept; then nothing has changed.
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {
     const u64 first = expand32(known_, advert.first_message);
     const u64 end = first + advert.count;
-    if (first > known_ || end <= known_) return true;  // a hole before it, or nothing new: the ack says where we are
+    // Nothing to take if it starts beyond a hole or has nothing new; the confirmation says how many are known.
+    if (first > known_ || end <= known_) return true;
     if (end > next_message + kAheadMax) return false;
     for (u64 message = known_; message < end; ++message) {
       if (message >= next_message && !keep(message, advert.entry(message - first), next_message)) break;
@@ -45,7 +46,7 @@ class AdvertLedger {
     return may_go ? Permission::go : Permission::wait;
   }
 
-  // Gives the storage back where nothing is kept in it.
+  // Frees the storage if no entry is needed.
   void release(u64 next_message) noexcept {
     if (known_ <= next_message) ring_.reset();
   }
@@ -66,7 +67,7 @@ class AdvertLedger {
     return true;
   }
 
-  std::unique_ptr<Receive[]> ring_;  // by message number, from the next message on
+  std::unique_ptr<Receive[]> ring_;  // indexed by message number, starting at the next message
   u64 mask_ = 0;
   u64 known_ = 0;
 };

@@ -1,5 +1,5 @@
-// When the sender must be told of posted receives; it is told again until it confirms.
-// Counts receives only: what is in them is the receive queue's.
+// Decides when to advertise posted receives to the sender, and repeats the advertisement until it is confirmed. It only
+// counts receives; ReceiveQueue holds them.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace weft::core {
 class Advertiser {
  public:
   static constexpr u64 kSaidAgainMax = 16;
-  // `urgent`: the receive can take a message that waits for its advertisement. Others only free eager slots, so they
-  // may wait until half of the slots depend on them, or a while: a sender whose message is too long for such a receive
-  // learns it from the advertisement alone.
+  // `urgent`: the sender may be waiting for this advertisement. Other receives only free eager slots, so they are
+  // advertised when half of the slots depend on them, or after a delay: a sender whose message is too long for such a
+  // receive learns that only from the advertisement.
   void on_post(i64 now_ns, u64 posted, bool urgent, u64 eager_slots) noexcept {
     posted_ = posted;
     if (urgent || 2 * (posted - confirmed_) >= eager_slots) {
@@ -37,15 +37,15 @@ class Advertiser {
   }
 
   bool due() const noexcept { return due_; }
-  // The sender was told, and has not said that it knows.
+  // An advertisement was sent and is not confirmed.
   bool unanswered() const noexcept { return confirmed_ < posted_ && (sent_ > confirmed_ || backoff_ != 0); }
   u64 confirmed() const noexcept { return confirmed_; }
-  // How often in a row what was sent went unconfirmed.
+  // Consecutive advertisements that were not confirmed in time.
   u32 retries() const noexcept { return backoff_; }
-  // A few that were sent and not confirmed go along: the sender takes no advertisement behind a hole, and paths
-  // reorder.
+  // Repeats up to kSaidAgainMax unconfirmed entries: the sender ignores an advertisement beyond a hole, and packets may
+  // be reordered between paths.
   u64 first() const noexcept { return sent_ - confirmed_ <= kSaidAgainMax ? confirmed_ : sent_; }
-  // [first, first + count) was put into a packet.
+  // The entries [first, first + count) were put into a packet.
   void on_sent(u64 count, i64 now_ns, i64 rto_ns, i64 interval_ns_max = kNever) noexcept {
     const u64 end = first() + count;
     sent_ = end > sent_ ? end : sent_;

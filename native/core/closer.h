@@ -1,5 +1,5 @@
-// The life of one flow: open, closing (said so again and again, until confirmed or in vain for too long), closed.
-// Knows why, not what was outstanding; the flow's owner voids that.
+// The closing state machine of a flow: open, closing (close packets are repeated until confirmed or given up), closed.
+// The flow's owner drops what is outstanding.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class Closer {
   State state() const noexcept { return state_; }
   Status reason() const noexcept { return reason_; }
 
-  // Given up after `patience_ns`: a peer that hears nothing for that long counts us as dead anyway.
+  // Gives up after `patience_ns`; a peer that hears nothing for that long considers us dead anyway.
   void close(Status reason, i64 now_ns, i64 patience_ns) noexcept {
     if (state_ != State::open) return;
     give_up_ns_ = now_ns + patience_ns;
@@ -23,12 +23,12 @@ class Closer {
     reason_ = reason;
     next_ns_ = now_ns;
   }
-  // The peer closed: there is nothing left to say but the confirmation.
+  // The peer closed: only the confirmation is left to send.
   void on_peer_close() noexcept { state_ = State::closed; }
   void on_confirm() noexcept {
     if (state_ == State::closing) state_ = State::closed;
   }
-  // True when a close packet is to be sent now.
+  // True when a close packet is due now.
   bool poll(i64 now_ns, i64 rto_ns, i64 interval_ns_max) noexcept {
     if (state_ != State::closing || now_ns < next_ns_) return false;
     if (now_ns >= give_up_ns_) {
@@ -36,7 +36,7 @@ class Closer {
       return false;
     }
     next_ns_ = now_ns + (rto_ns > interval_ns_max >> tries_ ? interval_ns_max : rto_ns << tries_);
-    // A network that loses most of what is short is to hear it before our patience ends.
+    // Sends more often after several tries, so that a network that loses most packets delivers one before we give up.
     if (tries_ >= kPatientTries) next_ns_ = std::min(next_ns_, now_ns + interval_ns_max / 4);
     if (tries_ < 20) ++tries_;
     return true;

@@ -1,5 +1,5 @@
-// What a policy was asked and what it answered, as an interface: recorders implement it, the core calls it when one is
-// set. Keeps nothing; the pointers are good for the call only.
+// Interface for observing policy decisions: recorders implement it, and the core calls it if one is set. The pointers
+// are valid only during the call.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ struct Decision {
   const policy::Descriptor* descriptor = nullptr;
   const void* params = nullptr;
   const void* event = nullptr;
-  const void* result = nullptr;      // as the policy left it, before the core corrects it
-  const std::byte* paths = nullptr;  // path family: its records, each beginning with the PathHead it was given
-  std::size_t path_count = 0;        // path and loss family: how many paths it has
-  bool ok = true;                    // false: the hook failed, and `fixed` follows
+  const void* result = nullptr;      // as the policy left it, before the core's corrections
+  const std::byte* paths = nullptr;  // path family: its records, each starting with the PathHead it was given
+  std::size_t path_count = 0;        // path and loss families: number of paths
+  bool ok = true;                    // false: the hook failed, and `fixed` replaces the policy
 };
 
 class DecisionTap {
  public:
   virtual ~DecisionTap() = default;
-  // On the engine's thread, between two segments: must not allocate, lock or wait.
+  // Called on the engine's thread between two segments: must not allocate, lock or wait.
   virtual void on_decision(const Decision& decision) noexcept = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the core tells its owner: completions, failures and changes worth a trace, in the order they happened.
+// Events that the core reports to its owner, in order: completions, failures, and changes worth tracing.
 #pragma once
 
 #include <vector>
@@ -10,24 +10,24 @@ namespace weft::core {
 
 struct Event {
   enum class Kind : u8 {
-    send_done,      // cookie: the send's; every byte of this flow's stripe is in the peer's memory
-    stripe_placed,  // cookie: the receive's ticket; value: bytes of the whole message; key: of the window to close
-                    // before the receive completes and before anything more is transmitted (P-1)
-    window_unused,  // key: of a window that nothing was or will be sent to
-    flow_failed,    // status: why; every send and receive of the flow is void
-    peer_closed,    // value: eager messages held that no receive was posted for; they can still be received.
-                    // status: why nothing more comes; receive_waits: for what will never come
-    flow_closed,    // both sides are done with the flow: its index may be used again
-    path_down,      // peer, path; value: 1 where only long datagrams vanish on it, 0 where nothing comes back
+    send_done,      // cookie: the send's; all bytes of this flow's stripe are in the peer's memory
+    stripe_placed,  // cookie: the receive's ticket; value: size of the whole message; key: the window to close before
+                    // the receive completes and before anything more is transmitted (P-1)
+    window_unused,  // key: a window that the peer has not used and will not use
+    flow_failed,    // status: the reason; every send and receive of the flow is void
+    peer_closed,    // value: number of eager messages held without a receive, which can still be received. status: the
+                    // reason. receive_waits: a posted receive waits for a message that can't arrive any more
+    flow_closed,    // both sides are done with the flow: release_flow() may reuse its index
+    path_down,      // peer, path; value: 1 if only long datagrams are lost on it, 0 if nothing comes back
     path_up,        // peer, path
     peer_dead,      // peer, status
-    flow_stuck,  // flow, peer: no progress for the time after which a peer counts as silent, though this one is heard;
-                 // said again every quarter of it while that lasts. To be ended by Stack::give_up_flow
-    segment_size,   // peer; value: how long datagrams to it may be from now on
-    policy_failed,  // value: policy::Family, of which Shared::failure_of knows more; `fixed` took over
-    peer_quiet,  // peer: a flow waits for it, and after a quarter of the silence it answered no keepalive either; said
-                 // again while it lasts. What that means is the owner's to judge (StackConfig::owner_judges)
-    peer_released,  // peer: the last flow of a dead one has gone; the owner gives its index back by release_peer()
+    flow_stuck,     // flow, peer: no progress for the time after which a peer counts as silent, although the peer is
+                    // heard; repeated every quarter of that time. Stack::give_up_flow ends the flow
+    segment_size,   // peer; value: largest datagram size from now on
+    policy_failed,  // value: policy::Family; `fixed` replaced the policy. Details: Shared::failure_of
+    peer_quiet,  // peer: a flow waits for it, nothing was heard for a quarter of the silence limit, and keepalives went
+                 // unanswered; repeated. The owner decides what to do (StackConfig::owner_judges)
+    peer_released,  // peer: a dead peer's last flow is gone; the owner must return its index by release_peer()
   };
   Kind kind;
   u8 path = 0;
@@ -40,7 +40,7 @@ struct Event {
   u64 value = 0;
 };
 
-// First in, first out; grows to what was once needed and then stays.
+// First in, first out. The buffer keeps the largest capacity that was needed.
 class EventQueue {
  public:
   void push(const Event& event) { events_.push_back(event); }

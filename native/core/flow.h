@@ -1,4 +1,5 @@
-// One flow pair of a connection: its sending half, its receiving half and its life; plus where it waits in the stack.
+// One flow of a connection: its sending half, its receiving half, its closing state and its places in the stack's
+// queues.
 #pragma once
 
 #include "native/core/closer.h"
@@ -17,7 +18,7 @@ struct Flow {
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
 
-  FlowCells own_counters;  // where the owner gave none
+  FlowCells own_counters;  // used if the owner supplied none
   FlowConfig config;
   Peer* peer;
   FlowSender tx;
@@ -25,25 +26,25 @@ struct Flow {
   Closer closer;
   i64 deficit_bytes = 0;
   i64 scheduled_ns = kNever;
-  i64 active_ns = 0;            // last packet or post
-  i64 idle_ns = kNever;         // when storage by path may be given back
-  i64 judged_ns = 0;            // when it was last looked at for being stuck, and was
-  i64 retry_ns = kNever;        // storage was used up with nothing in flight that could free it
-  bool in_control = false;      // waits in the stack's control queue
-  bool in_ready = false;        // ... in the queue of flows with new data
-  bool in_resend = false;       // ... in the queue of flows with something to resend
-  bool in_room_wait = false;    // ... in the queue of flows that were refused an eager block
-  bool in_path_wait = false;    // ... at its peer, for room on a path
-  bool waits = false;           // counted by the peer as waiting for it
-  i64 confirm_ns = kNever;      // advertisements are confirmed by then, unless data has done it
-  bool confirm_advert = false;  // an advertisement is to be confirmed
+  i64 active_ns = 0;      // time of the last packet or post
+  i64 idle_ns = kNever;   // when to check whether per-path storage can be released
+  i64 judged_ns = 0;      // when it was last judged to be stuck
+  i64 retry_ns = kNever;  // next try after storage ran out with nothing in flight whose acknowledgment could free some
+  bool in_control = false;      // is in the stack's control queue
+  bool in_ready = false;        // is in the queue of flows with new data
+  bool in_resend = false;       // is in the queue of flows with segments to resend
+  bool in_room_wait = false;    // is in the queue of flows that were refused an eager block
+  bool in_path_wait = false;    // is in its peer's queue of flows that wait for room on a path
+  bool waits = false;           // counted in the peer's number of waiting flows
+  i64 confirm_ns = kNever;      // deadline for confirming advertisements, unless sent data confirms them first
+  bool confirm_advert = false;  // an advertisement has to be confirmed by a packet
   bool confirm_close = false;
-  bool failed = false;  // said so by an event
+  bool failed = false;  // the event flow_failed has been emitted
   bool closed_reported = false;
-  bool peer_closed = false;  // the peer has closed or died: nothing comes any more, what is held may be received
-  Status end_reason = Status::connection_closed;  // where `peer_closed`: what receives beyond what is held fail with
+  bool peer_closed = false;  // the peer has closed or died: nothing more arrives, but held messages can be received
+  Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives beyond the held messages
 
-  // Their values now, gauges included.
+  // Current values, with the gauges brought up to date.
   FlowCounters counters() noexcept {
     tx.refresh_gauges();
     return telemetry::values(*config.counters);
@@ -54,7 +55,7 @@ struct Flow {
     rx.prefetch(path);
   }
   i64 last_progress_ns() const noexcept { return std::max(tx.progress_ns(), rx.progress_ns()); }
-  // When it will have made no progress for so long, unless it does; kNever: it waits for nothing that the network owes.
+  // When the flow will count as stuck unless it makes progress; kNever: it is not waiting for the network.
   i64 stuck_ns(i64 silence_ns) noexcept {
     const i64 since_ns = std::min(tx.stuck_since_ns(), rx.stuck_since_ns());
     if (since_ns == kNever) return kNever;

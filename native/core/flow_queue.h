@@ -1,5 +1,5 @@
-// A queue of indices, each in it at most once, that never allocates after reserve().
-// The flag that an index is in a queue lives with the caller's object.
+// A FIFO queue of indices that does not allocate after reserve(). Each index may be queued only once; the caller's
+// object keeps the flag for that.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace weft::core {
 
 class FlowQueue {
  public:
-  // Room for `count` indices; called when a flow or peer is opened, never on the segment path.
+  // Makes room for `count` indices; called when a flow or peer is opened, never per segment.
   void reserve(std::size_t count) {
     std::size_t capacity = ring_.empty() ? 16 : ring_.size();
     while (capacity < count + 1) capacity *= 2;
@@ -27,7 +27,7 @@ class FlowQueue {
   u32 front() const noexcept { return ring_[head_ & (ring_.size() - 1)]; }
   u32 pop() noexcept { return ring_[head_++ & (ring_.size() - 1)]; }
   void push(u32 index) noexcept { ring_[tail_++ & (ring_.size() - 1)] = index; }
-  // Takes an index out whose owner goes away: the next owner of the number would be in the queue twice.
+  // Removes an index whose owner is released; otherwise the next owner of the number would be queued twice.
   void remove(u32 index) noexcept {
     const std::size_t end = tail_;
     tail_ = head_;

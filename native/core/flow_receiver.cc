@@ -1,8 +1,8 @@
-// The order of the checks is the safety argument: token (stack), duplicate, placement, and only then a byte is written;
-// a sequence number is marked received only when its bytes are in their place and their CRC was right. The CRC is taken
-// while they are copied: a damaged segment spoils bytes that no other has brought, of a message that is not whole
-// before it comes again. (What was written through a window is there already: only the window kept it out of buffers
-// that are done.)
+// Receives segments and builds the packets that answer them. The order of the checks keeps buffers safe: token (in the
+// stack), duplicate, placement, and only then is a byte written. A sequence number is marked as received only after its
+// bytes are in place and their CRC was right. The CRC is computed while copying, so a damaged segment may overwrite
+// bytes; they belong to a message that is incomplete until the segment arrives again. (Bytes written through a memory
+// window are in place before any check; closing the window is what keeps late writes out of completed buffers.)
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ bool FlowReceiver::set_credit(PolicyChoice choice, CreditPort* port) noexcept {
     credit_lifted_ = made == nullptr;
   }
   credit_ = std::move(made);
-  if (acks_.activate()) acks_.on_due(last_path_);  // the sender must hear of it, or it waits for the old one's grants
+  if (acks_.activate()) acks_.on_due(last_path_);  // otherwise the sender would wait for grants of the old policy
   return true;
 }
 
@@ -59,7 +59,7 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-// The acknowledgment may have been lost.
+// A duplicate is acknowledged again, as the first acknowledgment may have been lost.
 FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   ++counters_->segments_duplicate;
   repeated_ = true;
@@ -68,7 +68,7 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   return Outcome::duplicate;
 }
 
-// What does not fit into one report is left to the sender's own verdict.
+// Trimmed segments that do not fit into one report are left to the sender's loss policy.
 FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
   if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
   if (trims_ == nullptr) trims_.reset(new (std::nothrow) Refusals);
@@ -78,7 +78,7 @@ FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, 
   return Outcome::trimmed;
 }
 
-// A segment that the sender is not told of counts as lost there, and is refused anew when its copy comes.
+// A refused segment that can't be reported counts as lost at the sender; its copy is refused in turn.
 FlowReceiver::Outcome FlowReceiver::on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept {
   ++counters_->segments_refused;
   last_path_ = path;
@@ -110,7 +110,7 @@ void FlowReceiver::write_room(wire::Nack nack, TxBurst* out) noexcept {
   out->datagram_bytes = out->header_bytes;
 }
 
-// Refusals before the words of room that may have become true since.
+// Refusals are sent before news of room, which may have become free since.
 bool FlowReceiver::poll_refusals(TxBurst* out) noexcept {
   if (trims_ != nullptr) return write_nack(wire::Nack::Kind::trimmed, &trims_, out), true;
   if (unroomed_ != nullptr) return write_nack(wire::Nack::Kind::no_room, &unroomed_, out), true;
@@ -142,7 +142,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     if (payload == nullptr) return Outcome::refused;
   }
   const bool checked = (packet.common.flags & wire::kFlagPayloadCrc) != 0;
-  // A segment that is not placed is told as damaged before anything else is believed of it.
+  // For a segment that is not placed, damage is reported before any other finding, which could come from damaged bytes.
   const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
@@ -162,7 +162,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (placement != ReceiveQueue::Placement::placed) {
     return damaged() ? Outcome::bad_crc : on_not_placed(data, path, placement);
   }
-  // Fragments of this segment may be there already: only what is whole may be written over them.
+  // Fragments of this segment may have been placed; only an undamaged segment may overwrite them.
   const bool apart = partial_ != nullptr;
   if (apart && damaged()) return Outcome::bad_crc;
   if (!checked || apart) {
@@ -170,7 +170,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   } else if (queue_.write_checked(message, data.offset_bytes, payload, datagram.payload_bytes) != data.payload_crc) {
     return Outcome::bad_crc;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap to be had
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap memory
   if (apart) partial_->forget(data.seq);
   const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload_bytes);
   return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
@@ -196,7 +196,7 @@ FlowReceiver::Outcome FlowReceiver::on_not_placed(const wire::Data& data, u8 pat
 FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes,
                                               bool marked, bool whole) noexcept {
   const u8 path = packet.common.path;
-  // Nobody sends such a message without having its advertisement.
+  // A sender must have the advertisement to send a message of this size, so the data confirms it.
   if (packet.data.message_bytes > queue_.eager().bytes) on_confirm(now_ns, message + 1);
   progress_ns_ = fresh_ns_ = now_ns;
   stale_acks_ = 0;
@@ -212,7 +212,7 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
   return Outcome::taken;
 }
 
-// The whole segment is checked before a byte of it is written; it counts as received once all of it is there.
+// Checks the whole segment before a byte is written; the segment counts as received once all fragments are placed.
 FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram,
                                                 u64 message) noexcept {
   const wire::Data& data = packet.data;
@@ -270,7 +270,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
 void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept {
   if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_ || demand.lost_bytes > demand.demand_bytes) return;
   lost_bytes_ = std::max(lost_bytes_, demand.lost_bytes);
-  // Who still asks after the limit was lifted has not heard of it.
+  // A sender that still requests credit has missed the end of the limit; the acknowledgment tells it again.
   if (credit_ != nullptr) {
     static_cast<void>(credit_->on_demand(now_ns, demand.demand_bytes, credited_bytes()));
   }
@@ -328,7 +328,7 @@ void FlowReceiver::say_again(const TxBurst& said, u32 tries) noexcept {
   again_->left = std::min(kCopiesMax, static_cast<u8>(1u << std::min(tries - kTriesAlone, 3u)));
 }
 
-// One acknowledgment speaks of all paths that owe one; it goes back over the path that was alive last.
+// One acknowledgment reports on all paths that owe a report; it goes back over the path last heard from.
 void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   u64 words[wire::kAckWordsMax];
   wire::PathReport reports[wire::kAckReportsMax];
@@ -342,7 +342,8 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.received_bytes = static_cast<u64>(counters_->bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_->segments_duplicate);
   ack.granted_bytes = granted_bytes();
-  // Only the piece that begins at the cumulative edge lets the sender judge what is missing.
+  // Reports are valid only in the packet that starts at the cumulative position, from which the sender can see what is
+  // missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, shared_->host, reports);
   out->path = path;
   wire::Common common = this->common(path);
@@ -364,10 +365,10 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  // No longer than a segment, which over UD is all that can be sent; and longer than what is said again, or a sender
-  // that confirms nothing would be told the same for ever.
+  // No longer than a segment, the limit of UD queue pairs; and longer than the repeated part, or a sender that confirms
+  // nothing would get the same entries forever.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
-  // One that goes unanswered again and again may be too long for the way to the sender.
+  // An advertisement that stays unanswered may be too long for the path to the sender.
   const u64 few = advertiser_.retries() < kTriesAlone ? left : u64{Advertiser::kSaidAgainMax} + 1;
   const u64 count = std::min({left, fits, few, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);

@@ -1,5 +1,6 @@
-// The receiving half of a flow: takes segments into posted or eager buffers once, and says what it has.
-// Composes window, queue, acknowledgments, adverts and credit; owns no socket and no clock.
+// The receiving half of a flow: places segments into posted buffers or eager blocks, each once, and produces
+// acknowledgments, refusals and receive advertisements. It combines window, queue, acknowledgment, advertisement and
+// credit state.
 #pragma once
 
 #include <bitset>
@@ -16,11 +17,11 @@
 
 namespace weft::core {
 
-// Segments that could not be taken and that the sender is to be told of.
+// Refused segments that the sender has not been told about.
 struct Refusals {
-  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // a datapath hands in a megabyte before it asks for packets
+  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // a datapath may hand in a megabyte between two polls
   wire::NackEntry entries[kMax];
-  std::bitset<kMax> bits;  // trimmed: on its last hop; no room: for want of a block
+  std::bitset<kMax> bits;  // trimmed: cut on the last hop; no room: refused for lack of a block
   u16 count = 0;
   u16 told = 0;
   u8 path = 0;
@@ -36,15 +37,15 @@ struct Refusals {
 
 class FlowReceiver {
  public:
-  // missing: the header came without its payload, and nobody knows why; trimmed: a full queue cut it off.
-  // no_block, no_room: to be sent again once there is memory for it (ReceiveQueue::Placement).
+  // missing: the header arrived without its payload, for an unknown reason; trimmed: a full switch queue cut the
+  // payload off. no_block, no_room: the sender must wait until there is memory (ReceiveQueue::Placement).
   enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
-  // `port`: null when no credit policy is in force. `paths`: the peer's; their segment size bounds control packets.
+  // `port`: null if no credit policy is in force. `paths`: the peer's; their segment size limits control packets.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
                const PeerConfig& peer_config, const PathSet* paths) noexcept;
   ~FlowReceiver();
-  // Another credit policy from now on, or none. False when out of memory: the old one stays.
+  // Switches to another credit policy, or to none. False when out of memory: the old one stays.
   bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
   CreditControl* credit() noexcept { return credit_.get(); }
 
@@ -54,25 +55,26 @@ class FlowReceiver {
   void on_advert_ack(i64 now_ns, const wire::AdvertAck& ack) noexcept {
     on_confirm(now_ns, expand32(queue_.posted(), ack.posted_messages));
   }
-  // As a sender's: here what is waited for is that the sender knows of the receives. What it sends is its own business.
+  // As the sender's functions of these names; a receiver waits only for the sender to confirm its advertisements, not
+  // for data.
   i64 progress_ns() const noexcept { return progress_ns_; }
   i64 stuck_since_ns() const noexcept { return advertiser_.unanswered() ? progress_ns_ : kNever; }
   void on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept;
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept;
-  i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // when a waiting acknowledgment has waited enough
+  i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // deadline of a delayed acknowledgment
 
-  // One acknowledgment or advertisement into `out`; false when nothing is owed. `usable_path`: a path in use, if any.
+  // Writes one control packet into `out`; false when none is due. `usable_path`: a path in use, if there is one.
   bool poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
            room_messages_ != 0 || queue_.room_due() || again_ != nullptr;
   }
-  // There is a block for one more message that was refused; the sender is to be told.
+  // An eager block is free for one more refused message: the sender has to be told.
   void offer_room() noexcept { ++room_messages_; }
   bool wants_block() const noexcept { return queue_.wants_block(); }
   u64 eager_held() const noexcept { return queue_.eager_held(); }
-  // A copier has emptied more of a ring.
+  // The copier has emptied more of a bounce buffer.
   void on_emptied() noexcept { queue_.on_emptied(); }
   bool room_due() const noexcept { return queue_.room_due(); }
 
@@ -97,7 +99,7 @@ class FlowReceiver {
   Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
   Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
   Outcome on_not_placed(const wire::Data& data, u8 path, ReceiveQueue::Placement placement) noexcept;
-  // The longest control packet that gets through.
+  // Limit on control packets, so that they fit into the datagrams that the paths carry.
   u64 control_bytes_max() const noexcept { return std::max<u64>(paths_->segment_bytes(), kControlBytesLeast); }
   Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;
   u64 granted_bytes() const noexcept {
@@ -116,20 +118,21 @@ class FlowReceiver {
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
-  // A flow that only receives learns nothing about its sending direction: the path that data came over is the best
-  // guess.
+  // A flow that only receives learns nothing about its own sending direction, so the path that data came over is the
+  // best guess.
   u8 reply_path(u8 heard, u8 usable_path) const noexcept { return paths_->path(heard).usable ? heard : usable_path; }
 
-  // What was said and seems not to get through goes over several paths at once.
+  // A control packet that seems not to get through; its copies go over several paths.
   struct Again {
     u8 packet[wire::kControlBytesMax];
     u16 bytes;
     u8 left;
   };
-  static constexpr u32 kTriesAlone = 4;  // before that; and copies beyond the last, at most
+  static constexpr u32 kTriesAlone = 4;  // unanswered tries before copies are sent; then at most kCopiesMax
   static constexpr u8 kCopiesMax = 7;
-  static constexpr i64 kStaleTimeouts = 50;  // least ones: an acknowledgment that long without news may not get through
-  static constexpr u64 kControlBytesLeast = 440;  // 17 receives: one more than are said again; UD has 512
+  // In units of rto_ns_min: acknowledgments that were repeated for so long without new data probably get lost.
+  static constexpr i64 kStaleTimeouts = 50;
+  static constexpr u64 kControlBytesLeast = 440;  // 17 advertisements, one more than are repeated; UD carries 512 bytes
 
   Shared* shared_;
   const PathSet* paths_;
@@ -138,18 +141,18 @@ class FlowReceiver {
   ReceiveQueue queue_;
   AckSchedule acks_;
   Advertiser advertiser_;
-  std::unique_ptr<CreditControl> credit_;     // only when a credit policy is in force
-  std::unique_ptr<Refusals> trims_;           // only while there is one to report
-  std::unique_ptr<Refusals> unroomed_;        // the same
-  std::unique_ptr<Again> again_;              // the same
-  std::unique_ptr<PartialSegments> partial_;  // only where segments come in fragments, and a while after
+  std::unique_ptr<CreditControl> credit_;     // null: no credit policy is in force
+  std::unique_ptr<Refusals> trims_;           // null: nothing to report
+  std::unique_ptr<Refusals> unroomed_;        // null: nothing to report
+  std::unique_ptr<Again> again_;              // null: no copies left to send
+  std::unique_ptr<PartialSegments> partial_;  // allocated while segments arrive in fragments, and for a while after
   i64 progress_ns_ = 0;
-  i64 fresh_ns_ = 0;    // when a segment last came that was new
-  u32 stale_acks_ = 0;  // acknowledgments since then that answered repeated segments
-  u64 lost_bytes_ = 0;  // as the sender says: they take credit, and never arrive
+  i64 fresh_ns_ = 0;    // when the last new segment arrived
+  u32 stale_acks_ = 0;  // acknowledgments of repeated segments since then
+  u64 lost_bytes_ = 0;  // reported by the sender; these bytes used credit but never arrive
   u64 remote_token_;
-  u64 next_piece_seq_ = 0;  // base of the next piece of an acknowledgment that takes several
-  u32 room_messages_ = 0;  // of those refused for want of a block: so many may come again, and the sender is to hear it
+  u64 next_piece_seq_ = 0;  // base of the next part of an acknowledgment that needs several packets
+  u32 room_messages_ = 0;   // refused messages for which a block is free, still to be told to the sender
   u32 remote_flow_;
   u32 flow_;
   u32 peer_;
@@ -158,8 +161,8 @@ class FlowReceiver {
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;
-  bool repeated_ = false;       // a segment came again since the last acknowledgment
-  bool credit_lifted_ = false;  // a sender that was limited is to be so no more
+  bool repeated_ = false;       // a duplicate arrived since the last acknowledgment
+  bool credit_lifted_ = false;  // the credit policy was removed; its sender has to be told
 };
 
 }  // namespace weft::core

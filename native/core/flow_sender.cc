@@ -1,5 +1,5 @@
-// Sending: resends first, then new bytes, one burst on one path each time it is asked.
-// What comes back is in flow_sender_ack.cc.
+// Builds outgoing bursts: resends first, then new data, one burst on one path per call. Acknowledgments are handled in
+// flow_sender_ack.cc.
 #include "native/core/flow_sender.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   return queue_.post(entry) ? Status::ok : Status::would_block;
 }
 
-// Storage by path: taken when the flow has something to send, given back when it has been idle (P-7).
+// Allocates the per-path storage when the flow has something to send; release_idle() frees it (P-7).
 bool FlowSender::activate() noexcept {
   if (per_path_ != nullptr) return true;
   std::unique_ptr<FlowPath[]> made(new (std::nothrow) FlowPath[paths_->count()]);
@@ -103,14 +103,15 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
 }
 
-// A copy takes credit as the first one did: the receiver paces what comes, and counts what it is told was lost as come.
+// A resend consumes credit like the first copy: the receiver paces arrivals, and counts bytes reported as lost as
+// arrived.
 FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
   if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && ledger_.at(ledger_.first_lost()).payload_bytes != 0)
     return Blocked::credit;
   return gate_window(now_ns, next_payload_bytes(true));
 }
 
-// Copies are under the same window and rate as what is new: a network that just lost them is not to be filled again.
+// Resends obey the same window and pacing rate as new data, so that they do not refill a network that just lost them.
 FlowSender::Blocked FlowSender::gate_window(i64 now_ns, i64 next_bytes) noexcept {
   if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + next_bytes > window_.window_bytes()) {
     return Blocked::window;
@@ -151,7 +152,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   i64 limit_bytes = 0;
   const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
   if (started != Blocked::sent) return started;
-  if (ledger_.unsettled() == 0) on_progress(now_ns);  // what is waited for begins here
+  if (ledger_.unsettled() == 0) on_progress(now_ns);  // the stall clock starts with this burst
   const i64 before = ledger_.inflight_bytes();
   if (resend) {
     fill_resends(now_ns, limit_bytes, out);
@@ -162,7 +163,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   return Blocked::sent;
 }
 
-// A train's datagrams all have the size of the first; one shorter datagram may end it (UDP_SEGMENT's rule).
+// All datagrams of a train have the size of the first; only the last may be shorter (required by UDP_SEGMENT).
 bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, const Piece& piece, u32 remote_key,
                              TxBurst* out) noexcept {
   const u64 offset_bytes = piece.offset_bytes;
@@ -195,8 +196,8 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, c
          (out->count + 1u) * out->datagram_bytes <= train_bytes_max_;
 }
 
-// A segment that was cut when paths carried longer ones: it keeps its number and goes in fragments, in a burst of its
-// own.
+// Sends a segment that was numbered when paths carried longer datagrams: it keeps its sequence number and goes as
+// fragments in a burst of its own.
 void FlowSender::add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                                TxBurst* out) noexcept {
   for (u16 at = 0; at < payload_bytes;) {
@@ -208,7 +209,7 @@ void FlowSender::add_fragments(i64 sent_ns, u64 seq, const SendMessage& message,
 
 void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
-  // P-4: a copy takes another path where there is one; the pick has already found out whether there is.
+  // P-4: a resend avoids the path that lost the segment if another can take it; the pick has already checked that.
   const bool same_path = ledger_.at(ledger_.first_lost()).path == out->path;
   while (ledger_.has_lost()) {
     const u64 seq = ledger_.first_lost();
@@ -225,8 +226,8 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
     spent_bytes_ += segment.payload_bytes;
-    // Without the window: a copy that proves needless must not be a late write, and one whose window is gone must
-    // arrive.
+    // Resends carry the payload in the datagram instead of writing through the memory window: a spurious copy must not
+    // become a late write, and a copy whose window is closed must still arrive.
     const SendMessage& message = queue_.at(segment.message_slot);
     if (is_long) return add_fragments(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, out);
     if (!add_segment(sent_ns, seq, message, {segment.offset_bytes, segment.payload_bytes}, 0, out)) return;
@@ -235,7 +236,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
 
 void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
-  // The gate has been passed by the first segment; the others need a message that may go, room and window.
+  // The gate checked the first segment only; each further one needs a message that may be sent, room and window.
   for (;;) {
     SendMessage& message = queue_.next();
     const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes()));
@@ -251,8 +252,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     spent_bytes_ += payload_bytes;
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
-      // Not out of a ring: a NIC that gets late to an original whose copy has arrived would write what lies there by
-      // then.
+      // No window write from a bounce buffer: a NIC that retransmits the original late, after a copy has been
+      // acknowledged, would send whatever the ring holds by then.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;
@@ -292,7 +293,7 @@ bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {
   if (news) demands_ = 0;
   demanded_bytes_ = wanted_bytes;
   *demand = {wanted_bytes, lost_bytes_};
-  // A receiver of many has good reason to grant nothing for long; but the grant may also have been lost.
+  // A receiver with many senders may have good reason to grant nothing for long, but the grant may also have been lost.
   const i64 most_ns = std::max<i64>(shared_->config.rto_ns_max >> demands_, 1);
   demand_ns_ = now_ns + std::min(shared_->config.rto_ns_min, most_ns) * (2 << demands_);
   if (demands_ < kDemandDoublings) ++demands_;

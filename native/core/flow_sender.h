@@ -1,6 +1,5 @@
-// The sending half of a flow: which segments leave next, and what an acknowledgment or a timer means for those that
-// left. Composes queue, ledger, window, loss and adverts; owns no socket, no clock and no path (the peer's PathSet
-// does).
+// The sending half of a flow: selects the segments to send, and handles acknowledgments, refusals and timers. It
+// combines queue, ledger, window, loss and advertisement state; the paths belong to the peer's PathSet.
 #pragma once
 
 #include <array>
@@ -17,23 +16,24 @@ namespace weft::core {
 
 class FlowSender {
  public:
-  // Why poll_transmit had nothing: tells the scheduler what to wait for.
+  // Why poll_transmit sent nothing; tells the scheduler what the flow waits for.
   enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, stage, credit, memory, room };
 
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
 
-  // `stage`: through which its bytes come, instead of lying at `data`; null: they are there.
+  // `stage`: bounce buffer that supplies the bytes; null: they are at `data`.
   Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
               Stage* stage) noexcept;
-  // Fills at most one burst of at most `budget_bytes` (one segment always fits).
+  // Fills at most one burst of at most `budget_bytes`, but always allows one segment.
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
-  // False: the packet is malformed or claims what was never sent; nothing changed.
+  // False: the packet is malformed or acknowledges segments that were not sent; then nothing has changed.
   bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
-  // Segments could not be taken, or can be taken again. Same checks; what is no longer in flight as it says is not
-  // touched.
+  // The receiver refused segments, or has room for them now. Checked as on_ack; an entry whose segment is no longer in
+  // flight with that send time is ignored.
   bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
-  // The peer's last word: everything below arrived. Same checks, no path to learn from.
+  // The closing peer's final cumulative position: all segments below it arrived. Checked as on_ack, without path
+  // reports.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept {
     if (!adverts_.on_advert(advert, queue_.next_number())) return false;
@@ -41,45 +41,45 @@ class FlowSender {
     return true;
   }
   u64 known_adverts() const noexcept { return adverts_.known(); }
-  // Data that nobody sends without the last advertisement has gone out.
+  // True once sent data implicitly acknowledges the latest advertisement.
   bool adverts_confirmed_by_data() const noexcept { return advertised_sent_ >= adverts_.known(); }
   void on_timer(i64 now_ns) noexcept;
-  // A probe that a loss policy asked for came back: what had left before it has arrived by now, or never will.
+  // A probe requested by a loss policy was answered: segments that left before it have arrived by now, or are lost.
   void on_probed(i64 now_ns, u8 path) noexcept;
-  // The three things a sender waits for besides packets; kNever when it does not.
+  // Deadlines of the sender's timers (loss and room; pacing; credit request); kNever when not set.
   i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
-  // (Paced with nothing left: what was to be resent has been acknowledged after all.)
+  // Pacing needs no timer when nothing is left to send: a segment to resend may have been acknowledged meanwhile.
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
 
-  // What to ask of a receiver that grants credit. False: nothing is to be asked now.
+  // Fills the next credit request for the receiver. False: none is due.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
   void prefetch(u8 path) const noexcept {
     if (per_path_ != nullptr) __builtin_prefetch(&per_path_[path]);
   }
-  // When something last showed that the flow gets on; and since when it waits for the network without that: kNever
-  // where it waits for nobody, or for its caller, or for the receiver's to make room.
+  // Time of the last progress; and since when the flow has waited for the network without any. The latter is kNever if
+  // it waits for nothing, for its caller, or for the receiver to make room.
   i64 progress_ns() const noexcept { return progress_ns_; }
   void on_progress(i64 now_ns) noexcept { progress_ns_ = now_ns; }
   i64 stuck_since_ns() noexcept;
   bool has_outstanding() const noexcept { return !queue_.empty(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
   bool has_lost() const noexcept { return ledger_.has_lost(); }
-  // The oldest message that cannot be sent because it is longer than its receive.
+  // The oldest unsent message is longer than its receive.
   bool is_too_long() const noexcept { return too_long_; }
-  // Forgets everything in flight; every pending send's cookie is reported as part of flow_failed by the owner.
+  // Forgets everything in flight. The stack's event flow_failed stands for all pending sends.
   void abandon() noexcept;
   void release_idle() noexcept;
   const FlowCells& counters() const noexcept { return *counters_; }
   WindowControl& window() noexcept { return window_; }
-  // Another window policy from now on. False when out of memory: the old one stays.
+  // Switches to another window policy. False when out of memory: the old one stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
     return window_.replace(choice, window_standing(now_ns));
   }
   LossControl& loss() noexcept { return loss_; }
   i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
-  // What changes with each packet is counted when a burst leaves or an acknowledgment comes.
+  // Updates the gauges that change with each packet; called when a burst leaves or an acknowledgment arrives.
   void refresh_gauges() noexcept {
     counters_->window_bytes.set(window_.window_bytes());
     counters_->inflight_bytes.set(ledger_.inflight_bytes());
@@ -90,7 +90,7 @@ class FlowSender {
   struct Acked {
     i64 bytes = 0, spurious = 0, segments = 0;
     u64 highest_seq = 0;
-    // By report: the send time that it echoes, and the payload of the segment that was sent then.
+    // Indexed by report: the send time that it echoes, and the payload size of the segment sent at that time.
     std::size_t echoes = 0;
     i64 echo_sent_ns[wire::kAckReportsMax];
     u16 echo_bytes[wire::kAckReportsMax];
@@ -106,7 +106,8 @@ class FlowSender {
   Blocked gate_window(i64 now_ns, i64 next_bytes) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  // What of a message goes into one datagram. Of a fragment: where it lies in its segment, and how long that is.
+  // The part of a message that goes into one datagram. For a fragment also its offset in the segment, and the segment's
+  // size.
   struct Piece {
     u64 offset_bytes = 0;
     u16 bytes = 0;
@@ -117,7 +118,7 @@ class FlowSender {
   void add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                      TxBurst* out) noexcept;
   u16 segment_payload_bytes() const noexcept { return paths_->segment_payload_bytes(); }
-  // Of what goes next.
+  // Payload size of the next segment to be sent.
   i64 next_payload_bytes(bool resend) noexcept {
     const u16 usual = segment_payload_bytes();
     return resend ? std::max(usual, ledger_.at(ledger_.first_lost()).payload_bytes) : usual;
@@ -147,7 +148,7 @@ class FlowSender {
   static bool has_room(const SendMessage& message, u64 end_bytes) noexcept {
     return !message.blockless && end_bytes <= message.room_end;
   }
-  // Of the message that goes next: one that has not been begun waits where others wait for blocks.
+  // For the next message: one that has not been started waits while others wait for blocks.
   bool next_has_room(const SendMessage& message, u64 end_bytes) const noexcept {
     const bool fresh = message.next_offset == message.stripe.begin;
     return has_room(message, end_bytes) && !(blockless_ && fresh && message.number >= adverts_.known());
@@ -175,24 +176,24 @@ class FlowSender {
   AdvertLedger adverts_;
   WindowControl window_;
   LossControl loss_;
-  std::unique_ptr<FlowPath[]> per_path_;            // only while something is in flight, and a while after
-  std::array<u64, kMaxPaths / 64> active_paths_{};  // those with segments in flight
+  std::unique_ptr<FlowPath[]> per_path_;            // allocated while something is in flight, and for a while after
+  std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
-  i64 next_check_ns_ = kNever;  // at or before the earliest of the paths'
-  i64 demand_ns_ = kNever;      // when the demand is to be repeated
-  i64 room_ns_ = kNever;        // when what waits for room is tried without word of any
+  i64 next_check_ns_ = kNever;  // no later than the earliest check of any path
+  i64 demand_ns_ = kNever;      // when to repeat the credit request
+  i64 room_ns_ = kNever;        // when to try a refused message or segment without news of room
   i64 room_interval_ns_ = 0;
-  u64 tried_message_ = ~u64{0};  // in this way, and not answered yet
+  u64 tried_message_ = ~u64{0};  // message of such a try that has not been answered
   u64 demanded_bytes_ = 0;
-  u64 lost_bytes_ = 0;   // judged so, copies included
-  u64 spent_bytes_ = 0;  // of credit: sent, copies included
+  u64 lost_bytes_ = 0;   // judged lost so far, copies included
+  u64 spent_bytes_ = 0;  // credit spent: bytes sent, copies included
   u64 granted_bytes_ = 0;
   u64 highest_acked_seq_ = 0;
-  i64 acked_segments_ = 0;       // each once
-  i64 path_key_;                 // a hash of the flow, for path policies that treat flows apart
-  u64 advertised_sent_ = 0;      // 1 + the newest message sent that needed its advertisement
-  i64 unjudged_resends_ = 0;     // not yet known to have been needless
-  u32 reported_duplicates_ = 0;  // the receiver's count, as last reported
+  i64 acked_segments_ = 0;       // each counted once
+  i64 path_key_;                 // hash of the flow, for path policies that distinguish flows
+  u64 advertised_sent_ = 0;      // 1 + newest message sent that required its advertisement
+  i64 unjudged_resends_ = 0;     // resends not yet known to be spurious
+  u32 reported_duplicates_ = 0;  // the receiver's duplicate count in its last report
   u64 remote_token_;
   u32 remote_flow_;
   u32 flow_;
@@ -200,14 +201,14 @@ class FlowSender {
   u32 train_bytes_max_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
-  u8 demands_ = 0;  // without a grant since
+  u8 demands_ = 0;  // credit requests since the last grant
   bool payload_crc_;
   bool credit_in_force_;
   bool too_long_ = false;
   bool paced_ = false;
-  bool blockless_ = false;  // messages whose receives are not known wait for blocks
-  bool roomless_ = false;   // what is to go next waits for room at the receiver
-  bool unstaged_ = false;   // what is to go next has not been copied yet
+  bool blockless_ = false;  // messages with unknown receives wait for eager blocks
+  bool roomless_ = false;   // the next segment waits for room at the receiver
+  bool unstaged_ = false;   // the next segment has not been copied into the bounce buffer yet
 };
 
 }  // namespace weft::core

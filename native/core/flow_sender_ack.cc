@@ -1,5 +1,5 @@
-// What comes back to a sender: acknowledgments, and the timers that fire when none does.
-// A report is checked as a whole before the first of its words is believed (P-6).
+// Handles acknowledgments, refusals and loss timers of a sender. An acknowledgment is validated as a whole before any
+// of it is used (P-6).
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -35,7 +35,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
     --path.inflight_segments;
     paths_->on_gone(segment.path, segment.payload_bytes);
   } else if (segment.state == SentSegment::lost) {
-    ++acked->spurious;  // judged lost, and here it is: the verdict came too early
+    ++acked->spurious;  // it had been declared lost: the verdict was premature
   }
   for (std::size_t i = 0; i < acked->echoes; ++i) {
     if (acked->echo_sent_ns[i] == segment.sent_ns) acked->echo_bytes[i] = segment.payload_bytes;
@@ -77,7 +77,8 @@ void FlowSender::acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept
   }
 }
 
-// What the receiver had twice was sent twice; by the network or by us, but by us at most as often as we did.
+// Counts spurious resends. The receiver's duplicates may also be made by the network, hence the limit of our own
+// resends.
 void FlowSender::count_needless(const wire::Ack& ack, Acked* acked) noexcept {
   const auto fresh = static_cast<std::int32_t>(ack.duplicate_segments - reported_duplicates_);
   if (fresh <= 0) return;
@@ -99,7 +100,8 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   return facts;
 }
 
-// What a policy that starts is told is of no event: of the measured paths, the one that answers soonest speaks.
+// The facts that a starting policy is given. They come from no event, so those of the measured path with the smallest
+// smoothed round trip are used.
 WindowFacts FlowSender::window_standing(i64 now_ns) const noexcept {
   u16 best = 0;
   for (u16 path = 1; path < paths_->count(); ++path) {
@@ -134,8 +136,8 @@ void FlowSender::note_check(u8 path) noexcept {
   next_check_ns_ = std::min(next_check_ns_, state.next_check_ns);
 }
 
-// Walks the path's send order from the oldest on and stops at the first segment that the horizon does not name.
-// Segments at `covered_end` and beyond were outside the report: nothing is known of them.
+// Walks the path's send order from the oldest segment and stops at the first that the loss cutoff does not cover. The
+// report says nothing of segments at `covered_end` and beyond.
 FlowSender::Lost FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   FlowPath& state = flow_path(path);
   if (horizon.probe) paths_->ask_probe(now_ns, path);
@@ -157,7 +159,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
   lost->bytes += segment.payload_bytes;
   ++lost->segments;
   const u16 sent_bytes =
-      std::min(segment.payload_bytes, segment_payload_bytes());  // of each fragment, where it was cut
+      std::min(segment.payload_bytes, segment_payload_bytes());  // the size of a fragment, if it was fragmented
   lost->longest_bytes = std::max(lost->longest_bytes, sent_bytes);
   lost->long_segments += paths_->tells_size(sent_bytes) ? 1 : 0;
   lost_bytes_ += segment.payload_bytes;
@@ -184,7 +186,7 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   on_granted(now_ns, nack.granted_bytes);
   if (per_path_ == nullptr) return true;
   if (nack.kind != wire::Nack::Kind::trimmed)
-    on_progress(now_ns);  // the network carries; it is the receiver that waits
+    on_progress(now_ns);  // the network carried the segment; it is the receiver that lacks room
   if (nack.kind == wire::Nack::Kind::room) open_messages(nack.detail);
   if (nack.kind == wire::Nack::Kind::stage_room) open_stage(nack.message, nack.detail);
   for (std::size_t i = 0; i < nack.count; ++i) {
@@ -197,8 +199,8 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   return true;
 }
 
-// Each is a verdict of its own: they come one by one, and from queues of different paths. What the last link cut off
-// says nothing of the path it came by.
+// Each trimmed segment is a loss verdict of its own: they arrive one by one, and from queues of different paths. A cut
+// on the last hop (the receiver's link) is no evidence against the path.
 void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept {
   const u8 path = ledger_.at(entry.seq).path;
   Lost lost;
@@ -213,14 +215,14 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
   note_check(path);
 }
 
-// Something came back over the path and shows what did not: to a path policy that is a negative acknowledgment.
+// A later packet came through on this path, so these losses are a negative acknowledgment to the path policy.
 void FlowSender::on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   const Lost lost = apply_horizon(now_ns, path, horizon, covered_end);
   if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, {}, lost.bytes, path_key_);
   note_check(path);
 }
 
-// One event for each (acknowledgment, path).
+// Gives each policy one event per (acknowledgment, path).
 void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept {
   FlowPath& path = flow_path(report.path);
   const i64 acked_bytes = path.acked_bytes, acked_segments = path.acked_segments;
@@ -231,12 +233,11 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   path.reported = true;
   path.reported_segments = report.segments;
   path.reported_ecn_segments = report.ecn_segments;
-  // An echo that was reported before (a reordered or repeated acknowledgment) is no new sample.
+  // A repeated echo (from a reordered or repeated acknowledgment) is not a new RTT sample.
   const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
-  if (!fresh && acked_segments == 0) return;  // said before, or replayed: no news of the path
+  if (!fresh && acked_segments == 0) return;  // repeated or replayed report: no news of the path
   path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
-  // The network's part of the round trip is what is left without the receiver's delay (which it reports) and the time
-  // that the acknowledgment waited in our own socket.
+  // The RTT sample excludes the receiver's reported delay and the time that the acknowledgment waited in our socket.
   const i64 away_ns = std::min(i64{report.away_ns}, i64{report.ack_delay_ns});
   const i64 late_ns = shared_->host.late_ns();
   const i64 measured_ns = shared_->host.arrived_ns() - report.echo_sent_ns - i64{report.ack_delay_ns};
@@ -266,7 +267,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   if (!is_sane(now_ns, common, ack)) return false;
   ++counters_->acks_received;
   on_granted(now_ns, ack.granted_bytes);
-  if (per_path_ == nullptr) return true;  // idle: nothing it could acknowledge
+  if (per_path_ == nullptr) return true;  // idle: nothing in flight to acknowledge
   Acked acked;
   if (paths_->searches()) {
     for (; acked.echoes < ack.report_count; ++acked.echoes) {
@@ -285,11 +286,12 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   const bool cut_short = (common.flags & wire::kFlagCutShort) != 0;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
-    // Send times are unique: the one that is echoed names the segment that came over this path.
+    // Send times are unique, so the echoed one identifies the segment that this path carried.
     if (i < acked.echoes && acked.echo_bytes[i] != 0) {
       paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
     }
-    // Which path's verdict came too early is not known of a copy that came twice: all of them hear of it.
+    // For a duplicated segment the path with the premature verdict is unknown, so the policies of all reported paths
+    // are told.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
   refresh_gauges();

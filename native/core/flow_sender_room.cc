@@ -1,6 +1,6 @@
-// What a receiver had no room for: it waits to be told of some, and is neither lost nor sent again meanwhile.
-// The word of room may get lost, so one segment is tried now and then without it (as RFC 9293, 3.8.6.1, probes a closed
-// window).
+// Segments that the receiver refused for lack of memory: they wait for news of room, and count neither as lost nor as
+// in flight. Because the news may be lost, one segment is tried from time to time, like a TCP zero-window probe (RFC
+// 9293, 3.8.6.1).
 #include <algorithm>
 
 #include "native/core/flow_sender.h"
@@ -13,7 +13,7 @@ bool FlowSender::in_flight_as(const wire::NackEntry& entry) noexcept {
   return segment.state == SentSegment::in_flight && segment.sent_ns == entry.sent_ns;
 }
 
-// The path carried it: what it says of the path is good. Its credit is spent, and what replaces it takes more.
+// A refused segment is good feedback about its path, which carried it. Its credit is spent; the copy needs new credit.
 void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a_block) noexcept {
   const SentSegment& segment = ledger_.at(entry.seq);
   const u8 path = segment.path;
@@ -33,7 +33,7 @@ void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a
   } else if (message.number >= adverts_.known()) {
     message.blockless = blockless_ = true;
   }
-  release_held();  // the advertisement may have come meanwhile: then there is room for it
+  release_held();  // the advertisement may have arrived meanwhile, which implies room
   wait_for_room(now_ns);
 }
 
@@ -43,7 +43,7 @@ void FlowSender::wait_for_room(i64 now_ns) noexcept {
   room_ns_ = now_ns + std::min(room_interval_ns_, shared_->config.rto_ns_max);
 }
 
-// `count` messages more have blocks to go to, and those whose receives are known have them anyway.
+// Releases `count` messages that waited for blocks, and those whose receives are known, which need none.
 void FlowSender::open_messages(u64 count) noexcept {
   bool waits = false;
   queue_.each_begun([&](SendMessage& message) {
@@ -57,7 +57,7 @@ void FlowSender::open_messages(u64 count) noexcept {
     waits = waits || message.blockless;
     return true;
   });
-  // Messages of which nothing has been sent find out for themselves.
+  // Messages that have not been started are not counted here; they are refused again if there is no block.
   blockless_ = waits;
   room_interval_ns_ = 0;
   release_held();
@@ -100,7 +100,7 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   tried_message_ = message->number;
   message->blockless = false;
   if (message->room_end < end_bytes) message->room_end = end_bytes;
-  // A message that has not been begun waits because others do.
+  // A message that has not been started waits only because others lack blocks.
   if (!ledger_.has_held()) blockless_ = false;
   release_held();
   const i64 most_ns = shared_->config.rto_ns_max;
@@ -108,8 +108,8 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   room_ns_ = now_ns + room_interval_ns_;
 }
 
-// What was tried has been taken: there is room for one at least. The others come at once; those for which there is
-// none are refused, and wait again.
+// The tried segment was accepted, so there is room for at least one. All waiting messages are released; those without
+// room are refused again.
 void FlowSender::on_tried(SendMessage& message, u64 end_bytes) noexcept {
   tried_message_ = ~u64{0};
   if (message.room_end != ~u64{0}) message.room_end = std::max(message.room_end, end_bytes);

@@ -1,5 +1,5 @@
-// How long datagrams and acknowledgments waited for this host's processor, and not for the network.
-// A datagram waits in its socket until the engine's thread runs; the engine tells when it did not.
+// Measures how long datagrams and acknowledgments waited for this host's CPU rather than for the network: a datagram
+// waits in its socket until the engine's thread runs, and the engine reports when it did not run.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace weft::core {
 
-// The longest delay of the last seconds: it halves with every second in which none is longer.
+// The longest recent delay; it halves with every second without a longer one.
 class HostPeak {
  public:
   void add(i64 now_ns, i64 delay_ns) noexcept {
@@ -25,22 +25,22 @@ class HostPeak {
 
  private:
   static constexpr i64 kHalfNs = 1'000'000'000;
-  static constexpr i64 kMostNs = 100'000'000;  // a host that is away for longer has stopped, and is not waited for
+  static constexpr i64 kMostNs = 100'000'000;  // timeouts do not allow for a host that stops for longer
   i64 peak_ns_ = 0;
   i64 since_ns_ = 0;
 };
 
 class HostTime {
  public:
-  // The datagram in hand. `arrived_ns`: when the kernel had it; 0 where that is not known. It may be after `now_ns`,
-  // which is when the round began.
+  // Sets the datagram being processed. `arrived_ns`: kernel time stamp; 0: unknown. It may be later than `now_ns`,
+  // which is the start of the engine's loop iteration.
   void on_datagram(i64 now_ns, i64 arrived_ns) noexcept {
     arrived_ns_ = arrived_ns > 0 ? arrived_ns : now_ns;
     late_ns_ = std::max<i64>(now_ns - arrived_ns_, 0);
     late_peak_.add(now_ns, late_ns_);
   }
-  // The thread of this stack did not run in between: it slept, or another had the processor. Where two intervals
-  // overlap, the common part counts once, and both together are one time away.
+  // The thread of this stack did not run during the interval: it slept or was preempted. Overlapping intervals are
+  // merged, so that the common part counts once.
   void on_away(i64 from_ns, i64 to_ns) noexcept {
     if (to_ns <= to_ns_) return;
     if (from_ns > to_ns_) from_ns_ = from_ns;
@@ -48,7 +48,8 @@ class HostTime {
     to_ns_ = to_ns;
   }
 
-  // The thread was interrupted between stamping segments and handing them to the kernel: their stamps say nothing.
+  // The thread was interrupted between stamping segments and passing them to the kernel, so these send times give no
+  // valid RTT sample.
   void on_late_departure(i64 first_sent_ns, i64 last_sent_ns) noexcept {
     departures_[next_departure_++ % departures_.size()] = {first_sent_ns, last_sent_ns};
   }
@@ -58,10 +59,10 @@ class HostTime {
   }
 
   i64 arrived_ns() const noexcept { return arrived_ns_; }
-  // How long it waited in its socket; and the longest such wait of the last seconds.
+  // How long the datagram waited in its socket; and the longest recent wait.
   i64 late_ns() const noexcept { return late_ns_; }
   i64 late_peak_ns() const noexcept { return late_peak_.peak_ns(); }
-  // Total time in which the thread did not run: until now, and until the datagram in hand arrived.
+  // Total time during which the thread did not run: until now, and until the current datagram arrived.
   i64 away_ns() const noexcept { return away_ns_; }
   i64 away_at_arrival_ns() const noexcept {
     return away_ns_ - std::max<i64>(to_ns_ - std::max(arrived_ns_, from_ns_), 0);
@@ -77,7 +78,7 @@ class HostTime {
   i64 arrived_ns_ = 0;
   i64 late_ns_ = 0;
   i64 away_ns_ = 0;
-  i64 from_ns_ = 0, to_ns_ = 0;  // the last time it was away
+  i64 from_ns_ = 0, to_ns_ = 0;  // the last interval away
 };
 
 }  // namespace weft::core

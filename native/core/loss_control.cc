@@ -1,5 +1,5 @@
-// Event in, horizons out, deadline checked. A horizon beyond the present is cut back: the future cannot be lost.
-// The core's own deadline (four timeouts after the oldest segment) keeps P-2 whatever a policy says.
+// Passes events to the loss policy and checks its answers. A cutoff in the future is cut back to the present. The
+// core's own deadline (four timeouts after the oldest segment) guarantees P-2 whatever a policy answers.
 #include "native/core/loss_control.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace weft::core {
 namespace {
 
 constexpr i64 kBackstopTimeouts = 4;
-// A policy that always says "now" would keep an engine from its other work.
+// Limits how often a policy can ask to be called, so that it can't keep an engine from other work.
 constexpr i64 kCheckNsMin = 10'000;
 
 }  // namespace

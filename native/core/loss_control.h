@@ -1,5 +1,5 @@
-// When a segment counts as lost: asks the loss policy for horizons, path by path, and keeps the next time to ask. The
-// core's own deadline stands behind a policy that never answers.
+// Asks the loss policy for its horizons (loss cutoffs), path by path, and schedules the next timer check. The core's
+// own deadline covers policies that never declare a loss.
 #pragma once
 
 #include "native/core/policy_slot.h"
@@ -9,22 +9,22 @@
 
 namespace weft::core {
 
-// What a flow remembers of one path.
+// Per-path state of a flow.
 struct alignas(64) FlowPath {
   SegmentList order;  // in flight, oldest first
   i64 next_check_ns = kNever;
   i64 newest_acked_sent_ns = -1;
   i64 inflight_segments = 0;
-  i64 acked_bytes = 0, acked_segments = 0;  // since the last report about this path
-  u32 reported_segments = 0;                // the receiver's counts, as last reported
+  i64 acked_bytes = 0, acked_segments = 0;  // since the last report on this path
+  u32 reported_segments = 0;                // the receiver's counts in its last report
   u32 reported_ecn_segments = 0;
-  bool reported = false;  // false: the next report only says where the counts stand
+  bool reported = false;  // whether these counts come from a report
 };
 
 struct LossHorizon {
   i64 sent_before_ns = -1;
   i64 below_seq = -1;
-  bool probe = false;  // the path is to be probed: what comes back says what the tail's silence means
+  bool probe = false;  // probe the path: the answer tells whether the tail is lost
   bool names(const SentSegment& segment, u64 seq) const noexcept {
     return segment.sent_ns < sent_before_ns || static_cast<i64>(seq) < below_seq;
   }
@@ -53,7 +53,7 @@ class LossControl {
     policy_.close();
     started_ = false;
   }
-  // Another policy from now on, with records of its own. False when out of memory: the old one stays.
+  // Switches to another policy, with fresh records. False when out of memory: the old one stays.
   bool replace(PolicyChoice choice) noexcept {
     if (!policy_.replace(choice)) return false;
     started_ = false;

@@ -1,5 +1,5 @@
-// Spaces bursts so that a flow keeps to its rate: says when the next may leave and how long one may be.
-// Chooses no rate; zero means unpaced.
+// Spaces bursts so that a flow keeps to its rate: when the next burst may leave, and how long it may be. A rate of zero
+// means no pacing.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace weft::core {
 
 class Pacer {
  public:
-  // A burst lasts at most this long at the pacing rate, so that other flows on the path are not held up.
+  // Longest duration of a burst at the pacing rate, so that other flows on the path are not held up.
   static constexpr i64 kBurstNs = 50'000;
 
   void set_rate(double bytes_per_s) noexcept { bytes_per_s_ = bytes_per_s; }
@@ -24,7 +24,7 @@ class Pacer {
 
   void on_sent(i64 now_ns, i64 bytes) noexcept {
     if (bytes_per_s_ <= 0) return;
-    // Credit for idle time is at most one burst: a late timer may catch up, a long pause may not.
+    // Idle time earns at most one burst of credit: a late timer may catch up, a long pause may not.
     const i64 from = std::max(next_ns_, now_ns - kBurstNs);
     const double gap_ns = static_cast<double>(bytes) * 1e9 / bytes_per_s_;
     next_ns_ = from + static_cast<i64>(std::min(gap_ns, 1e9));

@@ -1,5 +1,5 @@
-// Segments of which some fragments have come and others have not: which bytes of each are in place.
-// Bounded: where more are begun than fit, the one begun longest ago is forgotten, and its sender sends it again whole.
+// Tracks segments of which only some fragments have arrived. The number is limited: when too many are incomplete, the
+// oldest is dropped, and its sender has to resend it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace weft::core {
 class PartialSegments {
  public:
   static constexpr std::size_t kPartialMax = 64;
-  // What all fragments of a segment must agree on.
+  // The fields that all fragments of a segment must agree on.
   struct Segment {
     u64 seq = ~u64{0};
     u64 message = 0, message_bytes = 0;
@@ -20,14 +20,16 @@ class PartialSegments {
     u16 bytes = 0;
     bool operator==(const Segment&) const = default;
   };
-  // repeated: no byte of it is new. foreign: other fragments of this number belong to another segment. memory: none.
+  // repeated: no byte of the fragment is new. foreign: earlier fragments with this number belong to another segment.
+  // memory: out of memory.
   enum class Outcome : u8 { fresh, complete, repeated, foreign, memory };
 
-  // `bytes_max`: of any segment.
+  // `bytes_max`: size of the largest segment.
   explicit PartialSegments(u16 bytes_max) noexcept : words_(word_count(bytes_max)) {}
 
-  // The fragment [from, from + bytes) of a segment is in place; from is a multiple of eight, and so are the bytes but
-  // of the last fragment. A segment that is complete is forgotten, and `marked` says whether any of it was.
+  // Notes that the fragment [from, from + bytes) is in place. `from` is a multiple of eight, and so is `bytes` unless
+  // it is the last fragment. A completed segment is removed, and `marked` then tells whether any fragment had an ECN
+  // mark.
   Outcome on_fragment(const Segment& segment, u16 from, u16 bytes, bool* marked) noexcept {
     Entry* entry = find(segment.seq);
     if (entry == nullptr) entry = begin(segment);
@@ -49,7 +51,7 @@ class PartialSegments {
     entry->segment = Segment{};
     return Outcome::complete;
   }
-  // It has come whole meanwhile.
+  // The segment has arrived as a whole meanwhile.
   void forget(u64 seq) noexcept {
     if (Entry* entry = find(seq)) entry->segment = Segment{};
   }
@@ -58,7 +60,7 @@ class PartialSegments {
   }
 
  private:
-  static constexpr u32 kUnitBytes = 8;  // fragments are cut at whole words
+  static constexpr u32 kUnitBytes = 8;  // fragments are cut at multiples of this
   struct Entry {
     Segment segment;
     u32 missing_units = 0;
@@ -90,7 +92,7 @@ class PartialSegments {
 
   std::unique_ptr<Entry[]> entries_;
   std::unique_ptr<u64[]> bits_;
-  u32 words_;  // of each
+  u32 words_;  // bitmap words per segment
   u32 next_ = 0;
 };
 

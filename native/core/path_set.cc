@@ -1,5 +1,5 @@
-// Path policy calls with the core's own checks around them: a choice that is unusable or full is corrected, not obeyed.
-// A silent path is probed with doubling intervals and comes back with the first sign of life.
+// Calls the path policy and tracks path health. A choice that is out of range, unusable or full is corrected. A silent
+// path is probed at doubling intervals and is usable again after the first answer.
 #include "native/core/path_set.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   return event;
 }
 
-// Its records are made when it is first asked: a peer that is only received from needs none.
+// Opens the policy when it is first asked, so that a peer that is only received from needs no policy records.
 bool PathSet::start_policy(i64 now_ns) noexcept {
   if (!policy_.is_open() && !policy_.open(count_)) return false;
   started_ = true;
@@ -58,7 +58,7 @@ bool PathSet::start_policy(i64 now_ns) noexcept {
   policy::PathResult result{};
   if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
-  if (!policy_.fall_back()) return true;  // out of memory: the core's own choice of a path stands behind every pick
+  if (!policy_.fall_back()) return true;  // out of memory: pick() corrects every answer, so it works without the policy
   for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
   static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_));  // `fixed` cannot fail
   return true;
@@ -158,7 +158,7 @@ void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
   if (at_ns == kNever && troubles_ == nullptr) return;
   if (!troubles()) return;
   PathTrouble& trouble = troubles_[path];
-  if (at_ns == kNever) paths_[path].probe_asked = false;  // what is called off may be asked for again
+  if (at_ns == kNever) paths_[path].probe_asked = false;  // a cancelled probe may be requested again
   if (trouble.probe_ns == kNever && at_ns != kNever) ++probed_count_;
   if (trouble.probe_ns != kNever && at_ns == kNever) --probed_count_;
   trouble.probe_ns = at_ns;
@@ -191,7 +191,7 @@ bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
 
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   note_life(now_ns, path);
-  if (paths_ == nullptr) return false;  // nothing was sent over it that this could answer
+  if (paths_ == nullptr) return false;  // nothing was sent yet, so nothing can be answered
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   if (size_ != nullptr && !state.usable) {
@@ -204,9 +204,9 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   return true;
 }
 
-// A probe may be a replay, so it proves nothing by itself; and however many come, we ask no more than once an interval.
-// That interval doubles too: a round trip may be longer than what is known of it, and only the last probe's answer
-// counts.
+// A probe from the peer may be a replay and proves nothing, so however many arrive, ours are limited to one per
+// interval. The interval doubles: the round trip may be longer than the estimate, and only the answer to the latest
+// probe counts.
 void PathSet::hasten_probe(i64 now_ns, u8 path) noexcept {
   if (this->path(path).usable || troubles_ == nullptr) return;
   PathTrouble& trouble = troubles_[path];
@@ -233,17 +233,17 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload
 }
 
 void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noexcept {
-  // A path that could not be probed would not come back.
+  // Without storage for probes the path could never become usable again, so it stays usable.
   if (!usable && !troubles()) return;
   paths_[path].usable = usable;
   counters_[path].usable.set(usable ? 1 : 0);
   if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
-    troubles_[path].probe_id = 0;  // what an earlier probe says of the path may not be about its segments' size
+    troubles_[path].probe_id = 0;  // the pending probe may be short, and then says nothing about segments of full size
   }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
-  // The first probe leaves at once: a path that lost only the tail of a message is back after one round trip.
+  // The first probe is sent at once, so that a path that lost only the tail of a message is back after one round trip.
   set_probe(path, usable ? kNever : now_ns);
   if (troubles_ != nullptr) {
     troubles_[path].probe_interval_ns = probe_interval_ns(path);
@@ -277,7 +277,7 @@ bool PathSet::any_small() const noexcept {
   return false;
 }
 
-// Ends a round of probes whose time is over, and begins one that is due.
+// Finishes a search round whose time is over, and starts one that is due.
 void PathSet::search(i64 now_ns) noexcept {
   if (size_->in_round() && size_->raises() && usable_count_ == 0) size_->stop();
   if (size_->is_over(now_ns) && !size_->again(now_ns)) end_search(now_ns);
@@ -292,7 +292,7 @@ void PathSet::search(i64 now_ns) noexcept {
   }
   size_->start(now_ns, shared_->random.next(), raises, longest_ns);
   for (std::size_t i = 0; i < count_; ++i) {
-    // Where none is usable, one that carried long datagrams until now may only have been late.
+    // If no path is usable, a path that carried long datagrams before may merely have been slow, so all are searched.
     if (!raises || path(i).usable) size_->add_path(i);
   }
 }
@@ -331,7 +331,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
       PathSize& size = size_->path(i);
       if (!size.small_due) continue;
       size.small_due = false;
-      *probe_id = size.small_id = shared_->random.next() >> 1;  // the highest bit is a search's
+      *probe_id = size.small_id = shared_->random.next() >> 1;  // the highest bit marks the ids of a size search
       size.small_sent_ns = now_ns;
       return static_cast<int>(i);
     }
@@ -350,7 +350,8 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     trouble.probe_id = shared_->random.next();
     trouble.probe_sent_ns = now_ns;
     trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
-    // A path is as good as the segments that it carries; that it carries shorter datagrams is worth knowing.
+    // The padded probe decides whether the path carries segments; a short one beside it tells whether it carries
+    // anything.
     if (size_ != nullptr) {
       trouble.probe_id >>= 1;
       if (!state.usable || state.probe_asked) *bytes = segment_bytes();
@@ -366,7 +367,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
 void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
-  // A silent path is probed anyway; one probe a round trip says all there is to say.
+  // A silent path is probed anyway, and more than one probe per round trip gives no new information.
   const bool recent = now_ns - trouble(path).probe_sent_ns < state.rtt.smoothed_ns();
   if (!state.usable || state.probe_asked || recent || !troubles()) return;
   state.probe_asked = true;
@@ -374,10 +375,10 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
-// Without the time that the answer waited in our socket. How long the probe waited in the peer's is not known.
+// Subtracts the time that the answer waited in our socket. The probe's wait in the peer's socket is not known.
 RttSample PathSet::probe_sample(i64 sent_ns) const noexcept {
   const i64 rtt_ns = shared_->host.arrived_ns() - sent_ns;
-  return rtt_ns > 0 ? RttSample{rtt_ns, shared_->host.late_ns()} : RttSample{};  // a clock was set meanwhile
+  return rtt_ns > 0 ? RttSample{rtt_ns, shared_->host.late_ns()} : RttSample{};  // <= 0: a clock was set meanwhile
 }
 
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
@@ -400,7 +401,7 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
   if (size_ != nullptr && (asked || !paths_[path].usable)) on_carried(now_ns, path, segment_payload_bytes());
   if (paths_[path].usable) set_probe(path, kNever);
-  // What left before the first round trip was known has a look due after a timeout that allows for any path.
+  // Segments sent before the first RTT sample are scheduled for a check after a timeout that allows for any path.
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
   on_feedback(now_ns, path, Feedback::good, probe_sample(trouble.probe_sent_ns), 0, -1);
   return asked || waited;
@@ -426,8 +427,8 @@ i64 PathSet::timeout_ns(u8 path, u32 backoff) const noexcept {
   return this->path(path).rtt.timeout_ns(config.rto_ns_min, config.rto_ns_max, backoff, allowance_ns);
 }
 
-// What is still in flight on a path that fell silent is not to wait ever longer while others carry: only when no path
-// answers is patience doubled.
+// Backs off only when no path is usable: while others work, segments in flight on a silent path should not wait ever
+// longer.
 i64 PathSet::rto_ns(u8 path) const noexcept {
   const PathState& state = this->path(path);
   const u32 backoff = any_usable() ? 0 : state.timeouts;

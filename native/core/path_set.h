@@ -1,4 +1,5 @@
-// Chooses the path of a burst by the peer's path policy, and keeps each path's health: usable, silent, probed, back.
+// Chooses the path of each burst by the peer's path policy, and tracks the health of the paths: usable or silent,
+// probed, usable again.
 #pragma once
 
 #include <algorithm>
@@ -14,40 +15,40 @@
 
 namespace weft::core {
 
-// What every packet touches: a cache line.
+// Per-path state that every packet touches: one cache line.
 struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
-  i64 heard_ns = -1;  // when it last proved that it carries something to the peer
-  u32 timeouts = 0;   // in a row, with nothing heard between
+  i64 heard_ns = -1;  // last time that the peer answered something sent over this path; -1: never
+  u32 timeouts = 0;   // consecutive ones, with nothing heard in between
   bool usable = true;
-  bool probe_asked = false;  // a loss policy wants to know, of a path that is usable
+  bool probe_asked = false;  // a loss policy asked for a probe of this usable path
 };
 static_assert(sizeof(PathState) == 64);
 
-// A measured round trip: the network's part of it, and what the hosts added; -1: no sample.
+// An RTT sample: the network's part, and the delay that the two hosts added; rtt_ns -1: no sample.
 struct RttSample {
   i64 rtt_ns = -1;
   i64 host_ns = 0;
 };
 
-// What a path needs that is measured, probed, or has lost something.
+// State of a path that is being measured or probed, or is silent.
 struct PathTrouble {
-  i64 probe_ns = kNever;  // when the next probe is due; kNever while the path is usable
+  i64 probe_ns = kNever;  // when the next probe is due; kNever: none
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
-  i64 probe_sent_ns = 0;    // of that probe
-  i64 probe_order_ns = -1;  // that probe's place among the segments' send times
-  i64 probed_sent_ns = -1;  // and of the newest such probe that came back
-  u32 hastened = 0;         // probes since the path fell silent that left early, because the peer was heard on it
+  i64 probe_sent_ns = 0;    // when that probe was sent
+  i64 probe_order_ns = -1;  // its position among the unique send times; -1: not requested by a loss policy
+  i64 probed_sent_ns = -1;  // such position of the newest answered probe
+  u32 hastened = 0;         // probes sent early since the path went silent, because the peer was heard on it
 };
 
 struct PickRequest {
   i64 ready_bytes = 0;
   i64 segment_bytes = 0;
-  int avoid_path = -1;  // the path that lost what is to be resent
+  int avoid_path = -1;  // the path that lost the segments to be resent
   bool is_resend = false;
-  i64 flow = -1;  // a hash of the flow that asks
+  i64 flow = -1;  // hash of the flow that asks
 };
 
 struct Pick {
@@ -59,78 +60,78 @@ class PathSet {
  public:
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
-  // `search_bytes`: datagrams of this size may prove too long for a path; 0: they do not.
-  // `counters`: one a path; null: storage of our own, once something is sent.
+  // `search_bytes`: datagrams of this size may be too long for some paths, so sizes are searched; 0: no search.
+  // `counters`: one entry per path; null: own storage, allocated when something is sent.
   PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
           u16 search_bytes = 0, PathCells* counters = nullptr);
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
-  void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged or lost
-  // Of `segments` so many as `long_segments` say something about the size that the path carries; the longest of them
-  // has `payload_bytes`. What was sent before `sent_ns` is not among them.
+  void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged, lost or refused
+  // `long_segments` of the `segments` are long enough to be evidence about the size that the path carries; the longest
+  // has `payload_bytes`. The oldest of them was sent at `sent_ns`.
   void on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept;
-  // A segment of this payload has come through, on this path and no other.
+  // A segment with this payload size arrived over this path and no other.
   void on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
-  // An acknowledgment came over `path`; rtt_ns < 0 when it carried no sample.
-  // `flow`: whose acknowledgment it was, -1 of no flow.
+  // An acknowledgment reports on `path`; rtt.rtt_ns < 0: without an RTT sample. `flow`: hash of the flow it
+  // acknowledges; -1: none.
   void on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept;
-  // Segments sent at `sent_ns` or later ran into their timer. A path silent since then stops being chosen.
-  // False: something came back since, so it was a loss and no silence.
-  // `payload_bytes`: of the longest of them.
+  // The loss timer declared segments lost, the oldest sent at `sent_ns`, the longest with `payload_bytes`. A path from
+  // which nothing was heard since then becomes silent. False: something was heard, so this is loss, not silence.
   bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes = 0) noexcept;
-  // True when flows are to look at what they have in flight there: a loss policy had asked for the probe, or they sent
-  // before the path's round trip was known.
+  // True when flows must check what they have in flight on the path: a loss policy asked for this probe, or the flows
+  // sent before the round trip was known.
   bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   void ask_probe(i64 now_ns, u8 path) noexcept;
-  // Another policy from now on. False when out of memory: the old one stays.
+  // Switches to another policy. False when out of memory: the old one stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // The peer answered something that went over this path, which cannot be a replay. True when the path came back by it:
-  // flows that wait for room may look again.
+  // The peer answered something that was sent over this path, in a way that can't be a replay. True when this made the
+  // path usable: flows that wait for room may try again.
   bool on_heard(i64 now_ns, u8 path) noexcept;
-  // New data from the peer arrived over this path. That proves that the peer lives, and nothing about the opposite
-  // direction, for which switches choose links independently: a silent path stays silent and is probed soon. True when
-  // the time of its next probe may have changed.
+  // New data from the peer arrived over this path. That proves that the peer is alive, but nothing about our direction,
+  // for which switches choose links independently: a silent path stays silent but is probed soon. True when the time of
+  // its next probe may have changed.
   bool on_arrival(i64 now_ns, u8 path) noexcept;
-  // When that was last, over any path (-1: never), and over which.
+  // When the peer was last heard over any path (-1: never), and over which.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
-  i64 resumed_ns() const noexcept { return resumed_ns_; }  // when it was heard after a silence
-  // The peer probes a path that is silent here: it may be back, so our own probe does not wait for its turn.
+  i64 resumed_ns() const noexcept { return resumed_ns_; }  // when it was last heard again after a silence
+  // The peer probes a path that is silent here, so the path may work again; our own probe is sent sooner.
   void on_probed_by_peer(i64 now_ns, u8 path) noexcept { hasten_probe(now_ns, path); }
 
-  // Every path's round trip, known from before.
+  // Sets the round trip of all paths, if it is known beforehand.
   void know(i64 rtt_ns) noexcept {
     untouched_.rtt.on_sample(rtt_ns);
     for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i)
       counters_[i].rtt_ns.set(untouched_.rtt.smoothed_ns());
   }
-  // An estimate of it, until the first sample.
+  // Sets an estimate of the round trip, used until the first sample.
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
-  // The peer's thread did not run for so long while a segment of ours lay in its socket.
+  // The peer's thread did not run for `away_ns` while a segment of ours waited in its socket.
   void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }
-  // Asks every path that has no RTT yet for one: a side that only receives would otherwise never know how long to wait.
+  // Probes every path without an RTT sample; an end that only receives would otherwise have no timeout estimate.
   void measure(i64 now_ns) noexcept;
-  // The next path whose probe is due, or -1; moves its timer on. `bytes`: how long the probe is to be, 0: as it is.
+  // Returns the next path with a due probe and reschedules it, or -1. `bytes`: size to pad the probe to; 0: no padding.
   int poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept;
   void on_probe_sent(u8 path) noexcept {
     if (counters_ != nullptr) ++counters_[path].probes_sent;
   }
-  // A search has made a path usable since this was last asked: who waits for room may look again.
+  // Whether a size search has made a path usable since the last call; flows that wait for room may then try again.
   bool take_revived() noexcept { return std::exchange(revived_, false); }
-  // Payload of the longest segment that is to be sent, and the datagram's size.
+  // Payload size of the largest segment to send, and the size of its datagram.
   u16 segment_payload_bytes() const noexcept { return static_cast<u16>(segment_bytes_); }
   u16 segment_bytes() const noexcept {
     return size_ != nullptr ? size_->segment_bytes() : static_cast<u16>(segment_bytes_ + i64{wire::kDataBytes});
   }
   bool searches() const noexcept { return size_ != nullptr; }
-  // Whether a payload is long enough to say something about sizes.
+  // Whether a payload is long enough to be evidence about sizes.
   bool tells_size(u16 payload_bytes) const noexcept { return size_ != nullptr && !size_->is_small(payload_bytes); }
   i64 poll_timeout() const noexcept;
 
   i64 rto_ns(u8 path) const noexcept;
-  // When a loss policy is first asked about a tail: two round trips (RFC 8985, section 7.2), or the timeout. Where the
-  // round trip is not known the timeout allows for any: a look comes sooner, as it may have become known meanwhile.
+  // When the loss policy is first asked about a tail: after two round trips (RFC 8985, section 7.2), but no later than
+  // the timeout. An unmeasured path's timeout allows for any round trip, so its first check comes earlier, by which
+  // time there may be a sample.
   i64 first_check_ns(u8 path) const noexcept {
     const RttEstimator& rtt = this->path(path).rtt;
     return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
@@ -160,7 +161,7 @@ class PathSet {
 
  private:
   bool start_policy(i64 now_ns) noexcept;
-  // Storage that is made when it is first needed. False: there is none to be had.
+  // Allocates storage that is needed only from some point on. False when out of memory.
   bool states() noexcept;
   bool troubles() noexcept {
     if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);
@@ -170,16 +171,16 @@ class PathSet {
   void hasten_probe(i64 now_ns, u8 path) noexcept;
   RttSample probe_sample(i64 sent_ns) const noexcept;
   void on_sample(u8 path, RttSample rtt) noexcept;
-  void note_life(i64 now_ns, u8 path) noexcept;  // the peer was heard over this path
+  void note_life(i64 now_ns, u8 path) noexcept;  // notes that the peer was heard over this path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
-  // `long_vanish`: the path may carry shorter datagrams than those of a segment.
+  // `long_vanish`: only long datagrams are lost; the path may carry shorter ones.
   void set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish = false) noexcept;
-  void mirror(u8 path) noexcept;  // copies what the policy may read into its path record
-  // Where no path is known to carry segments, one each is tried.
+  void mirror(u8 path) noexcept;  // copies the fields that a policy may read into its path record
+  // While no path is known to carry segments, each path is tried with one segment at a time.
   bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }
   bool any_small() const noexcept;
-  // A larger segment has to be carried by half of all paths: with fewer usable there is nothing to try.
+  // A larger size must be carried by half of all paths, so a search for one needs that many usable paths.
   bool enough_to_raise() const noexcept { return 2 * usable_count_ >= count_; }
   void search(i64 now_ns) noexcept;
   void end_search(i64 now_ns) noexcept;
@@ -195,19 +196,19 @@ class PathSet {
   Shared* shared_;
   u32 peer_;
   i64 room_bytes_;
-  i64 segment_bytes_;  // payload of the largest datagram: the least burst
+  i64 segment_bytes_;  // payload of the largest datagram, and the smallest burst
   u16 count_;
-  PathState untouched_;                 // stands for each until something is sent or asked over one
-  std::unique_ptr<PathState[]> paths_;  // a peer that is only received from has none
+  PathState untouched_;                 // stands for every path until the first use of any
+  std::unique_ptr<PathState[]> paths_;  // null: nothing was sent or probed yet
   PathCells* counters_;                 // null: nothing has been counted
   std::unique_ptr<PathCells[]> own_counters_;
   std::unique_ptr<PathTrouble[]> troubles_;
-  std::unique_ptr<SizeSearch> size_;  // null: no size has to be found out
+  std::unique_ptr<SizeSearch> size_;  // null: the size is fixed
   bool revived_ = false;
   i64 heard_ns_ = -1, resumed_ns_ = 0;
-  HostPeak away_;  // the peer's
+  HostPeak away_;  // delays of the peer's thread
   std::size_t usable_count_ = 0;
-  std::size_t probed_count_ = 0;  // paths with a probe to come
+  std::size_t probed_count_ = 0;  // paths with a scheduled probe
   PolicySlot policy_;
   bool started_ = false;
   u8 heard_path_ = 0;

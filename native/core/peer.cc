@@ -1,5 +1,5 @@
-// Probes and their replies. Keepalives are probes that are sent while a flow waits for the peer and nothing has been
-// heard for a quarter of the silence that means death, and whenever the owner asks for a sign of life.
+// Sends probes, replies and keepalives. Keepalives are probes sent while a flow waits for the peer and nothing was
+// heard for a quarter of the silence limit, and whenever the owner asks for a sign of life.
 #include "native/core/peer.h"
 
 namespace weft::core {
@@ -10,7 +10,7 @@ constexpr u8 kPadding[0xFFFF] = {};
 
 }  // namespace
 
-// `bytes`: of the datagram, 0: no more than it needs.
+// `bytes`: size of the datagram, by padding; 0: the minimum.
 void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 bytes, TxBurst* out) const noexcept {
   wire::Common common;
   common.token = config_.remote_token;
@@ -29,7 +29,7 @@ void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 b
   out->datagram_bytes = out->header_bytes + out->payload[0].bytes;
 }
 
-// The path that was heard last comes first in each round; the others take turns, those that are usable before the rest.
+// Each round starts with the path heard last; then the others in rotation, usable ones only if there are any.
 u8 Peer::keepalive_path() noexcept {
   if (keepalive_known_) {
     keepalive_known_ = false;

@@ -1,4 +1,4 @@
-// A remote engine: the paths to it, the probe replies it is owed, and when it last gave proof of life.
+// A remote engine: its paths, the probe replies that we owe it, keepalives, and when it was last heard.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Peer {
     if (config.rtt_expected_ns > 0) paths_.expect(config.rtt_expected_ns);
   }
 
-  // Flows that are open with it; a dead peer goes with its last.
+  // Number of open flows to this peer; a dead peer is released with its last flow.
   u32 flows() const noexcept { return flows_; }
   void on_flow_opened() noexcept { counters_->flows.set(++flows_); }
   void on_flow_released() noexcept { counters_->flows.set(--flows_); }
@@ -40,15 +40,15 @@ class Peer {
   bool dead() const noexcept { return dead_; }
   void kill() noexcept { dead_ = true; }
 
-  // The peer said something that nobody could have replayed: new data, a fresh report, the answer to a probe of ours.
+  // The peer sent something that can't be a replay: new data, a fresh report, or the answer to a probe of ours.
   void on_heard(i64 now_ns) noexcept {
-    // Who was silent for so long was stopped: until now nobody could have made progress.
+    // A peer that was silent for that long was stopped, so no flow could have made progress until now.
     if (now_ns - heard_ns() >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
     heard_ns_ = now_ns;
   }
-  // When that was last; -1: never.
+  // When it was last heard; -1: never.
   i64 heard_ns() const noexcept { return std::max(heard_ns_, paths_.heard_ns()); }
-  // When the peer was last heard after a silence; 0: never.
+  // When it was last heard again after a silence; 0: never.
   i64 resumed_ns() const noexcept { return std::max(resumed_ns_, paths_.resumed_ns()); }
   bool waited_for() const noexcept { return waiting_flows_ != 0; }
   void on_flow_waits(i64 now_ns) noexcept {
@@ -58,11 +58,11 @@ class Peer {
     }
   }
   void on_flow_rests() noexcept { --waiting_flows_; }
-  // Asks for a sign of life now, over several paths, whether or not a flow waits for the peer.
+  // Starts probing several paths for a sign of life, even if no flow waits for the peer.
   void solicit() noexcept { keepalives_due_ = kSolicitPaths; }
 
   void on_probe(u8 path, const wire::Probe& probe) noexcept {
-    if (path >= paths_.count() || reply_count_ == kRepliesMax) return;  // a lost reply costs the prober one interval
+    if (path >= paths_.count() || reply_count_ == kRepliesMax) return;  // costs the peer one probe interval
     if (replies_ == nullptr) replies_.reset(new (std::nothrow) Reply[kRepliesMax]);
     if (replies_ == nullptr) return;
     replies_[reply_count_++] = {probe, path};
@@ -76,9 +76,9 @@ class Peer {
   bool silent(i64 now_ns) const noexcept {
     return waiting_flows_ != 0 && now_ns - quiet_since_ns() >= shared_->config.peer_silence_ns;
   }
-  // A reply, a path probe, or a keepalive; false when nothing is due.
+  // Writes a reply, a path probe or a keepalive; false when nothing is due.
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
-  // The answer to a keepalive of ours; false: to none that was sent lately, or to one that was answered before.
+  // Handles a reply to a keepalive. False: the id belongs to no recent unanswered one.
   bool on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   i64 poll_timeout() const noexcept {
     if (dead_) return kNever;
@@ -88,14 +88,14 @@ class Peer {
     return std::min({paths_.poll_timeout(), silence_ns, keepalive_ns});
   }
 
-  i64 scheduled_ns = kNever;  // of the stack's timer
+  i64 scheduled_ns = kNever;  // deadline set in the stack's timer heap
   i64 notified_ns = kNever;   // when the owner was last told that the peer is quiet
-  bool in_control = false;    // waits in the stack's control queue
+  bool in_control = false;    // is in the stack's control queue
 
  private:
-  // While a peer is quiet a keepalive round begins 32 times a silence, on the path heard last and on three in turn. At
-  // 10 % loss each way, three of four paths dead and not known to be, 18 probes on the last one are lost together once
-  // in 10^13 silences (decision 0019).
+  // While a peer is quiet, 32 rounds of keepalives are sent per silence limit: on the path heard last, and on three
+  // others in rotation. With 10 % loss each way and three of four paths dead without our knowing, the 18 probes on the
+  // working path are all lost once in 10^13 silences (decision 0019).
   static constexpr i64 kKeepaliveRounds = 32;
   static constexpr u8 kKeepalivePaths = 4, kSolicitPaths = 4;
   struct Reply {
@@ -103,7 +103,7 @@ class Peer {
     u8 path;
   };
   struct Keepalives {
-    std::array<u64, 64> ids{};  // of those that were sent and not answered; 0: none
+    std::array<u64, 64> ids{};  // of unanswered keepalives; 0: none
     std::size_t next = 0;
   };
   i64 quiet_since_ns() const noexcept { return std::max(heard_ns(), waited_since_ns_); }
@@ -115,11 +115,11 @@ class Peer {
   PathSet paths_;
   FlowQueue path_waiters_;  // flows that found every path full
   static constexpr std::size_t kRepliesMax = 16;
-  std::unique_ptr<Reply[]> replies_;  // once the peer has asked
+  std::unique_ptr<Reply[]> replies_;  // allocated when the peer first probes
   std::size_t reply_count_ = 0;
   u32 index_;
-  std::unique_ptr<Keepalives> keepalives_;  // once one was sent
-  PeerCells own_counters_;                  // where the owner gave none
+  std::unique_ptr<Keepalives> keepalives_;  // allocated when the first is sent
+  PeerCells own_counters_;                  // used if the owner supplied none
   PeerCells* counters_;
   u32 flows_ = 0;
   u32 waiting_flows_ = 0;
@@ -127,9 +127,9 @@ class Peer {
   i64 resumed_ns_ = 0;
   i64 waited_since_ns_ = 0;
   i64 keepalive_ns_ = kNever;
-  u8 keepalive_path_ = 0;         // of the rotation
-  u8 keepalives_due_ = 0;         // left of this round
-  bool keepalive_known_ = false;  // the next of this round goes over the path that was heard last
+  u8 keepalive_path_ = 0;         // last path of the rotation
+  u8 keepalives_due_ = 0;         // left to send in this round
+  bool keepalive_known_ = false;  // the next one goes over the path heard last
   bool dead_ = false;
 };
 

@@ -1,5 +1,5 @@
-// One allocation holds the flow record and the shared records; it is made between bursts, never per event.
-// Records are int64 and float64 only, so eight bytes of alignment are enough.
+// One allocation holds the flow record and the shared records. It is made between bursts, not per event. Records
+// contain only int64 and float64, so eight bytes of alignment are enough.
 #include "native/core/policy_slot.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Holds one policy's records and calls its hooks; puts `fixed` of the family in its place when a call goes wrong.
-// Interprets no event and no result: its owner fills one and checks the other.
+// Holds the records of one policy and calls its hooks; can replace it by `fixed` of the same family when a call fails.
+// The owner fills events and checks results.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +14,27 @@ class PolicySlot {
  public:
   PolicySlot(policy::Family family, PolicyChoice choice) noexcept;
 
-  // Allocates zeroed records (`shared_count` of the shared kind). False when out of memory.
+  // Allocates zeroed records, `shared_count` of them of the shared kind. False when out of memory.
   bool open(std::size_t shared_count) noexcept;
   bool is_open() const noexcept { return open_; }
-  // Uses one shared record that somebody else owns; a fallback goes back to a record of its own.
+  // Uses a shared record owned by someone else; after a fallback the slot uses its own again.
   void share(void* record, std::size_t bytes) noexcept {
     if (bytes >= descriptor_->shared_bytes) shared_ = record;
   }
-  void close() noexcept;  // gives the records back; open() begins anew
+  void close() noexcept;  // frees the records; open() starts afresh
 
-  // False when the policy failed; the caller then decides with what fall_back() leaves. `tap` (or null) is told.
+  // False when the policy failed; the caller then calls fall_back(). `tap`: observer of the decision, or null.
   bool call(std::size_t hook, const void* event, void* result, DecisionTap* tap, u32 owner) noexcept {
     const bool ok =
         descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
     if (tap != nullptr) tell(tap, owner, hook, event, result, ok);
     return ok;
   }
-  // Replaces the policy by `fixed`, with fresh records. False when out of memory (the old one stays, harmless).
+  // Replaces the policy by `fixed`, with fresh records. False when out of memory: the old policy stays, which is
+  // harmless.
   bool fall_back() noexcept;
   bool replace(PolicyChoice choice) noexcept;
-  // Other parameters for the same policy, whose records stay. False when another policy runs here by now.
+  // Changes the parameters of the same policy, which keeps its records. False when another policy is in the slot.
   bool set_params(PolicyChoice choice) noexcept {
     if (descriptor_ != choice.descriptor) return false;
     params_ = choice.params != nullptr ? choice.params : descriptor_->params_default;

@@ -1,4 +1,5 @@
-// A seeded generator (SplitMix64, Steele et al. 2014): the only chance the core knows, so that a run is its seed.
+// A seeded random generator (SplitMix64, Steele et al. 2014), the core's only source of randomness, so that a run is
+// determined by its seed.
 #pragma once
 
 #include "native/core/types.h"

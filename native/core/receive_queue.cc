@@ -1,5 +1,5 @@
-// One slot a message number. A slot is eager (bytes in our own block), posted (bytes in the caller's buffer), or whole.
-// Every rule that keeps a byte out of a buffer it does not belong to is in check().
+// Places received segments. Each message number has a slot: eager (bytes in an eager block), posted (bytes in the
+// caller's buffer) or whole. All checks that keep bytes out of buffers they don't belong to are in check().
 #include "native/core/receive_queue.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ ReceiveQueue::~ReceiveQueue() {
   }
 }
 
-// Posted here, but carried by other flows alone: its ticket has moved on, or its size leaves no stripe for this flow.
+// Whether a posted receive is completed by other flows alone: its ticket is in use for another message, or the size
+// leaves no stripe for this flow.
 bool ReceiveQueue::is_elsewhere(const Slot& slot) const noexcept {
   if (slot.state != Slot::posted) return false;
   if (slot.ticket->message.load(std::memory_order_acquire) != slot.message) return true;
@@ -45,7 +46,7 @@ void ReceiveQueue::forget_elsewhere() noexcept {
   }
 }
 
-// A slot for `message` that no unfinished message holds; grows the ring until there is one.
+// Makes sure that `message` has a slot that no other unfinished message uses; grows the ring if needed.
 bool ReceiveQueue::ensure(u64 message) noexcept {
   for (;;) {
     if (ring_ != nullptr) {
@@ -74,7 +75,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
     if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
-    // Another flow may have met a segment of the message first: the sizes must agree before a byte is copied.
+    // Another flow may have seen a segment of the message first: the sizes must agree before any byte is copied.
     i64 agreed = -1;
     const auto bytes = static_cast<i64>(slot.message_bytes);
     if (!ticket->agreed_bytes.compare_exchange_strong(agreed, bytes) && agreed != bytes) {
@@ -83,7 +84,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
     u8* block = slot.data;
     if (stage != nullptr) stage->settle_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
-      // Segments of one message may still be missing; copying the holes too is harmless, they are filled later.
+      // Segments may still be missing; copying the gaps too is harmless, as they are overwritten later.
       std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
     }
     slot.settles_late = stage != nullptr;
@@ -150,8 +151,8 @@ ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message) noexcept {
   return &slot;
 }
 
-// What comes from beyond the room that the sender knows of was sent to find out whether there is some: it is told
-// again.
+// Whether the bounce buffer has room up to `end_bytes`. A segment from beyond the room that the sender was told of is a
+// probe for room, so the sender is told again.
 bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
   if (!slot.staged) return true;
   if (slot.starved && end_bytes > slot.told_end) {
@@ -163,7 +164,7 @@ bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
     slot.starved = true;
     ++starved_slots_;
     slot.told_end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
-    // The copier may have made room between the two looks, and says so once.
+    // The copier may have made room between the two checks, and it reports that only once.
     room_due_ = true;
   }
   return false;
@@ -179,12 +180,12 @@ bool ReceiveQueue::take_room(u64* message, u64* end_bytes) noexcept {
     slot.told_end = end;
     *message = slot.message;
     *end_bytes = end;
-    return room_due_ = true;  // there may be another
+    return room_due_ = true;  // others may have room too
   }
   return false;
 }
 
-// The size every segment of the message must agree on, in this flow and in the others.
+// Fixes the message's size, which all its segments must agree on, in this flow and in the others.
 bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
   if (slot.message_bytes != ~u64{0}) return slot.message_bytes == message_bytes;
   if (slot.state == Slot::posted) {
@@ -275,7 +276,7 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   slot.state = Slot::whole;
   if (slot.settles_late) slot.stage->settle(0, slot.message_bytes);
   slot.settles_late = false;
-  slot.data = nullptr;  // from here on the buffer is the caller's again
+  slot.data = nullptr;  // from here on the caller owns the buffer again
   slot.staged = false;
   if (slot.starved) --starved_slots_;
   slot.starved = false;

@@ -1,5 +1,5 @@
-// Which sequence numbers are new: a cumulative edge and, beyond the first gap, a bitmap of kWindowSegments. The bitmap
-// is borrowed from a pool only while there is a gap.
+// Tracks which sequence numbers have arrived: a cumulative position and, beyond the first gap, a bitmap of
+// kWindowSegments that is borrowed from a pool while there is a gap.
 #pragma once
 
 #include "native/core/slab_pool.h"
@@ -17,9 +17,10 @@ class ReceiveWindow {
   ReceiveWindow& operator=(const ReceiveWindow&) = delete;
   ~ReceiveWindow() { bitmaps_->give(words_); }
 
-  // What on_arrival would say; changes nothing.
+  // What on_arrival would return, without changing anything.
   Arrival classify(u64 seq) const noexcept;
-  // Marks `seq` received. `beyond` when it is outside the window or no bitmap could be had: then nothing changed.
+  // Marks `seq` as received. `beyond` if it is outside the window or there is no memory for a bitmap; then nothing has
+  // changed.
   Arrival on_arrival(u64 seq) noexcept;
 
   u64 cumulative_seq() const noexcept { return cumulative_; }

@@ -1,5 +1,4 @@
-// Smooths round-trip times and derives the retransmission timeout (RFC 6298, section 2), with exponential backoff.
-// Reads no clock: samples are given.
+// Smooths RTT samples and derives the retransmission timeout (RFC 6298, section 2), with exponential backoff.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +9,11 @@ namespace weft::core {
 
 class RttEstimator {
  public:
-  // `host_ns`: how long the two hosts had other things to do. A timeout has to allow for it; the least round trip is
-  // the network's.
+  // `host_ns`: delay added by the two hosts. It counts for the timeout, but not for the minimum, which is the
+  // network's.
   void on_sample(i64 rtt_ns, i64 host_ns = 0) noexcept {
-    // An hour is no round trip, whatever a packet claims; the bound keeps the sums below from overflowing.
+    // Limits what a packet can claim: no round trip takes an hour. The bound also keeps the sums below from
+    // overflowing.
     constexpr i64 kMost = 3'600'000'000'000;
     rtt_ns = std::clamp<i64>(rtt_ns, 1, kMost);
     host_ns = std::clamp<i64>(host_ns, 0, kMost);
@@ -32,7 +32,7 @@ class RttEstimator {
     }
   }
 
-  // The round trip of another connection to the same host, used until the first sample.
+  // Sets an estimate, such as the control connection's round trip to the same host; used until the first sample.
   void expect(i64 rtt_ns) noexcept {
     if (measured()) return;
     srtt_ns_ = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);
@@ -48,10 +48,9 @@ class RttEstimator {
   i64 variation_ns() const noexcept { return rttvar_ns_; }
   i64 min_ns() const noexcept { return min_ns_; }
 
-  // The floor is the least that is added to the smoothed round trip, not the least sum: on a long path that hardly
-  // varies the variation vanishes, and a host that is a moment late would be taken for a loss.
-  // Before the first sample it is 20 times the floor at least, which is 20 ms with the default knobs.
-  // `allowance_ns`: how late an answer may be because a host is.
+  // The floor is the least margin added to the smoothed round trip, not the least timeout: on a long path with little
+  // variation the variance term vanishes, and a slightly late host would look like a loss. Before the first sample the
+  // timeout is at least 20 times the floor, 20 ms by default. `allowance_ns`: delay of hosts to allow for.
   i64 timeout_ns(i64 floor_ns, i64 ceiling_ns, u32 backoff, i64 allowance_ns = 0) const noexcept {
     const i64 sum = srtt_ns_ + std::max({floor_ns, 4 * variation_ns(), allowance_ns});
     const i64 base = measured() ? sum : std::max(sum, 20 * floor_ns);

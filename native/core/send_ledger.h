@@ -1,5 +1,4 @@
-// Remembers every segment in flight: its bytes, path and send time, the send order of each path, and what is to be
-// resent.
+// Records every segment in flight (bytes, path, send time), the send order of each path, and the segments to be resent.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,10 @@
 namespace weft::core {
 
 struct SentSegment {
-  enum State : u8 { in_flight, lost, acked, held };  // held: the receiver had no room for it
+  enum State : u8 { in_flight, lost, acked, held };  // held: refused by the receiver for lack of room
   i64 sent_ns;
   u64 offset_bytes;    // within the message
-  u32 previous, next;  // neighbours in the path's send order or in a list of the ledger's, as low halves of seq
+  u32 previous, next;  // neighbours in the path's send order or one of the ledger's lists: low 32 bits of seq
   u16 message_slot;
   u16 payload_bytes;
   u8 path;  // of the last copy
@@ -22,7 +21,7 @@ struct SentSegment {
 };
 static_assert(sizeof(SentSegment) == 32);
 
-// A doubly linked list threaded through segments.
+// A doubly linked list through the segments' `previous` and `next`.
 struct SegmentList {
   u32 head = kNone, tail = kNone;
   bool empty() const noexcept { return head == kNone; }
@@ -43,20 +42,20 @@ class SendLedger {
   u64 next_seq() const noexcept { return next_; }
   u64 cumulative_seq() const noexcept { return cumulative_; }
   bool empty() const noexcept { return next_ == cumulative_; }
-  i64 inflight_bytes() const noexcept { return inflight_bytes_; }  // sent, neither acknowledged nor judged lost
+  i64 inflight_bytes() const noexcept { return inflight_bytes_; }  // sent, and neither acknowledged, lost nor refused
   bool has_lost() const noexcept { return !lost_.empty(); }
   u64 unsettled() const noexcept { return unsettled_; }  // segments that are neither acknowledged nor held
   bool holds(u64 seq) const noexcept { return seq >= cumulative_ && seq < next_; }
 
-  // Makes room for the segment `next_seq()`; false when the window of sequence numbers or the memory is used up.
+  // Makes room for the segment `next_seq()`; false when the sequence window or the memory is exhausted.
   bool reserve() noexcept;
-  // Only after reserve() said yes.
+  // Requires a successful reserve().
   u64 append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot, u64 offset_bytes, u16 payload_bytes) noexcept;
 
   SentSegment& at(u64 seq) noexcept { return slab_of(seq)->segments[seq % kSlabSegments]; }
   u64 seq_of(u32 low) const noexcept { return expand32(cumulative_ + kWindowSegments / 2, low); }
 
-  // Oldest segment waiting to be resent; kNone-like ~0 when there is none.
+  // Oldest segment waiting to be resent; ~0: none.
   u64 first_lost() const noexcept { return lost_.empty() ? ~u64{0} : seq_of(lost_.head); }
   void on_lost(SegmentList* order, u64 seq) noexcept;                         // in flight -> to be resent
   void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // to be resent -> in flight on `path`
@@ -65,9 +64,9 @@ class SendLedger {
   bool has_held() const noexcept { return !held_.empty(); }
   u64 first_held() const noexcept { return held_.empty() ? ~u64{0} : seq_of(held_.head); }
   u64 next_held(u64 seq) noexcept { return at(seq).next == kNone ? ~u64{0} : seq_of(at(seq).next); }
-  // `order` is the list of the segment's path. False when it was acknowledged before.
+  // `order` is the list of the segment's path. False if it was acknowledged before.
   bool on_acked(SegmentList* order, u64 seq) noexcept;
-  // Drops acknowledged segments from the front and gives their slabs back.
+  // Drops acknowledged segments from the front and returns their slabs.
   void advance() noexcept;
 
  private:
@@ -77,7 +76,7 @@ class SendLedger {
   void unlink(SegmentList* list, u64 seq) noexcept;
 
   SlabPool* slabs_;
-  std::unique_ptr<Slab*[]> directory_;  // circular, one entry a slab of sequence numbers
+  std::unique_ptr<Slab*[]> directory_;  // circular; one entry per slab of sequence numbers
   u64 directory_mask_ = 0;
   u64 cumulative_ = 0;
   u64 next_ = 0;

@@ -1,5 +1,5 @@
-// A circular buffer that doubles between bursts. Positions grow for ever; slots are their low 16 bits.
-// A message leaves only from the front, so a slot stays valid while any of its segments is unacknowledged.
+// A circular buffer that doubles when full. Positions increase forever; slot numbers are their low 16 bits. Messages
+// leave only from the front, so a slot stays valid while any of its segments is unacknowledged.
 #include "native/core/send_queue.h"
 
 #include <new>
@@ -44,7 +44,7 @@ void SendQueue::on_handed_out(u64 bytes) noexcept {
 
 bool SendQueue::on_acked(SendMessage& message, u64 bytes) noexcept {
   message.unacked_bytes -= bytes;
-  // The one segment of an empty stripe carries no byte: its acknowledgment alone completes the message.
+  // The only segment of an empty stripe has no bytes, so its acknowledgment alone completes the message.
   message.done = message.handed_out && message.unacked_bytes == 0;
   return message.done;
 }

@@ -1,4 +1,4 @@
-// The messages a caller posted for sending, in order: which bytes go next, and when a message is wholly acknowledged.
+// The messages posted for sending, in order: which bytes to send next, and when a message is completely acknowledged.
 #pragma once
 
 #include <memory>
@@ -13,25 +13,25 @@ struct SendMessage {
   u64 number = 0;  // within the connection
   union {
     const u8* data = nullptr;
-    Stage* stage;  // where `staged`: through which its bytes come
+    Stage* stage;  // if `staged`: the bounce buffer that supplies the bytes
   };
   u64 message_bytes = 0;
   Range stripe;         // the part that this flow carries
-  u64 next_offset = 0;  // first byte not yet handed out
+  u64 next_offset = 0;  // first byte not yet sent
   u64 unacked_bytes = 0;
   void* cookie = nullptr;
-  u64 remote_address = 0;  // of the receive's window, where there is one
-  u64 room_end = ~u64{0};  // what of it is beyond waits for room in the receiver's ring
+  u64 remote_address = 0;  // of the receive's memory window, if it has one
+  u64 room_end = ~u64{0};  // bytes from here on wait for room in the receiver's bounce buffer
   u32 remote_key = 0;
-  u32 memory = 0;           // the registration that `data` lies in
-  bool handed_out = false;  // every segment was (an empty stripe of a zero-byte message has one, empty)
+  u32 memory = 0;           // the datapath's registration that contains `data`
+  bool handed_out = false;  // every segment was sent; an empty stripe of a zero-byte message has one empty segment
   bool done = false;
   bool staged = false;
-  bool blockless = false;  // waits for a block at the receiver, as its receive is not known
+  bool blockless = false;  // waits for an eager block at the receiver, as its receive is not known
 
-  // Where bytes that are sent together from `offset_bytes` on lie.
+  // Address of the bytes from `offset_bytes` on; only contiguous up to the end of a bounce buffer.
   const u8* at(u64 offset_bytes) const noexcept { return staged ? stage->at(offset_bytes) : data + offset_bytes; }
-  // How long the next segment is, which is never empty but for an empty stripe's.
+  // Size of the next segment; never zero except for an empty stripe.
   u64 next_bytes(u64 segment_payload_bytes) const noexcept {
     const u64 left = std::min(stripe.end - next_offset, segment_payload_bytes);
     return staged ? std::min(left, stage->together(next_offset)) : left;
@@ -50,27 +50,27 @@ class SendQueue {
   u64 unsent_bytes() const noexcept { return unsent_bytes_; }
   u64 posted_bytes() const noexcept { return posted_bytes_; }
 
-  // The message whose bytes go next; only when has_unsent().
+  // The message whose bytes are sent next; requires has_unsent().
   SendMessage& next() noexcept { return ring_[cursor_ & mask_]; }
   u16 next_slot() const noexcept { return static_cast<u16>(cursor_); }
-  // Message number that the next unsent message has, or will have at least.
+  // Number of the next unsent message, or a lower bound of it if none is queued.
   u64 next_number() const noexcept { return cursor_ != tail_ ? ring_[cursor_ & mask_].number : posted_end_; }
   void on_handed_out(u64 bytes) noexcept;  // of next()
 
   SendMessage& at(u16 slot) noexcept {
     return ring_[(head_ + static_cast<u16>(slot - static_cast<u16>(head_))) & mask_];
   }
-  // True when this was the last byte of the message: its cookie is due.
+  // True when this was the last byte of the message: its completion is due.
   bool on_acked(SendMessage& message, u64 bytes) noexcept;
-  // Messages that have been begun or are to be begun next, oldest first, until `what` of one is false.
+  // Visits messages that have been started or are next to start, oldest first, until `what` returns false.
   template <typename What>
   void each_begun(const What& what) noexcept {
     for (u64 i = head_; i != tail_ && i <= cursor_ && what(ring_[i & mask_]); ++i) {
     }
   }
-  // Takes finished messages off the front.
+  // Removes completed messages from the front.
   void advance() noexcept;
-  // Gives the storage back where no message is in it.
+  // Frees the storage if the queue is empty.
   void release() noexcept {
     if (empty()) ring_.reset();
   }

@@ -1,5 +1,5 @@
-// What every machine of one stack shares: configuration, storage, chance, counters and the event queue. The stack owns
-// it and hands it to the machines.
+// State shared by all state machines of one stack, which owns it: configuration, memory pools, random numbers, counters
+// and the event queue.
 #pragma once
 
 #include <array>
@@ -16,14 +16,15 @@
 
 namespace weft::core {
 
-// The newest failure of a family: which policy, in which hook. A copy: its library may be gone when somebody asks.
+// The most recent failure of a policy family: the policy's name and the hook that failed. It is a copy because the
+// policy's library may be unloaded before anybody reads it.
 struct PolicyFailure {
   char name[sizeof(policy::Descriptor::name)] = "";
   std::size_t hook = 0;
 };
 
 struct Shared {
-  // Caps: 64 MB an engine (budget), most of it send slabs (32 segments each).
+  // The caps of the pools keep an engine below 64 MB, most of it for send slabs of 32 segments each.
   explicit Shared(const StackConfig& stack_config)
       : config(stack_config),
         random(stack_config.seed),
@@ -40,24 +41,25 @@ struct Shared {
   SlabPool bitmaps;
   SlabPool eager_blocks;
   EventQueue events;
-  EngineCells own_counters;  // where the owner gave none
+  EngineCells own_counters;  // used if the owner supplied none
   EngineCells* counters;
-  DecisionTap* tap = nullptr;  // who records decisions; null: nobody
+  DecisionTap* tap = nullptr;  // recorder of policy decisions; null: no recording
   i64 last_sent_ns = 0;
   HostTime host;
-  std::array<PolicyFailure, 4> failures;  // by family
+  std::array<PolicyFailure, 4> failures;  // indexed by family
 
-  // A send time no other segment has, so that "sent before" orders all of them, also within a train (RFC 8985 breaks
-  // ties by sequence number for the same reason). It runs ahead of the clock by a nanosecond a segment at most.
+  // Returns a send time that no other segment has, so that "sent before" is a total order, within a train as well (RFC
+  // 8985 breaks ties by sequence number for the same reason). It runs ahead of the clock by at most one nanosecond per
+  // segment.
   i64 unique_ns(i64 now_ns) noexcept {
     last_sent_ns = now_ns > last_sent_ns ? now_ns : last_sent_ns + 1;
     return last_sent_ns;
   }
 
-  // Whether a flow that holds so many eager blocks may take another. A flow's share is what is left for all, as in a
-  // switch that shares its buffer (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): it shrinks as the
-  // pool fills, so that no number of unread connections can take everything. The last eighth is for flows that hold
-  // none.
+  // Whether a flow that holds `held_blocks` eager blocks may take another. The limit of a flow is the number of free
+  // blocks, as in a switch with a shared buffer (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): it
+  // shrinks as the pool fills, so that connections whose application does not read can't exhaust the pool. The last
+  // eighth is reserved for flows that hold none.
   bool may_hold_eager(u64 held_blocks) const noexcept {
     const u64 left = eager_blocks.blocks_max() - eager_blocks.blocks_in_use();
     return left != 0 && (held_blocks == 0 || held_blocks + eager_blocks.blocks_max() / 8 < left);
@@ -66,7 +68,7 @@ struct Shared {
   const PolicyFailure& failure_of(policy::Family family) const noexcept {
     return failures[static_cast<std::size_t>(family) - 1];
   }
-  // Before `fixed` takes its place.
+  // Records a policy's failure and emits the event, before `fixed` replaces the policy.
   void on_policy_failed(const policy::Descriptor& failed, std::size_t hook, u32 flow, u32 peer) {
     ++counters->events_policy_failed;
     PolicyFailure& failure = failures[failed.family - 1];

@@ -1,5 +1,5 @@
-// How long datagrams to a peer may be: finds out what its paths carry where they do not carry what was agreed on, and
-// tries longer ones again later (RFC 8899, DPLPMTUD). One size for all paths.
+// Searches the datagram size that the paths to a peer carry if they do not carry the agreed size, and tries larger ones
+// later (RFC 8899, DPLPMTUD). One size applies to all paths.
 #pragma once
 
 #include <array>
@@ -10,50 +10,49 @@
 
 namespace weft::core {
 
-// What is known of one path.
+// What is known about one path.
 struct PathSize {
-  i64 carried_ns = -1;    // newest proof that it carries datagrams of the size in force
-  i64 small_ns = -1;      // when something came over it that says nothing of that, while it is silent
-  u64 small_id = 0;       // of a probe that is not padded
-  i64 small_sent_ns = 0;  // of that probe
+  i64 carried_ns = -1;    // newest proof that it carries datagrams of the size in force; -1: none
+  i64 small_ns = -1;      // when a silent path last carried something too short to be such proof; -1: never
+  u64 small_id = 0;       // id of the pending short probe; 0: none
+  i64 small_sent_ns = 0;  // when that probe was sent
   u16 suspects = 0;       // segments lost since the last proof
   u16 suspect_bytes = 0;  // payload of the longest of them
-  u16 carried_bytes = 0;  // the longest probe of this round that came through
+  u16 carried_bytes = 0;  // largest answered probe of this round
   bool small_due = false;
 };
 
 class SizeSearch {
  public:
-  // RFC 8899's MIN_PLPMTU is what every path is taken to carry; ours must also keep a segment within a burst's number
-  // of fragments.
+  // Every path is assumed to carry this size (MIN_PLPMTU of RFC 8899). It also keeps the fragments of a segment within
+  // one burst.
   static constexpr u16 kBytesMin = 576;
-  // So many lost in a row without proof make a path silent, though timers have not run out: shorter segments may get
-  // through all the while.
+  // A path becomes silent after this many losses in a row without proof, even if no timer fires because shorter
+  // segments get through.
   static constexpr u16 kSuspectsMax = 8;
-  // RFC 8899 waits 600 s before it tries a longer datagram (PMTU_RAISE_TIMER); a wrong setting of a switch is mended
-  // sooner than a route over the internet changes, so the first tries come earlier.
+  // RFC 8899 waits 600 s before it tries a larger size (PMTU_RAISE_TIMER). A misconfigured switch is repaired sooner
+  // than a route over the internet changes, so the first tries come earlier.
   static constexpr i64 kRaiseNsMin = 10'000'000'000, kRaiseNsMax = 600'000'000'000;
-  static constexpr int kTriesMax = 3;  // MAX_PROBES
+  static constexpr int kTriesMax = 3;  // MAX_PROBES of RFC 8899
 
   SizeSearch(u16 agreed_bytes, u16 path_count);
 
   u16 segment_bytes() const noexcept { return rungs_[in_force_]; }
   PathSize& path(std::size_t index) noexcept { return paths_[index]; }
-  // A payload so short that it fits the least of sizes says nothing about any.
+  // A payload that fits the smallest size is no evidence about sizes.
   bool is_small(u16 payload_bytes) const noexcept {
     return payload_bytes <= wire::segment_payload_bytes(rungs_[rung_count_ - 1]);
   }
 
-  // A segment of this payload came through. True: that proves the size in force.
+  // A segment with this payload arrived. True: this proves the size in force.
   bool on_acked(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
   void on_proof(i64 now_ns, u8 path) noexcept;
-  // Segments sent at `sent_ns` or later are lost, the longest with this payload. True: the path is to be taken as
-  // silent.
+  // Segments were lost, the oldest sent at `sent_ns`, the longest with this payload. True: the path must become silent.
   bool on_lost(u8 path, i64 sent_ns, u16 payload_bytes, i64 segments) noexcept;
   void on_silent(u8 path) noexcept;
 
-  // A round of probes of several sizes: of the sizes up to the one in force on paths that carry small datagrams alone,
-  // or of those above it.
+  // A round probes several sizes on several paths: the size in force and smaller ones (to lower the size while no path
+  // carries it), or larger ones (to raise it).
   bool in_round() const noexcept { return round_id_ != 0; }
   bool raises() const noexcept { return raises_; }
   bool may_raise(i64 now_ns) const noexcept { return in_force_ != 0 && now_ns >= raise_ns_; }
@@ -61,35 +60,36 @@ class SizeSearch {
   void start(i64 now_ns, u64 random, bool raises, i64 timeout_ns) noexcept;
   void add_path(std::size_t path) noexcept;
   void stop() noexcept { round_id_ = 0; }
-  // The next probe of the round.
+  // Returns the next probe to send in this round.
   bool poll_probe(u8* path, u64* probe_id, u16* bytes) noexcept;
-  // False: the answer to no probe of this round.
+  // False: the id belongs to no probe of this round.
   bool on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noexcept;
   bool is_over(i64 now_ns) const noexcept { return in_round() && cursor_ == end_ && now_ns >= deadline_ns_; }
-  // The probes that were not answered go out once more: a loss is no limit. False: often enough, or nothing is missing.
+  // Sends the unanswered probes once more, since a lost probe is no evidence. False: no tries left, or all needed
+  // answers arrived.
   bool again(i64 now_ns) noexcept;
-  // Ends the round. The size that it found: the longest that any path carries, or half of all paths (raise);
-  // 0: none.
+  // Ends the round and returns the size found: the largest that any path carries, or half of all paths when raising; 0:
+  // none.
   u16 take_found() noexcept;
-  // True: another than before.
+  // True if the size changed.
   bool set(i64 now_ns, u16 bytes) noexcept;
   void postpone(i64 now_ns, i64 fall_ns_max) noexcept;
   i64 poll_timeout(bool any_usable, bool enough_to_raise, bool any_small) const noexcept;
 
  private:
-  static constexpr std::size_t kRungsMax = 16;  // four bits of a probe's id
+  static constexpr std::size_t kRungsMax = 16;  // four bits of a probe's id select the size
   static constexpr u16 kLadder[] = {8972, 8952, 4052, 1472, 1452, 1402, 1372, 1252, 1232, kBytesMin};
 
   std::size_t first_rung() const noexcept { return raises_ ? 0 : in_force_; }
   std::size_t end_rung() const noexcept { return raises_ ? in_force_ : rung_count_; }
   bool in_round(std::size_t path) const noexcept { return (round_paths_[path / 64] >> (path % 64) & 1u) != 0; }
 
-  std::array<u16, kRungsMax> rungs_{};  // longest first; what was agreed on is the first
+  std::array<u16, kRungsMax> rungs_{};  // descending; the first is the agreed size
   std::size_t rung_count_ = 0, in_force_ = 0;
   std::unique_ptr<PathSize[]> paths_;
   std::array<u64, kMaxPaths / 64> round_paths_{};
   u64 round_id_ = 0;
-  std::size_t cursor_ = 0, end_ = 0;  // of its probes: path times sizes
+  std::size_t cursor_ = 0, end_ = 0;  // next probe of the round, as path index times number of sizes plus size index
   i64 deadline_ns_ = kNever, timeout_ns_ = 0;
   i64 raise_ns_ = kNever, raise_interval_ns_ = kRaiseNsMin;
   i64 fall_ns_ = 0, fall_interval_ns_ = 0;

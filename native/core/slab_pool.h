@@ -1,5 +1,5 @@
-// Hands out blocks of one size and keeps those given back: storage that grows with use, to a cap, and is then reused.
-// Not thread-safe: an engine owns its pools.
+// A pool of blocks of one size that grows on demand up to a cap and reuses returned blocks. Not thread-safe: each
+// engine has its own pools.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class SlabPool {
     for (void* block : free_) std::free(block);
   }
 
-  // Null at the cap or out of memory. The contents are whatever the last owner left.
+  // Null at the cap or when out of memory. The contents are undefined.
   void* take() noexcept {
     if (!free_.empty()) {
       void* block = free_.back();
@@ -27,7 +27,7 @@ class SlabPool {
     if (blocks_ == blocks_max_) return nullptr;
     void* block = std::malloc(block_bytes_);
     if (block == nullptr) return nullptr;
-    // Room to give it back is made now, so that give() never allocates.
+    // Reserves the room to return the block now, so that give() never allocates.
     if (free_.capacity() <= blocks_) {
       try {
         free_.reserve(2 * blocks_ + 16);

@@ -1,5 +1,5 @@
-// Opening, posting, closing and failing. Receiving is in stack_receive.cc, sending and timers in stack_transmit.cc.
-// Every public call ends in refresh(): queues and timers follow the flow's state, never the other way round.
+// Opens, posts, closes and fails flows and peers. Receiving is in stack_receive.cc, sending and timers in
+// stack_transmit.cc. Calls that change a flow end in refresh(), which derives queues and timers from the flow's state.
 #include "native/core/stack.h"
 
 #include <new>
@@ -7,7 +7,7 @@
 namespace weft::core {
 namespace {
 
-// Free indices wait in a list so that the table stays as small as the most that were ever open at once.
+// Free indices are reused, so that the table is no larger than the most that were ever open at once.
 Status reserve(std::vector<u8>* reserved, std::vector<u32>* free, u32 most, u32* index) {
   if (!free->empty()) {
     *index = free->back();
@@ -27,7 +27,7 @@ constexpr u32 kIndexMax = 1u << 20;
 
 Stack::Stack(const StackConfig& config) : shared_(config) {}
 
-// Flows refer to their peers' paths: they go first.
+// Flows refer to their peers' paths, so they are destroyed first.
 Stack::~Stack() { flows_.clear(); }
 
 Status Stack::reserve_peer(u32* index) noexcept {
@@ -117,7 +117,7 @@ void Stack::release_flow(u32 index) noexcept {
 
 void Stack::release_peer(u32 index) noexcept {
   if (index >= peers_.size() || reserved_peers_[index] == 0) return;
-  if (peers_[index] != nullptr && peers_[index]->in_control) peer_control_.remove(index);  // its index is used again
+  if (peers_[index] != nullptr && peers_[index]->in_control) peer_control_.remove(index);  // the index will be reused
   peers_[index].reset();
   timers_.set(kNever, index | TimerHeap::kPeerBit);
   reserved_peers_[index] = 0;
@@ -143,10 +143,10 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
     give_up_flow(now_ns, index, status);
-    return Status::ok;  // the event says what became of it
+    return Status::ok;  // the event flow_failed reports it
   }
-  // Nothing comes any more: what was not held for this receive never will be. (Held messages are eager, so they are
-  // with the flow whose turn it is; the others are asked in vain and say nothing.)
+  // No more data will arrive, so this receive can only take a held message. Held messages are eager, so only the flow
+  // that carries the first stripe can have one, and only that flow fails.
   const bool in_turn = message % target->config.stripes == target->config.stripe;
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
@@ -164,7 +164,7 @@ void Stack::on_staged(u32 index) noexcept {
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return;
-  target->peer_closed = false;  // whoever closes wants nothing more, not even what is held
+  target->peer_closed = false;  // the caller of close does not want held messages either
   if (target->closer.state() != Closer::State::open) return;
   abandon(*target);
   if (target->peer->dead()) {
@@ -176,7 +176,8 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   refresh(now_ns, index);
 }
 
-// What it had in flight leaves room on its paths: no acknowledgment will come that wakes the flows waiting for it.
+// Dropping segments in flight makes room on their paths, and no acknowledgment will come to wake the flows that wait
+// for it.
 void Stack::abandon(Flow& flow) noexcept {
   flow.tx.abandon();
   wake_path_waiters(*flow.peer);
@@ -199,8 +200,8 @@ void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
   fail_flow(index, reason);
 }
 
-// Nothing comes from the peer any more, and what it sent well may still be received. Whether anything is left is the
-// owner's to say, which knows the other flows of the connection.
+// The peer sends nothing more, but messages that are held can still be received. Whether any are left is for the owner
+// to decide, which knows the connection's other flows.
 void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;
@@ -264,7 +265,7 @@ void Stack::probe_peer(u32 index) noexcept {
   queue_peer_control(index);
 }
 
-// Brings queues, the peer's count of waiting flows and timers in line with the flow's state.
+// Updates queues, the peer's count of waiting flows and timers to match the flow's state.
 void Stack::refresh(i64 now_ns, u32 index) noexcept {
   Flow& target = *flows_[index];
   const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.awaits());

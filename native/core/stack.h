@@ -1,5 +1,5 @@
-// The protocol half of an engine: peers and flows by index, whose turn it is, and when somebody must be woken.
-// Sans-IO: datagrams in by on_datagram, bursts out by poll_transmit, time only as `now_ns`. One thread at a time.
+// The protocol of one engine: its peers and flows by index, scheduling and timers. Sans-IO: datagrams enter by
+// on_datagram, bursts leave by poll_transmit, and time is only the `now_ns` argument. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,45 +17,46 @@ class Stack {
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
 
-  // Indices are ours; what the remote end must put into its packets is (index, local token).
+  // Indices are chosen here. The remote end must put (index, local token) into its packets.
   Status reserve_peer(u32* index) noexcept;
   Status open_peer(u32 index, const PeerConfig& config) noexcept;
   Status reserve_flow(u32* index) noexcept;
   Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
-  void release_flow(u32 index) noexcept;  // after flow_closed, or never opened
-  void release_peer(u32 index) noexcept;  // after peer_released, or never opened
+  void release_flow(u32 index) noexcept;  // after the event flow_closed, or if it was never opened
+  void release_peer(u32 index) noexcept;  // after the event peer_released, or if it was never opened
 
-  // `memory`: the registration that `data` lies in, for the datapath; 0: none. `stage`: through which the flow's stripe
-  // comes, where there is no `data`; it must stay until the send is done or the flow lets go.
+  // `memory`: the datapath's registration that contains `data`; 0: none. `stage`: bounce buffer that supplies the
+  // flow's stripe if `data` is null; it must outlive the send, or the flow's reference to it.
   Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
                    Stage* stage = nullptr) noexcept;
-  // `message`: numbers grow; one that is left out cannot come over this flow (takes_part of its capacity says no).
-  // `key`: of a window onto the buffer, or 0. Whoever opened it closes it when an event says so, or once the flow lets
-  // go of its buffers.
-  // `stage`: through which the flow's stripe goes, where there is no `data`; then there is no window either.
+  // `message`: increases from call to call. A skipped number means that no part of that message can arrive over this
+  // flow (takes_part() of the receive's capacity is false).
+  // `key`: of the memory window onto the buffer, or 0. The caller closes the window when an event says so, or once the
+  // flow no longer refers to the buffer.
+  // `stage`: bounce buffer that takes the flow's stripe if `data` is null; such a receive has no window.
   Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
                       Stage* stage = nullptr) noexcept;
-  // More of what the flow is to send has been copied into its stage, or of what it received has been copied out.
+  // The copier has filled more of a send's bounce buffer or emptied more of a receive's.
   void on_staged(u32 flow) noexcept;
-  // Forgets everything outstanding at once (no event for it) and tells the peer; flow_closed follows.
+  // Drops all outstanding sends and receives without events for them and tells the peer; the event flow_closed follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
-  // Ends a flow for what its owner knows of it: it fails, and the peer is told why.
+  // Fails a flow for a reason that its owner found, and tells the peer that reason.
   void give_up_flow(i64 now_ns, u32 flow, Status reason) noexcept;
-  // The peer is known to be gone: its flows end now. What they hold of complete messages may still be received.
+  // The peer is known to be gone: ends its flows now. Complete messages that they hold can still be received.
   void fail_peer(i64 now_ns, u32 peer, Status reason) noexcept;
-  // The peer may still run, but is waited for no longer: its flows fail, and close packets tell it so for a while.
+  // Stops waiting for a peer that may still run: fails its flows and sends close packets to it for a while.
   void give_up_peer(i64 now_ns, u32 peer, Status reason) noexcept;
-  // Asks the peer for a sign of life, whether or not a flow waits for it; Peer::heard_ns() says when one came.
+  // Probes the peer for a sign of life, even if no flow waits for it; Peer::heard_ns() tells when one arrived.
   void probe_peer(u32 peer) noexcept;
 
-  // `arrived_ns`: when the kernel had it; 0 where that is not known.
+  // `arrived_ns`: the kernel's receive time stamp; 0: unknown.
   void on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns = 0) noexcept;
-  // What was polled at `polled_ns` left much later, because the thread was interrupted.
+  // The thread was interrupted: packets polled at `polled_ns` were handed to the kernel much later.
   void on_late_departure(i64 polled_ns) noexcept { shared_.host.on_late_departure(polled_ns, shared_.last_sent_ns); }
-  // The thread that calls this stack did not run in between.
+  // The thread that calls this stack did not run between the two times.
   void on_away(i64 from_ns, i64 to_ns) noexcept { shared_.host.on_away(from_ns, to_ns); }
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
-  // The two halves of it, for ports that send control first and may be busy with data.
+  // The two halves of poll_transmit, for ports that send control packets first and may have no room for data.
   bool poll_control(i64 now_ns, TxBurst* out) noexcept { return transmit_control(now_ns, out); }
   bool poll_data(i64 now_ns, TxBurst* out) noexcept {
     return (!resend_.empty() && transmit_data(now_ns, true, out)) ||
@@ -63,7 +64,7 @@ class Stack {
   }
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
-  // For who steps many stacks in turn: what the next call touches first is on its way meanwhile.
+  // Prefetches the stack and its first flows; for callers that step many stacks in turn.
   void prefetch() const noexcept {
     for (std::size_t at = 0; at < sizeof(Stack); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
     for (std::size_t i = 0; i < flows_.size() && i < 2; ++i) {
@@ -71,24 +72,25 @@ class Stack {
       for (std::size_t at = 0; at < sizeof(Flow); at += 64) __builtin_prefetch(flow + at);
     }
   }
-  // What a datagram for a flow over a path will touch, once the flow itself is there.
+  // Prefetches what a datagram for this flow and path will touch; the flow itself should be in the cache already.
   void prefetch(u32 index, u8 path) const noexcept {
     if (index < flows_.size() && flows_[index] != nullptr) flows_[index]->prefetch(path);
   }
   bool has_control() const noexcept { return !control_.empty() || !peer_control_.empty(); }
   bool has_events() const noexcept { return !shared_.events.empty(); }
-  // Whether poll_transmit may have a resend or new data; it may still find that none can go.
+  // Whether poll_transmit may find a resend or new data. It may still find all of it blocked.
   bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
-  // Live changes, on the engine's thread (stack_policies.cc). Nothing in flight is touched. With `params_only` the same
-  // policy goes on with other parameters; where it has given way to `fixed` it stays away. False: out of memory.
+  // Changes policies of live flows, on the engine's thread (stack_policies.cc); segments in flight are not affected.
+  // With `params_only` the same policy continues with other parameters; a policy that was replaced by `fixed` after a
+  // failure is not restored. False: out of memory.
   bool set_policy(i64 now_ns, policy::Family family, u32 flow, PolicyChoice choice, bool params_only) noexcept;
-  // For all flows and peers without a choice of their own, now and later.
+  // Applies to all present and future flows and peers without a choice of their own.
   bool set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept;
-  // What decides for a flow now (path family: for its peer). Empty: no credit policy, or no such flow.
+  // The policy that a flow uses now (path family: its peer's). Empty: no credit policy, or no such flow.
   PolicyChoice in_force(policy::Family family, u32 flow) noexcept;
-  // Everything that a flow, a peer or the defaults refer to: what is not among it may be unloaded.
+  // Lists every policy that a flow, a peer or a default refers to; any other may be unloaded.
   void policies_in_use(std::vector<PolicyChoice>* out);
 
   const EngineCells& counters() const noexcept { return *shared_.counters; }
@@ -99,7 +101,7 @@ class Stack {
   std::size_t storage_bytes() const noexcept;
 
  private:
-  static constexpr i64 kIdleNs = 100'000'000;  // a flow quiet for this long gives its storage by path back
+  static constexpr i64 kIdleNs = 100'000'000;  // a flow releases its per-path storage after being idle for this long
 
   // stack.cc
   void abandon(Flow& flow) noexcept;
@@ -148,7 +150,7 @@ class Stack {
   std::vector<u8> reserved_peers_, reserved_flows_;
   std::vector<u32> free_peers_, free_flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
-  FlowQueue block_waiters_;  // flows that were refused an eager block, as long as they want one
+  FlowQueue block_waiters_;  // flows that were refused an eager block and still want one
   TimerHeap timers_;
 };
 

@@ -1,5 +1,5 @@
-// Policies of live flows and peers: put in place, replaced and given other parameters between two bursts. What is in
-// flight stays in flight: a policy is told where things stand and decides from there.
+// Sets, replaces and reparametrises the policies of live flows and peers, between two bursts. Segments in flight are
+// not affected; a new policy is given the current state.
 #include <utility>
 
 #include "native/core/stack.h"
@@ -8,7 +8,8 @@
 namespace weft::core {
 namespace {
 
-// What is not said is `fixed` (credit: none), and a policy's own defaults.
+// Fills in the defaults: an empty choice means `fixed` (credit: no policy), and null parameters the policy's own
+// defaults.
 PolicyChoice said(policy::Family family, PolicyChoice choice) {
   if (!choice && family != policy::Family::credit) choice.descriptor = &policy::fixed(family);
   if (choice && choice.params == nullptr) choice.params = choice.descriptor->params_default;
@@ -23,7 +24,7 @@ bool same(policy::Family family, PolicyChoice one, PolicyChoice other) {
 
 }  // namespace
 
-// Flows of one credit policy share its port record; a record that no flow uses any more is forgotten.
+// Flows with the same credit policy share its port record; records without flows are deleted here.
 CreditPort* Stack::credit_port(PolicyChoice choice) {
   if (!choice) return nullptr;
   std::erase_if(credit_ports_, [](const auto& port) { return port->active_flows == 0; });
@@ -78,7 +79,8 @@ bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoic
   Flow* target = flow(index);
   if (target == nullptr) return true;
   if (!change_flow(now_ns, family, index, choice, params_only)) return false;
-  // Parameters are no choice of a policy: the next policy for all reaches this flow, unless one of its own is in force.
+  // Setting parameters is not a choice of policy: a later default still replaces this flow's policy, unless it has one
+  // of its own.
   if (params_only && !has_own(family, *target)) return true;
   if (family == policy::Family::window) target->config.window = choice;
   if (family == policy::Family::loss) target->config.loss = choice;
@@ -111,7 +113,7 @@ bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, 
                          : family == policy::Family::loss ? config.loss
                                                           : config.credit;
   const PolicyChoice before = std::exchange(of_all, choice);
-  // Parameters of a flow's own outlast those of all for as long as the policy does.
+  // A flow's own parameters stay in force when the default's parameters change.
   const auto passed_by = [&](PolicyChoice now) { return params_only && !same(family, now, before); };
   bool ok = true;
   if (family == policy::Family::path) {

@@ -1,5 +1,6 @@
-// From a datagram to the machine it concerns. Until token, index and length are right, nothing but a counter moves
-// (P-6). A packet of a closed or unknown flow is never answered: an answer would tell a stranger something.
+// Dispatches datagrams to flows and peers. Until token, index and length are verified, only counters change (P-6).
+// Packets for closed or unknown flows are never answered, as an answer would give information to an unauthenticated
+// sender.
 #include "native/core/stack.h"
 
 namespace weft::core {
@@ -40,7 +41,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
     return;
   }
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
-  // The flow may have failed meanwhile, but it is still there: only its owner releases it.
+  // The flow may have failed meanwhile, but it still exists: only its owner releases it.
   refresh(now_ns, index);
 }
 
@@ -98,9 +99,9 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::no_block:
       wait_for_block(index);
       return true;
-    case FlowReceiver::Outcome::no_room:  // may be a replay, as a segment that was taken before may
+    case FlowReceiver::Outcome::no_room:  // may be a replay, like a duplicate
     case FlowReceiver::Outcome::duplicate:
-      return true;  // may be a replay: it says nothing about the path
+      return true;  // may be a replay, so it says nothing about the path
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
@@ -109,12 +110,12 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
   return true;
 }
 
-// The data that an advertisement lets go confirms it for nothing; only where none goes soon is it confirmed in words.
+// Data sent because of an advertisement confirms it implicitly; a confirmation packet is sent only if none goes soon.
 bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept {
   const u64 before = flow.tx.known_adverts();
   if (!flow.tx.on_advert(advert)) return refuse(&shared_.counters->malformed);
   if (flow.tx.known_adverts() == before) {
-    flow.confirm_advert = true;  // said again: our word was lost, or too late
+    flow.confirm_advert = true;  // a repetition: our confirmation was lost or too late
     queue_control(index);
     return true;
   }
@@ -128,10 +129,10 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   flow.confirm_close = true;
   queue_control(index);
   if (!flow.is_open()) {
-    flow.closer.on_confirm();  // both closed at once: each has the other's word
+    flow.closer.on_confirm();  // both ends closed at once, so each knows
     return;
   }
-  // What arrived before the peer closed was sent well, even if its acknowledgment was lost.
+  // Everything that arrived before the peer closed was delivered, even if its acknowledgment was lost.
   if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters->malformed;
   const bool known = close.reason > static_cast<u32>(Status::would_block) && is_status(close.reason);
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
@@ -151,7 +152,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // its paths are open now: an earlier question of ours may have come too soon
+    target->paths().measure(now_ns);  // the peer's paths are open now; an earlier probe of ours may have come too soon
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
@@ -163,7 +164,8 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   return true;
 }
 
-// Every flow that waits for this path learns of it. Rare enough to walk the table.
+// Tells every flow with segments in flight to the peer that the path was probed. Walks the whole table, which is
+// acceptable as this is rare.
 void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
   for (u32 index = 0; index < flows_.size(); ++index) {
     Flow* target = flow(index);
@@ -179,8 +181,8 @@ void Stack::wait_for_block(u32 index) noexcept {
   block_waiters_.push(index);
 }
 
-// A block is free: whoever waits longest, and may have it, is told of one. It stays in the queue, behind the others, as
-// long as it wants more.
+// A block is free: offers it to the flow that has waited longest and may take it. A flow stays in the queue, behind the
+// others, as long as it wants more blocks.
 void Stack::wake_block_waiters() noexcept {
   for (std::size_t turns = block_waiters_.size(); turns != 0; --turns) {
     const u32 index = block_waiters_.pop();

@@ -1,5 +1,5 @@
-// Whose turn it is: control first, then resends, then new data by deficit round robin, one burst a turn; and the
-// timers. A flow that cannot send leaves its queue; what unblocks it (a packet, a timer, a post) puts it back.
+// Schedules sending (control packets first, then resends, then new data by deficit round robin, one burst per turn) and
+// runs the timers. A flow that can't send leaves its queue until a packet, a timer or a post makes it ready again.
 #include <algorithm>
 
 #include "native/core/stack.h"
@@ -7,7 +7,7 @@
 namespace weft::core {
 namespace {
 
-// Bytes a flow may send per round beyond what it saved: a full train, so that every turn can use one.
+// Bytes added to a flow's deficit per round: a full train, so that every turn can send one.
 constexpr i64 kQuantumBytes = 64 * 1024;
 
 wire::Common begin(const Flow& flow, wire::Type type, u8 path, TxBurst* out) noexcept {
@@ -42,7 +42,7 @@ void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) 
   seal(bytes, out);
 }
 
-// Control that no path policy decides about goes over any path that answers, another one each time.
+// Control packets without a policy's choice of path go over a usable path, chosen at random each time.
 u8 control_path(Shared& shared, const PathSet& paths) noexcept {
   const auto first = static_cast<std::size_t>(shared.random.next() % paths.count());
   for (std::size_t i = 0; i < paths.count(); ++i) {
@@ -94,7 +94,7 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
       return true;
     }
     control_.pop();
-    if (target == nullptr) continue;  // released while it waited
+    if (target == nullptr) continue;  // the flow was released while it was queued
     target->in_control = false;
     if (target->closer.state() == Closer::State::closed) {
       if (target->closed_reported) continue;
@@ -160,7 +160,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
     const FlowSender::Blocked blocked = target->tx.poll_transmit(now_ns, deficit, out);
     if (blocked == FlowSender::Blocked::sent) {
       const i64 left = deficit - static_cast<i64>(out->total_bytes());
-      queue_ready(index);  // resets the deficit of a flow that was away; this one was not
+      queue_ready(index);  // clears the deficit, which this flow keeps as it never left the queue
       target->deficit_bytes = left;
       schedule_flow(index);
       return true;
@@ -182,7 +182,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
 
 void Stack::schedule_flow(u32 index) noexcept {
   Flow& target = *flows_[index];
-  // What a queue will look at anyway needs no timer; its deadline may even be in the past.
+  // A queued flow is examined anyway and needs no timer for this; its deadline may even have passed.
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
@@ -241,7 +241,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     target.rx.on_timer(now_ns);
     if (target.tx.has_outstanding()) {
       queue_ready(index);
-      queue_control(index);  // a demand may be due
+      queue_control(index);  // a credit request may be due
     }
     if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
     wake_path_waiters(*target.peer);
@@ -251,7 +251,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
   schedule_peer(target.config.peer);
 }
 
-// What a peer that is not heard owes is its own verdict's.
+// Decides about a flow without progress. A peer that is not heard at all is handled by its own timer instead.
 void Stack::judge(i64 now_ns, u32 index) noexcept {
   Flow& target = *flows_[index];
   target.judged_ns = now_ns;
@@ -269,7 +269,8 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   if (target == nullptr) return;
   target->scheduled_ns = kNever;
   if (target->dead()) return;
-  // What still waits for it: a receive that other flows filled does not. Rare enough to walk the table.
+  // A receive that other flows completed does not wait for the peer. Walks the whole table, which is acceptable as this
+  // is rare.
   for (u32 i = 0; target->quiet(now_ns) && i < flows_.size(); ++i) {
     Flow* each = flow(i);
     if (each == nullptr || each->peer != target || !each->waits || each->rx.waits()) continue;

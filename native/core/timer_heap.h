@@ -1,5 +1,5 @@
-// Who is to be woken when: one deadline an id, the earliest first, ties by id so that a run does not depend on how the
-// heap happens to lie (P-8). Knows ids, not what they stand for.
+// A heap of deadlines, one per id, earliest first. Ties are ordered by id, so that a run does not depend on the heap's
+// internal order (P-8).
 #pragma once
 
 #include <utility>
@@ -15,16 +15,16 @@ class TimerHeap {
     i64 at_ns;
     u32 id;
   };
-  // Ids are flows, or peers with this bit set.
+  // An id is a flow's index, or a peer's index with this bit set.
   static constexpr u32 kPeerBit = 0x8000'0000u;
 
-  // Room for so many ids of each kind; set() and pop_due() never allocate.
+  // Makes room for this many ids of each kind, so that set() and pop_due() never allocate.
   void reserve(std::size_t flows, std::size_t peers) {
     entries_.reserve(flows + peers);
     if (places_[0].size() < flows) places_[0].resize(flows, kNone);
     if (places_[1].size() < peers) places_[1].resize(peers, kNone);
   }
-  // Replaces the id's deadline; kNever takes it away.
+  // Replaces the id's deadline; kNever removes it.
   void set(i64 at_ns, u32 id) noexcept {
     u32& place = place_of(id);
     if (place == kNone) {
@@ -42,7 +42,7 @@ class TimerHeap {
     sink(rise(place));
   }
   i64 next_ns() const noexcept { return entries_.empty() ? kNever : entries_.front().at_ns; }
-  // Takes the earliest entry that is due; false when none is.
+  // Takes the earliest entry that is due; false when there is none.
   bool pop_due(i64 now_ns, Entry* out) noexcept {
     if (entries_.empty() || entries_.front().at_ns > now_ns) return false;
     *out = entries_.front();
@@ -90,7 +90,7 @@ class TimerHeap {
   }
 
   std::vector<Entry> entries_;
-  std::vector<u32> places_[2];  // by id: where its entry is
+  std::vector<u32> places_[2];  // by id: position of its entry in the heap
 };
 
 }  // namespace weft::core

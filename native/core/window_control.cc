@@ -1,5 +1,5 @@
-// Fills the event, calls the hook, and lets nothing but a finite window within bounds through.
-// A policy that fails is replaced by `fixed`, which begins with the window in force.
+// Fills events, calls the hooks, and accepts only finite windows within bounds. A policy that fails is replaced by
+// `fixed`, which starts with the window in force.
 #include "native/core/window_control.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace weft::core {
 namespace {
 
-// How many more a flow needs beside receivers that acknowledge in bursts is its policy's to know: where a thousand send
-// to one, each segment under way that need not be is a header on the last link.
+// The floor is one segment, because with a thousand senders to one receiver every needless segment in flight queues at
+// the last link. A policy may add what receivers that acknowledge in bursts need.
 constexpr i64 kWindowSegmentsMin = 1;
 
 }  // namespace
@@ -49,11 +49,11 @@ bool WindowControl::apply(const policy::WindowResult& result) noexcept {
   const auto low = static_cast<double>(kWindowSegmentsMin * segment_bytes_);
   const auto high =
       static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
-  // A window of the policy's own that is a little too wide or too small is its way of asking for a bound; a negative
-  // one, or a rate below zero, is a mistake.
+  // A window somewhat outside the bounds is accepted as a request for the bound; a negative window or rate is a mistake
+  // and is counted.
   if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters->results_corrected;
   window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
-  // A rate below one segment in 100 ms would read as a hang; a window of one segment is the floor instead.
+  // A rate below one segment per 100 ms would look like a hang; a one-segment window is the floor instead.
   const double slowest = static_cast<double>(segment_bytes_) * 10.0;
   pacer_.set_rate(result.pacing_bytes_per_s <= 0 ? 0 : std::max(result.pacing_bytes_per_s, slowest));
   return true;
