@@ -1,5 +1,5 @@
-// Every outcome an operation can have, declared once; text and foreign codes are derived from this table. Exceptions,
-// errno and NCCL results are mapped by their owners.
+// The table of all outcomes of an operation: name, code and text. Exceptions, errno values and NCCL results are mapped
+// from it where they are raised.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@ namespace weft {
 
 #define WEFT_STATUS_TABLE(X)                                                                                \
   X(ok, 0, "done")                                                                                          \
-  X(would_block, 1, "not now: try again")                                                                   \
+  X(would_block, 1, "the operation would block: try again later")                                           \
   X(invalid_argument, 2, "an argument is out of range or of the wrong kind")                                \
   X(message_too_long, 3, "the message is longer than the receive posted for it")                            \
   X(connection_closed, 4, "the connection was closed")                                                      \
   X(peer_dead, 5, "the peer process is gone")                                                               \
-  X(peer_silent, 6, "the peer process answers, and no data path carried anything for WEFT_PEER_SILENCE_NS") \
+  X(peer_silent, 6, "the peer process answers, but no data path carried anything for WEFT_PEER_SILENCE_NS") \
   X(refused, 7, "the peer refused the connection")                                                          \
   X(version_mismatch, 8, "the peer speaks another version of the protocol")                                 \
   X(authentication_failed, 9, "the peer does not hold the same secret")                                     \
@@ -22,10 +22,10 @@ namespace weft {
   X(out_of_descriptors, 12, "out of file descriptors")                                                      \
   X(system_error, 13, "a system call failed")                                                               \
   X(cancelled, 14, "cancelled by the caller")                                                               \
-  X(timed_out, 15, "the time given by the caller is over")                                                  \
-  X(forked_child, 16, "used in a forked child; the transport lives in the parent")                          \
+  X(timed_out, 15, "the operation did not finish within the caller's timeout")                              \
+  X(forked_child, 16, "used in a forked child process; only its parent can use the transport")              \
   X(internal_error, 17, "a defect in weft: please report it")                                               \
-  X(device_unavailable, 18, "no such GPU here, or no driver for one")                                       \
+  X(device_unavailable, 18, "this host has no such GPU, or no GPU driver")                                  \
   X(device_error, 19, "a call to the GPU's driver failed")                                                  \
   X(no_progress, 20, "the network carries too little for the connection to make progress")                  \
   X(peer_stalled, 21, "the peer process did not run for longer than WEFT_PEER_STALL_NS")
@@ -36,7 +36,7 @@ enum class Status : std::int32_t {
 #undef WEFT_STATUS_ENUM
 };
 
-// Whether a number that came from elsewhere is an outcome of this table.
+// Whether a number, from a packet for example, is the code of a status.
 constexpr bool is_status(std::uint64_t code) noexcept {
 #define WEFT_STATUS_KNOWN(name, number, text) \
   if (code == number) return true;
