@@ -1,5 +1,5 @@
-// What passes between the core and a datapath: a burst of datagrams out, one datagram in.
-// Owns header bytes only; payload stays where the caller of send() left it.
+// The data exchanged by the core and a datapath: outgoing bursts and incoming datagrams. A burst holds its headers;
+// payload is referenced where it is.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace weft::wire {
 
-inline constexpr std::size_t kMaxBurstSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernel we meet
+inline constexpr std::size_t kMaxBurstSegments = 64;  // UDP_MAX_SEGMENTS of the oldest supported kernel
 
 struct Payload {
   const std::uint8_t* data = nullptr;
   std::uint32_t bytes = 0;
-  // Only datapaths that can use them look at the rest.
-  std::uint32_t memory = 0;          // the registration that `data` lies in; 0: none
-  std::uint32_t remote_key = 0;      // of the receive's window; 0: there is none, the payload goes in the datagram
-  std::uint64_t remote_address = 0;  // where in the window
+  // The other fields are only used by datapaths with registered memory.
+  std::uint32_t memory = 0;          // the registration that contains `data`; 0: none
+  std::uint32_t remote_key = 0;      // of the receive's memory window; 0: the payload goes in the datagram
+  std::uint64_t remote_address = 0;  // target address in the window
 };
 
 // Consecutive segments of one flow on one path, or one control packet.
@@ -25,8 +25,8 @@ struct TxBurst {
   std::uint32_t peer = 0;
   std::uint8_t path = 0;
   std::uint16_t count = 0;           // datagrams
-  std::uint16_t header_bytes = 0;    // of each; control: the whole packet, and count is 1
-  std::uint32_t datagram_bytes = 0;  // header and payload of each but the last, which may be shorter
+  std::uint16_t header_bytes = 0;    // of each datagram; for control, the size of the packet, and count is 1
+  std::uint32_t datagram_bytes = 0;  // header and payload; the last datagram may be shorter
   Payload payload[kMaxBurstSegments];
   alignas(64) std::uint8_t headers[kMaxBurstSegments * kDataBytes];
 
@@ -39,10 +39,10 @@ struct TxBurst {
 };
 static_assert(sizeof(TxBurst::headers) >= kControlBytesMax);
 
-// One datagram as a datapath received it. Data: `header` is kDataBytes long and the payload lies anywhere.
+// A received datagram. Data packets: `header` is kDataBytes long, and the payload may be anywhere.
 struct RxDatagram {
-  // Where the payload of a data packet is: at `payload`; written into the window of its receive before this header
-  // came; or nowhere, because that write was refused or lost, or because a full queue cut it off.
+  // here: the payload is at `payload`. written: it was written into the receive's memory window before this header
+  // arrived. missing: that write was refused or lost. trimmed: a full switch queue cut the payload off.
   enum class Body : std::uint8_t { here, written, missing, trimmed };
   const std::uint8_t* header = nullptr;
   std::uint32_t header_bytes = 0;
@@ -50,11 +50,11 @@ struct RxDatagram {
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
-  bool last_hop = false;      // trimmed: in the queue of the link to us
-  std::int64_t stamp_ns = 0;  // when the kernel had it, by CLOCK_REALTIME; 0: it did not say
+  bool last_hop = false;      // trimmed: cut in the queue of the last link, to this host
+  std::int64_t stamp_ns = 0;  // the kernel's time stamp (CLOCK_REALTIME); 0: none
 };
 
-// Cuts a contiguous datagram where its header ends.
+// Splits a contiguous datagram into header and payload.
 inline RxDatagram datagram_at(const std::uint8_t* at, std::size_t bytes, bool congestion_experienced) noexcept {
   const std::size_t header_bytes = header_bytes_of(at, bytes);
   RxDatagram datagram;

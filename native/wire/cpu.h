@@ -1,5 +1,5 @@
-// Which instructions this CPU runs and this kernel keeps the registers of, asked of the CPU itself: what compilers'
-// run-time libraries say differs between them.
+// Detects instruction set extensions that both the CPU and the kernel (which must save the registers) support. Uses
+// CPUID directly, as the run-time libraries of compilers give differing answers.
 #pragma once
 
 #if defined(__x86_64__)
@@ -10,8 +10,8 @@
 namespace weft::wire {
 
 struct Cpu {
-  bool v3 = false;    // AVX2, FMA, BMI1, BMI2, LZCNT, MOVBE and F16C: what policies are compiled for
-  bool wide = false;  // AVX-512 F, DQ, VL and carry-less multiplication of whole registers
+  bool v3 = false;    // AVX2, FMA, BMI1, BMI2, LZCNT, MOVBE, F16C: the baseline of compiled policies
+  bool wide = false;  // AVX-512 F, DQ, VL and VPCLMULQDQ
 
   // Intel SDM volume 2, CPUID: leaf 1, leaf 7; volume 1, section 13.3: XCR0.
   static Cpu of_this_machine() noexcept {

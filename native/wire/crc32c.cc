@@ -1,5 +1,6 @@
-// CRC-32C: 64 bytes a step where the CPU can (crc32c_wide.h); else eight bytes an instruction, three streams at a time,
-// on x86-64 (SSE 4.2) and aarch64 (CRC); a 256-entry table elsewhere. Never reads beyond the range it is given.
+// CRC-32C implementations: AVX-512 where available (crc32c_wide.h); else eight bytes per instruction in three
+// interleaved streams, on x86-64 (SSE 4.2) and aarch64 (CRC); a 256-entry table elsewhere. None reads beyond the given
+// range.
 #include "native/wire/crc32c.h"
 
 #include <algorithm>
@@ -52,7 +53,8 @@ inline std::uint32_t step1(std::uint32_t value, std::uint8_t byte) noexcept {
 #endif
 }
 
-// What a register becomes after so many zero bytes, by its four bytes: a multiplication by a power of x.
+// Computes the effect of a fixed number of zero bytes on the CRC state (multiplication by a power of x), by tables
+// indexed with each of its four bytes.
 class Zeros {
  public:
   explicit constexpr Zeros(unsigned bytes) {
@@ -72,7 +74,8 @@ class Zeros {
   std::array<std::array<std::uint32_t, 256>, 4> tables_{};
 };
 
-// An instruction takes three cycles and one can begin in each: three streams of such a length keep the unit busy.
+// The CRC instruction has a latency of three cycles and a throughput of one per cycle, so three streams keep the unit
+// busy.
 constexpr std::size_t kLong = 1024, kShort = 128;
 constexpr Zeros kAfterLong(kLong), kAfterShort(kShort);
 
@@ -113,7 +116,7 @@ std::uint32_t crc32c_narrow(std::uint32_t crc, const void* data, std::size_t byt
 }
 #endif
 
-// Piece by piece, each copied while it is in the nearest cache: three streams of stores would be slower.
+// Copies in pieces that stay in the L1 cache, because storing in three streams would be slower.
 std::uint32_t crc32c_narrow_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kPiece = 6144;
   auto* put = static_cast<std::uint8_t*>(to);

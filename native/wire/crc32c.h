@@ -1,5 +1,4 @@
-// CRC-32C (Castagnoli, RFC 3720 B.4) of byte ranges, by the CPU's instructions where there are any.
-// Keeps no state; safe from any thread.
+// CRC-32C (Castagnoli, RFC 3720 B.4) of byte ranges, with CPU instructions if available. Stateless and thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +6,16 @@
 
 namespace weft::wire {
 
-// Continues `crc` (0 to begin) over `bytes` at `data`.
+// Continues `crc` (0 at the start) over `bytes` bytes at `data`.
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 
-// The same of `from`, while its bytes are copied to `to`, which does not overlap it: for one pass over memory.
+// As crc32c(), and copies the bytes to `to` (no overlap) in the same pass over memory.
 std::uint32_t crc32c_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) noexcept;
 
-// Table-driven form of the same function: what other CPUs run and what tests compare with.
+// Table-driven implementation, for CPUs without CRC instructions and as a reference in tests.
 std::uint32_t crc32c_portable(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 
-// The same without the widest instructions: what CPUs run that lack those.
+// Implementation without AVX-512, for CPUs that lack it.
 std::uint32_t crc32c_narrow(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 std::uint32_t crc32c_narrow_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) noexcept;
 

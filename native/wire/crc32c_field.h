@@ -1,5 +1,5 @@
-// Arithmetic modulo the polynomial of CRC-32C, for the constants that its kernels are built with.
-// Runs at compile time. Bits are reflected, as everywhere in this CRC: the highest one is the coefficient of x^0.
+// Arithmetic modulo the polynomial of CRC-32C, used at compile time to derive constants. Bits are reflected, as usual
+// for this CRC: the highest bit is the coefficient of x^0.
 #pragma once
 
 #include <cstdint>

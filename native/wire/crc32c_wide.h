@@ -1,5 +1,5 @@
-// The kernel of CRC-32C for CPUs that multiply 512 bits without carry (AVX-512 and VPCLMULQDQ): 64 bytes a step.
-// Takes and returns the register of the CRC, which is inverted at both ends of a range.
+// CRC-32C for CPUs with 512-bit carry-less multiplication (AVX-512 and VPCLMULQDQ), 64 bytes per step. It takes and
+// returns the internal CRC state, without the inversions at the start and end of a range.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@ namespace weft::wire {
 
 inline constexpr std::size_t kCrc32cWideBytesMin = 256;
 
-// False on other CPUs, where the other two must not be called.
+// False on other CPUs, where the functions below must not be called.
 bool crc32c_wide_runs_here() noexcept;
 
-// `bytes` is kCrc32cWideBytesMin at least.
+// `bytes` must be at least kCrc32cWideBytesMin.
 std::uint32_t crc32c_wide(std::uint32_t state, const std::uint8_t* from, std::size_t bytes) noexcept;
 std::uint32_t crc32c_wide_copy(std::uint32_t state, std::uint8_t* to, const std::uint8_t* from,
                                std::size_t bytes) noexcept;

@@ -1,5 +1,5 @@
-// Encoders and the one decoder. A field is written and read by offset, so that a layout is a column of numbers.
-// Allocates nothing and trusts nothing: every length is checked against what is really there.
+// Encoders and the decoder of all packets. Fields are accessed by offset. The decoder allocates nothing, and checks
+// every length field against the actual size.
 #include "native/wire/wire.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::size_t seal(std::uint8_t* out, std::size_t bytes) noexcept {
 }
 
 bool crc_holds(const std::uint8_t* header, std::size_t bytes) noexcept {
-  // The CRC was taken with its own field zero.
+  // The CRC is computed with its own field set to zero.
   std::uint8_t head[8];
   std::memcpy(head, header, 8);
   put<std::uint32_t>(head, kCrcAt, 0);
@@ -55,7 +55,7 @@ bool crc_holds(const std::uint8_t* header, std::size_t bytes) noexcept {
   return crc == get<std::uint32_t>(header, kCrcAt);
 }
 
-// Bytes a control packet of this type must have at least; 0 for an unknown type.
+// The least size of a packet of this type; 0 for an unknown type.
 std::size_t fixed_bytes(std::uint8_t type) noexcept {
   switch (static_cast<Type>(type)) {
     case Type::data:

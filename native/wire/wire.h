@@ -1,4 +1,4 @@
-// The byte layout of every packet, in one place: what PROTOCOL.md draws.
+// The byte layout of every packet, its encoders and its decoder. docs/PROTOCOL.md has the diagrams.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@ namespace weft::wire {
 inline constexpr std::uint16_t kMagic = 0x4657;  // "WF" in memory order
 inline constexpr std::uint8_t kVersion = 3;
 
-// Little-endian on the wire; every multi-byte field is naturally aligned from the start of the packet.
+// The wire is little-endian, and every multi-byte field is naturally aligned from the start of the packet.
 inline constexpr std::size_t kCommonBytes = 24;
 inline constexpr std::size_t kDataBytes = 64;
 
-// Whole words of eight bytes: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see one
-// half of a word from a later segment before the other half.
+// Payloads are whole 8-byte words: a reader that polls the buffer for 8-byte flags (NCCL's LL protocol) must never see
+// half of a word change before the other half, which would arrive with a later segment.
 constexpr std::uint16_t segment_payload_bytes(std::size_t segment_bytes) noexcept {
   return static_cast<std::uint16_t>((segment_bytes - kDataBytes) & ~std::size_t{7});
 }
@@ -28,17 +28,18 @@ inline constexpr std::size_t kCloseBytes = 40;
 inline constexpr std::size_t kDemandBytes = 40;
 inline constexpr std::size_t kNackFixedBytes = 48;
 inline constexpr std::size_t kNackEntryBytes = 16;
-// No control packet is larger: it fits IPv6's smallest path MTU with room to spare.
+// Upper limit of all control packets: IPv6's smallest path MTU less the IPv6 and UDP headers.
 inline constexpr std::size_t kControlBytesMax = 1280 - 48;
 inline constexpr std::size_t kAckWordsMax = 120;  // 7,680 segments; a wider window takes several acknowledgments
-inline constexpr std::size_t kAckReportsMax = 8;  // paths; more of them take several acknowledgments too
+inline constexpr std::size_t kAckReportsMax = 8;  // reported paths; more of them take several acknowledgments
 inline constexpr std::size_t kAdvertEntriesMax = 48;
 inline constexpr std::size_t kNackEntriesMax = 64;
 static_assert(kAckFixedBytes + kAckReportBytes * kAckReportsMax + 8 * kAckWordsMax <= kControlBytesMax);
 static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kControlBytesMax);
 static_assert(kNackFixedBytes + kNackEntryBytes * kNackEntriesMax <= kControlBytesMax);
 
-// Nothing longer than a segment can be sent over UD, or gets through where segments have been made short.
+// Limits the bitmap so that an acknowledgment is no longer than a segment: UD queue pairs can't send more, and longer
+// packets do not get through where the size search has reduced segments.
 constexpr std::size_t ack_words_max(std::size_t segment_bytes) noexcept {
   constexpr std::size_t kOthersBytes = kAckFixedBytes + kAckReportBytes * kAckReportsMax, kSegmentBytesMin = 440;
   const std::size_t fits = ((segment_bytes > kSegmentBytesMin ? segment_bytes : kSegmentBytesMin) - kOthersBytes) / 8;
@@ -59,8 +60,7 @@ enum class Type : std::uint8_t {
   nack = 10,
 };
 
-// What every packet begins with. `token` and `flow` are the receiver's own words for the flow (or, in probes, the
-// peer).
+// The common header. `token` and `flow` are the receiver's token and index for the flow (in probes, for the peer).
 struct Common {
   std::uint64_t token = 0;
   std::uint32_t flow = 0;
@@ -70,61 +70,61 @@ struct Common {
   std::uint16_t body_bytes = 0;  // data: payload bytes; otherwise bytes after the common header
 };
 
-inline constexpr std::uint8_t kFlagPayloadCrc = 0x01;  // data: payload_crc is to be checked
-inline constexpr std::uint8_t kFlagCutShort = 0x02;    // ack: more may have arrived beyond the bitmap
+inline constexpr std::uint8_t kFlagPayloadCrc = 0x01;  // data: the receiver must check payload_crc
+inline constexpr std::uint8_t kFlagCutShort = 0x02;    // ack: truncated bitmap; segments beyond it may have arrived
 
 struct Data {
   std::uint64_t seq = 0;
-  std::int64_t sent_ns = 0;  // sender's clock; only echoed
+  std::int64_t sent_ns = 0;  // sender's clock; the receiver only echoes it
   std::uint32_t message = 0;
   std::uint32_t payload_crc = 0;
-  std::uint64_t offset_bytes = 0;  // within the whole message; 48 bits on the wire, as message_bytes
+  std::uint64_t offset_bytes = 0;  // within the whole message; 48 bits on the wire, like message_bytes
   std::uint64_t message_bytes = 0;
-  // A segment that its path does not carry whole goes as fragments, each with the segment's number: where this one lies
-  // in the segment, and how long all of it is. Both 0: this is all of it.
+  // A segment that is too long for its path is sent as fragments, all with the segment's number: the fragment's offset
+  // in the segment, and the segment's size. Both 0: the whole segment.
   std::uint16_t fragment_offset = 0;
   std::uint16_t segment_bytes = 0;
 };
 
-// What an acknowledgment says of one path since it last spoke of it.
+// What an acknowledgment reports about one path. The counts are cumulative.
 struct PathReport {
-  std::int64_t echo_sent_ns = 0;   // newest sent_ns seen on the path
-  std::uint32_t ack_delay_ns = 0;  // how long the receiver had it, its socket included; saturates
-  std::uint32_t segments = 0;      // received on the path, modulo 2^32
-  std::uint32_t ecn_segments = 0;  // of these, marked
+  std::int64_t echo_sent_ns = 0;   // newest sent_ns received over the path
+  std::uint32_t ack_delay_ns = 0;  // how long the receiver held it, including its socket; saturates
+  std::uint32_t segments = 0;      // received over the path, modulo 2^32
+  std::uint32_t ecn_segments = 0;  // those with an ECN mark, modulo 2^32
   std::uint8_t path = 0;
-  // Of ack_delay_ns, how long the receiver's thread did not run; in steps of 2^14, saturates.
+  // The part of ack_delay_ns in which the receiver's thread did not run; in steps of 2^14 ns, saturates.
   std::uint32_t away_ns = 0;
 };
 
 struct Ack {
-  std::uint64_t cumulative_seq = 0;      // everything below has arrived
-  std::uint64_t base_seq = 0;            // bit 0 of the bitmap
+  std::uint64_t cumulative_seq = 0;      // all segments below have arrived
+  std::uint64_t base_seq = 0;            // sequence number of bit 0 of the bitmap
   std::uint64_t received_bytes = 0;      // distinct payload bytes of the flow
-  std::uint64_t granted_bytes = 0;       // credit: cumulative bytes that may be sent; ~0 when no credit is in force
-  std::uint32_t duplicate_segments = 0;  // of the flow, modulo 2^32: tells needless resends (as RFC 2883 does)
+  std::uint64_t granted_bytes = 0;       // cumulative bytes of credit granted; ~0: no credit limit is in force
+  std::uint32_t duplicate_segments = 0;  // of the flow, modulo 2^32; reveals spurious resends (as in RFC 2883)
   std::uint16_t bitmap_words = 0;
   std::uint8_t report_count = 0;
-  const std::uint8_t* reports = nullptr;  // decode: into the packet
-  const std::uint8_t* bitmap = nullptr;   // decode: into the packet, unaligned; 8 bytes a word, bit i = base_seq + i
+  const std::uint8_t* reports = nullptr;  // decoded: points into the packet
+  const std::uint8_t* bitmap = nullptr;   // decoded: in the packet, unaligned; 64-bit words, bit i is base_seq + i
   PathReport report(std::size_t index) const noexcept;
 };
 
 struct AdvertEntry {
   std::uint64_t capacity_bytes = 0;
-  std::uint64_t address = 0;  // one-sided datapaths only
+  std::uint64_t address = 0;  // used by one-sided datapaths only
   std::uint32_t key = 0;
 };
 
 struct Advert {
   std::uint32_t first_message = 0;
   std::uint16_t count = 0;
-  const std::uint8_t* entries = nullptr;  // decode: into the packet
+  const std::uint8_t* entries = nullptr;  // decoded: points into the packet
   AdvertEntry entry(std::size_t index) const noexcept;
 };
 
 struct AdvertAck {
-  std::uint32_t posted_messages = 0;  // advertisements of all messages below are known
+  std::uint32_t posted_messages = 0;  // the advertisements of all messages below are known
 };
 
 struct Probe {
@@ -134,54 +134,54 @@ struct Probe {
 
 struct Close {
   std::uint32_t reason = 0;          // a weft::Status
-  std::uint64_t cumulative_seq = 0;  // everything below has arrived: the last acknowledgment may have been lost
+  std::uint64_t cumulative_seq = 0;  // all segments below have arrived, even if the acknowledgment was lost
 };
 
 struct Demand {
-  std::uint64_t demand_bytes = 0;  // cumulative bytes the sender would send, copies of what it takes for lost included
-  std::uint64_t lost_bytes = 0;    // cumulative bytes that it takes for lost
+  std::uint64_t demand_bytes = 0;  // cumulative bytes that the sender wants to send, resends of lost segments included
+  std::uint64_t lost_bytes = 0;    // cumulative bytes that it considers lost
 };
 
-// A segment that the receiver could not take: the network had cut its payload off, or there was no room for it.
+// A segment that the receiver could not take: a switch had cut its payload off, or there was no room for it.
 struct NackEntry {
   std::uint64_t seq = 0;
-  std::int64_t sent_ns = 0;  // as it was in the header: which copy it was
+  std::int64_t sent_ns = 0;  // from the header; identifies the copy
 };
 
 struct Nack {
   enum class Kind : std::uint16_t {
-    trimmed = 0,     // the segments came without their payload
-    no_room = 1,     // they came whole, and there is no memory to put them in: they are to wait for word of room
-    room = 2,        // word of it, for messages that go before their receives: so many of those that wait may go
-    stage_room = 3,  // word of it, for one message: so many of its bytes may go
+    trimmed = 0,     // the segments arrived without their payload
+    no_room = 1,     // the segments are intact but there is no memory for them; the sender must wait for news of room
+    room = 2,        // `detail` messages that wait for eager blocks may be sent
+    stage_room = 3,  // the bounce buffer of one message has room up to `detail`
   };
   std::uint64_t granted_bytes = 0;  // as in an acknowledgment
-  // trimmed: bit i: entry i was cut on its last link, whatever path it took. no_room: bit i: entry i found no block to
-  // wait in for its receive; else no room in the ring that its message passes through. room: messages. stage_room: the
-  // end of the room, in bytes from the message's begin.
+  // trimmed: bit i: entry i was cut on the last hop, whatever path it took. no_room: bit i: entry i lacked an eager
+  // block; otherwise the bounce buffer of its message was full. room: number of messages. stage_room: end of the room,
+  // as an offset in the message.
   std::uint64_t detail = 0;
-  std::uint16_t count = 0;  // 0 in a word of room
+  std::uint16_t count = 0;  // 0 for room and stage_room
   Kind kind = Kind::trimmed;
-  std::uint32_t message = 0;              // stage_room: which one; its low half
-  const std::uint8_t* entries = nullptr;  // decode: into the packet
+  std::uint32_t message = 0;              // stage_room: the message's number, low 32 bits
+  const std::uint8_t* entries = nullptr;  // decoded: points into the packet
   NackEntry entry(std::size_t index) const noexcept;
 };
 
-// Encoders write the whole packet (data: its header) and its CRC; they return the bytes written.
+// Encoders write the whole packet (data: only its header) with its CRC, and return the number of bytes written.
 std::size_t encode_data(std::uint8_t* out, const Common& common, const Data& data) noexcept;
 std::size_t encode_ack(std::uint8_t* out, const Common& common, const Ack& ack, const PathReport* reports,
                        const std::uint64_t* words) noexcept;
 std::size_t encode_advert(std::uint8_t* out, const Common& common, std::uint32_t first_message,
                           const AdvertEntry* entries, std::size_t count) noexcept;
 std::size_t encode_advert_ack(std::uint8_t* out, const Common& common, const AdvertAck& ack) noexcept;
-// And replies. `padding_bytes` follow what is written here.
+// Encodes probes and replies. `padding_bytes` will follow the bytes written here.
 std::size_t encode_probe(std::uint8_t* out, const Common& common, const Probe& probe,
                          std::size_t padding_bytes = 0) noexcept;
-std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // and close_ack
+std::size_t encode_close(std::uint8_t* out, const Common& common, const Close& close) noexcept;  // or close_ack
 std::size_t encode_demand(std::uint8_t* out, const Common& common, const Demand& demand) noexcept;
 std::size_t encode_nack(std::uint8_t* out, const Common& common, const Nack& nack, const NackEntry* entries) noexcept;
 
-// The same packet, of control, for another path.
+// Changes the path of an encoded control packet.
 void set_path(std::uint8_t* packet, std::size_t bytes, std::uint8_t path) noexcept;
 
 enum class Verdict : std::uint8_t { ok, too_short, bad_magic, bad_version, bad_type, bad_length, bad_crc };
@@ -201,20 +201,20 @@ struct Packet {
   Packet() noexcept : data() {}
 };
 
-// The type a datagram claims, before any check: how many bytes of it are header (data; a probe that is padded, whose
-// padding means nothing) or all of it.
+// Splits a datagram by its claimed type, before any check: the number of header bytes for data and padded probes (whose
+// padding has no meaning), all bytes for other packets.
 inline std::size_t header_bytes_of(const std::uint8_t* at, std::size_t bytes) noexcept {
   if (bytes >= kDataBytes && at[3] == static_cast<std::uint8_t>(Type::data)) return kDataBytes;
   return bytes > kProbeBytes && at[3] == static_cast<std::uint8_t>(Type::probe) ? kProbeBytes : bytes;
 }
 
-// What a data header says that its payload has, before any check; 0 of what is too short to say.
+// The payload size that a data header claims, before any check; 0 if the datagram is too short to have the field.
 inline std::uint32_t claimed_body_bytes(const std::uint8_t* header, std::size_t bytes) noexcept {
   return bytes >= kCommonBytes ? static_cast<std::uint32_t>(header[22] | header[23] << 8) : 0;
 }
 
-// Checks length, magic, version, type and CRC before it believes a field. `payload_bytes` is what follows a data
-// header.
+// Checks length, magic, version, type and CRC before it uses any other field. `payload_bytes`: size of the bytes after
+// the header of a data packet or padded probe.
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept;
 
 }  // namespace weft::wire
