@@ -1,5 +1,5 @@
-// Whether a file can be given to dlopen, which believes all it reads: a cut or damaged one would end the process.
-// Judges the shape of a library, not what its code does; opens nothing for running.
+// Validates the structure of a shared library before dlopen, which trusts its input: a truncated or damaged file could
+// crash the process. The code in the library is not examined.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace weft::policy {
 
-// What is wrong with the file, in words and with a remedy; empty when dlopen may have it.
+// Returns what is wrong with the file and what to do about it; empty if it may be passed to dlopen.
 std::string file_complaint(const std::string& path);
 
-// The same of its bytes: a shared object for this machine whose segments, sections and dynamic entries lie within it
-// and say the same of each other.
+// The same for the file's content: it must be a shared object for this machine whose segments, sections and dynamic
+// entries lie within the file and agree with each other.
 std::string image_complaint(std::span<const std::byte> image);
 
 }  // namespace weft::policy

@@ -1,5 +1,4 @@
-// Finds the library of a policy by its name, and checks that it may run here.
-// Calls no hook and throws nothing.
+// Finds and loads policy libraries by name, and checks their descriptors.
 #include "native/policy/loader.h"
 
 #include <dlfcn.h>
@@ -14,14 +13,14 @@
 #include "native/policy/library_file.h"
 #include "native/wire/cpu.h"
 
-// The objects that `python -m transport.compiler --all` writes for each family's fixed.
+// Objects written by `python -m transport.compiler --all`: the policy `fixed` of each family.
 extern "C" {
 extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_credit_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_path_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_loss_fixed __attribute__((visibility("hidden")));
-// The descriptors of all other shipped policies, ended by null. Only the plugin has them, as its file may be copied
-// without its policies' folder.
+// The descriptors of all other shipped policies, ended by null. Only the plugin defines this, because its file may be
+// copied without the folder of policies.
 extern const weft::policy::Descriptor* const weft_linked_policies[] __attribute__((weak, visibility("hidden")));
 }
 
@@ -56,7 +55,7 @@ bool terminated(const char (&text)[bytes]) {
   return std::memchr(text, 0, bytes) != nullptr && text[0] != 0;
 }
 
-// Whether this CPU runs what was compiled for the baseline.
+// Whether this CPU supports the baseline that a policy was compiled for.
 bool runs_here(const char* baseline) {
 #if defined(__x86_64__)
   if (std::strcmp(baseline, "x86-64-v3") != 0) return false;
@@ -71,7 +70,7 @@ bool runs_here(const char* baseline) {
 
 bool record_fits(std::uint32_t bytes) { return bytes <= kMaxRecordBytes && bytes % alignof(std::int64_t) == 0; }
 
-// Never lets a failed allocation of the message become an exception.
+// Sets `error`; an allocation failure must not become an exception here.
 void say(std::string* error, std::string_view text) noexcept {
   if (error == nullptr) return;
   try {
@@ -85,10 +84,10 @@ bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 3 && name.ends_with(".so"));
 }
 
-// The shipped policies of a family that are linked in, other than fixed; empty where none are (all but the plugin).
+// The linked-in policies of a family other than `fixed`; only the plugin has any.
 std::vector<const Descriptor*> linked_policies(Family family) {
   std::vector<const Descriptor*> found;
-  // Compared as an integer: a compiler may take the address of an array for never null.
+  // Compared as an integer, because a compiler may assume that the address of an array is never null.
   if (reinterpret_cast<std::uintptr_t>(weft_linked_policies) == 0) return found;
   for (const Descriptor* const* at = weft_linked_policies; *at != nullptr; ++at) {
     if ((*at)->family == static_cast<std::uint32_t>(family)) found.push_back(*at);
@@ -188,34 +187,34 @@ std::string failure_text(Family family, const char* name, std::size_t hook) {
 }
 
 std::string complaint(const Descriptor& descriptor) {
-  // Size and version come first: they say whether the rest means what we think.
-  if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short";
+  // Size and version are checked first, as they define the meaning of the other fields.
+  if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short: compile it again";
   if (descriptor.abi_version != kAbiVersion) {
-    return "it speaks ABI " + std::to_string(descriptor.abi_version) + ", this build ABI " +
+    return "it was compiled for policy ABI " + std::to_string(descriptor.abi_version) + ", this build has ABI " +
            std::to_string(kAbiVersion) + ": compile it again";
   }
-  if (!known(descriptor.family)) return "it is of no known family";
+  if (!known(descriptor.family)) return "its policy family is unknown to this build: compile it again";
   if (!terminated(descriptor.name) || !terminated(descriptor.source_sha256) || !terminated(descriptor.cpu_baseline)) {
-    return "its descriptor holds text without an end";
+    return "a text in its descriptor is not terminated: compile it again";
   }
   if (!runs_here(descriptor.cpu_baseline)) {
-    return std::string("it is compiled for ") + descriptor.cpu_baseline + ", which this CPU does not run";
+    return std::string("it was compiled for ") + descriptor.cpu_baseline + ", which this CPU does not support";
   }
   const Shape shape = shape_of(static_cast<Family>(descriptor.family));
   if (descriptor.event_bytes != shape.event_bytes || descriptor.result_bytes != shape.result_bytes) {
-    return "it was compiled against other event or result records: compile it again";
+    return "it was compiled for different event or result records: compile it again";
   }
   if (!record_fits(descriptor.flow_bytes) || !record_fits(descriptor.shared_bytes) ||
       !record_fits(descriptor.params_bytes) || descriptor.shared_bytes < shape.shared_bytes_min) {
-    return "one of its records has an impossible size";
+    return "one of its records has an invalid size: compile it again";
   }
   if ((descriptor.params_bytes != 0) != (descriptor.params_default != nullptr)) {
-    return "it lacks its default parameters";
+    return "it has no default parameters: compile it again";
   }
-  if (descriptor.params_fields == nullptr) return "it does not name its parameters";
-  if (descriptor.hook_count != shape.hook_count) return "it has the wrong number of hooks";
+  if (descriptor.params_fields == nullptr) return "it does not name its parameters: compile it again";
+  if (descriptor.hook_count != shape.hook_count) return "it has the wrong number of hooks: compile it again";
   for (std::size_t i = 0; i < shape.hook_count; ++i) {
-    if (descriptor.hooks[i] == nullptr) return "a hook is missing";
+    if (descriptor.hooks[i] == nullptr) return "a hook is missing: compile it again";
   }
   return "";
 }
@@ -225,7 +224,7 @@ Library::~Library() {
 }
 
 std::shared_ptr<const Library> Library::load(const std::string& path, std::string* error) noexcept try {
-  // dlopen searches the system's directories for a name without a slash: that is never meant.
+  // dlopen would search the system's directories for a name without a slash, which is never intended here.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
   const std::string unfit = file_complaint(file);
   if (!unfit.empty()) {
@@ -235,13 +234,14 @@ std::shared_ptr<const Library> Library::load(const std::string& path, std::strin
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    say(error, why != nullptr ? why : "cannot be loaded");
+    say(error, why != nullptr ? why : "dlopen failed without a reason");
     return nullptr;
   }
-  // The handle has its owner before anything else can fail; a library that does not fit closes it again.
+  // Owns the handle before anything else can fail, so that a library that does not fit is closed again.
   std::unique_ptr<void, int (*)(void*)> opened(handle, dlclose);
   const auto* descriptor = static_cast<const Descriptor*>(dlsym(handle, kDescriptorSymbol));
-  const std::string wrong = descriptor == nullptr ? "it exports no policy" : complaint(*descriptor);
+  const std::string wrong =
+      descriptor == nullptr ? "it exports no policy (weft policy compile FILE.py makes one)" : complaint(*descriptor);
   if (!wrong.empty()) {
     say(error, path + " cannot be used: " + wrong);
     return nullptr;

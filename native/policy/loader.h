@@ -1,5 +1,5 @@
-// Finds the library that a policy's name means, and checks that it may run here.
-// Throws nothing and calls no hook.
+// Finds the library of a policy by name, loads it, and checks that this process can use it. Nothing here throws or
+// calls a hook.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace weft::policy {
 
-// A policy library in this process, checked against the records this build was compiled with. Unloaded with its last
-// owner: keep it until every engine has passed a quiet point.
+// A loaded policy library that fits this build's records. It is unloaded with its last owner, which must keep it until
+// no engine can be in one of its hooks.
 class Library {
  public:
-  // Null, with `error` set, when the file cannot be loaded or does not fit.
+  // Null, with `error` set, if the file cannot be loaded or does not fit.
   static std::shared_ptr<const Library> load(const std::string& path, std::string* error) noexcept;
 
-  // Of a descriptor that is linked in and always there.
+  // Wraps a descriptor that is linked into this binary.
   static std::shared_ptr<const Library> linked_in(const Descriptor& descriptor) noexcept;
 
   Library(const Library&) = delete;
@@ -29,30 +29,30 @@ class Library {
  private:
   Library(void* handle, const Descriptor* descriptor) noexcept : handle_(handle), descriptor_(descriptor) {}
 
-  void* handle_;  // null when linked in
+  void* handle_;  // null if linked in
   const Descriptor* descriptor_;
 };
 
-// The always-safe policy of a family.
+// The built-in fallback policy of a family.
 const Descriptor& fixed(Family family) noexcept;
 
 // "window", "credit", "path" or "loss".
 const char* family_name(Family family) noexcept;
 
-// "on_ack": the name of a place in Descriptor::hooks.
+// The name of an entry of Descriptor::hooks, such as "on_ack".
 const char* hook_name(Family family, std::size_t hook) noexcept;
 
 // "the window policy 'mine' failed in on_ack".
 std::string failure_text(Family family, const char* name, std::size_t hook);
 
-// What is wrong with a descriptor, in words; empty when it can be used.
+// Returns why a descriptor cannot be used; empty if it can.
 std::string complaint(const Descriptor& descriptor);
 
-// Among directories: the policies that are linked in.
+// As a directory: stands for the policies that are linked in.
 inline constexpr const char* kLinkedIn = "";
 
-// `fixed`, a path (it holds a slash or ends in .so), or the first <family>_<name>.so in `directories`.
-// An unknown name gives null and an error that lists what there is.
+// Finds `fixed`, a path (contains a slash or ends in .so), or the first <family>_<name>.so in `directories`. For an
+// unknown name, returns null and an error that lists the known names.
 std::shared_ptr<const Library> find(Family family, const std::string& name_or_path,
                                     const std::vector<std::string>& directories, std::string* error) noexcept;
 

@@ -1,4 +1,4 @@
-// What a policy library exports and how it is called: the whole contract between a policy and the core.
+// The ABI between the core and a compiled policy: the exported descriptor and how its hooks are called.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft::policy {
 
-// Append-only: a field is added at the end, `descriptor_bytes` says how many the library knows.
+// Append-only: new fields are added at the end, and `descriptor_bytes` tells how many the library has.
 inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
 inline constexpr std::size_t kMaxHooks = 4;
@@ -17,7 +17,7 @@ inline constexpr std::uint32_t kMaxRecordBytes = 4096;
 
 enum class Family : std::uint32_t { window = 1, credit = 2, path = 3, loss = 4 };
 
-// Places in Descriptor::hooks.
+// Indices into Descriptor::hooks.
 namespace hook {
 inline constexpr std::size_t start = 0;  // every family
 inline constexpr std::size_t window_ack = 1, window_loss = 2, window_timeout = 3;
@@ -26,11 +26,12 @@ inline constexpr std::size_t path_pick = 1, path_feedback = 2;
 inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
 }  // namespace hook
 
-// flow: the policy's own record for one flow (path family: one per peer).
+// flow: the policy's record for one flow (path family: for one peer).
 // shared: path and loss: n_shared path records; credit: one port record; window: null and 0.
-// Flow and shared records start at zero; result arrives holding what stands if the hook leaves it alone.
-// Returns 0, or another number when the policy went wrong (a bounds check, a raise): the caller puts `fixed` in its
-// place.
+// Flow and shared records are zero at the start. The result record is preset with the values that apply if the hook
+// does not change them.
+// Returns 0, or another number when the policy failed (a bounds check, a raise); the caller then replaces it by
+// `fixed`.
 using Hook = std::int32_t (*)(void* flow, void* shared, std::int64_t n_shared, const void* params, const void* event,
                               void* result);
 
@@ -39,18 +40,18 @@ struct Descriptor {
   std::uint32_t abi_version;
   std::uint32_t family;
   std::uint32_t hook_count;
-  std::uint32_t flow_bytes;    // bytes of one flow record, 0 when the policy keeps none
-  std::uint32_t shared_bytes;  // bytes of one path or port record
+  std::uint32_t flow_bytes;    // size of one flow record; 0: the policy keeps none
+  std::uint32_t shared_bytes;  // size of one path or port record
   std::uint32_t params_bytes;
-  std::uint32_t event_bytes;  // bytes of the event and result records it was compiled against
+  std::uint32_t event_bytes;  // sizes of the event and result records it was compiled for
   std::uint32_t result_bytes;
   std::uint32_t reserved;
   char name[48];
   char source_sha256[72];
   char cpu_baseline[24];       // "x86-64-v3" or "aarch64"
-  const void* params_default;  // params_bytes of defaults
+  const void* params_default;  // the default parameters, params_bytes long
   Hook hooks[kMaxHooks];
-  const char* params_fields;  // a line for each field of the parameters: name, i or f, offset in bytes, count
+  const char* params_fields;  // one line per parameter field: name, i or f, offset in bytes, count
 };
 static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8);
 static_assert(offsetof(Descriptor, name) == 40);

@@ -197,6 +197,6 @@ TEST(loader__a_descriptor_that_does_not_fit_is_named) {
   CHECK(has(broken([](Descriptor& d) { d.params_fields = nullptr; }), "name its parameters"));
   CHECK(has(broken([](Descriptor& d) { d.hook_count = 4; }), "number of hooks"));
   CHECK(has(broken([](Descriptor& d) { d.hooks[1] = nullptr; }), "hook is missing"));
-  CHECK(has(broken([](Descriptor& d) { std::memset(d.name, 'x', sizeof d.name); }), "without an end"));
+  CHECK(has(broken([](Descriptor& d) { std::memset(d.name, 'x', sizeof d.name); }), "not terminated"));
   CHECK(has(broken([](Descriptor& d) { std::strcpy(d.cpu_baseline, "s390x"); }), "s390x"));
 }
