@@ -1,5 +1,5 @@
-// Maps NCCL's sends, receives and registrations to the engine's.
-// A post that cannot be taken now is a null request with success, as NCCL wants it.
+// Maps NCCL's sends, receives and registrations to the engine's. A post that can't be accepted yet returns success with
+// a null request, as the interface requires.
 #include "native/plugin/comm.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 
 Comm* find_comm(const void* handle) { return Session::instance().comms().find(handle); }
 
-// Posts through `post` and hands out a slot; leaves *request null when the engine has no room. On a connection that is
-// over it hands out a request that test() fails, as NCCL's own transports do: NCCL takes an error of isend or irecv for
-// a misuse of the plugin, and one of test() for a failed peer.
+// Posts by `post` and assigns a slot; leaves *request null if the engine has no room. On a failed connection it returns
+// a request that fails in test(), like NCCL's own transports: NCCL takes an error of isend or irecv for a misuse of the
+// plugin, and an error of test() for a failed peer.
 template <typename Post>
 Status post_request(void* comm, const void* mhandle, void** request, Post&& post) {
   Comm* const self = find_comm(comm);
@@ -31,7 +31,7 @@ Status post_request(void* comm, const void* mhandle, void** request, Post&& post
     return Status::ok;
   }
   if (slot != Comm::kNoSlot) self->give_slot(slot);
-  if (status == Status::ok || status == Status::would_block) return Status::ok;  // not now
+  if (status == Status::ok || status == Status::would_block) return Status::ok;  // no room now: NCCL tries again
   if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
   self->fail_slot(status);
   *request = self->request_handle(Comm::kFailedSlot);
@@ -64,7 +64,7 @@ void Comm::give_slot(unsigned slot) {
   free_slots_ |= std::uint64_t{1} << slot;
 }
 
-// The first reason stands.
+// The first failure is kept.
 void Comm::fail_slot(Status status) {
   Status none = Status::ok;
   failure_.compare_exchange_strong(none, status, std::memory_order_acq_rel);
@@ -72,7 +72,7 @@ void Comm::fail_slot(Status status) {
 
 void* Comm::add_registration(void* data, std::size_t bytes) {
   Registration registration{data, bytes};
-  // A NIC that refuses costs a copy, not the registration.
+  // If a NIC refuses the memory, sends and receives copy instead; the registration is still valid for NCCL.
   static_cast<void>(runtime_->register_memory(data, bytes, -1, 0, &registration.memory));
   const std::lock_guard lock(registrations_mutex_);
   for (;;) {
@@ -93,8 +93,9 @@ bool Comm::remove_registration(void* mhandle) {
     registration = found->second;
     registrations_.erase(found);
   }
-  // The buffer is freed as soon as this returns, often with requests outstanding. A request with another registration
-  // of the same memory keeps it: quiescing would end the connection.
+  // NCCL frees the buffer as soon as this returns, often with requests outstanding, so these must end first. Skipped if
+  // all outstanding requests name other registrations (of the same memory, perhaps), because quiescing would end the
+  // connection.
   if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
   runtime_->deregister_memory(registration.memory);
   return true;
@@ -124,7 +125,7 @@ void* make_comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
 }
 
 Status close_comm(void* comm) {
-  // One that is not known was closed before, or went with its context's finalize: nothing of it is left.
+  // An unknown comm was closed before, or by its context's finalize.
   Session::instance().comms().remove(comm).reset();
   Session::instance().settle();
   return Status::ok;
@@ -139,7 +140,7 @@ Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandl
 }
 
 Status dereg_mr(void* comm, void* mhandle) {
-  // NCCL stops freeing what is left when this fails, so a null or stale handle is success.
+  // NCCL stops its cleanup when this call fails, so a null or stale handle is treated as success.
   Comm* const self = find_comm(comm);
   if (mhandle != nullptr && self != nullptr) static_cast<void>(self->remove_registration(mhandle));
   return Status::ok;
@@ -155,7 +156,7 @@ Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle
 
 Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
              void** request) {
-  // On entry *request may be a hint and no pointer; it is overwritten in every case.
+  // On entry *request may hold kOptionalCompletion instead of a pointer; it is always overwritten.
   *request = nullptr;
   if (count != 1 || (data[0] == nullptr && capacity_bytes > 0)) return Status::invalid_argument;
   const void* const mhandle = mhandles == nullptr ? nullptr : mhandles[0];
@@ -176,7 +177,7 @@ Status test(void* request, int* done, int* sizes) {
   engine::Request* const posted = self->request(handle.part);
   if (posted == nullptr) return Status::invalid_argument;
   if (!posted->done()) return Status::ok;
-  // A failed request keeps its slot, so that asking again gives the same answer.
+  // A failed request keeps its slot, so that each further test() returns the same result.
   if (const Status status = posted->status(); status != Status::ok) return self->note(status);
   if (sizes != nullptr) sizes[0] = static_cast<int>(std::min<std::size_t>(posted->bytes(), INT_MAX));
   *done = 1;

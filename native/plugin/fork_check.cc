@@ -1,5 +1,4 @@
-// Tells a forked child by a page that the kernel wipes at fork: a load per call where a process id would cost a system
-// call.
+// Detects a forked child by a page that the kernel wipes at fork, which costs a load per call instead of a system call.
 #include "native/plugin/fork_check.h"
 
 #include <sys/mman.h>
@@ -13,7 +12,7 @@ namespace {
 constexpr int kParent = 1;
 
 std::atomic<std::atomic<int>*> g_page{nullptr};
-// Where the kernel cannot wipe a page, the process id is asked for at each call.
+// Used where the kernel cannot wipe a page: compared with getpid() on each call.
 std::atomic<pid_t> g_parent_pid{0};
 
 }  // namespace

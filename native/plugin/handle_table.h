@@ -1,6 +1,6 @@
-// Numbers that NCCL holds where its interface says pointer. A handle that was closed or went with finalize leads
-// nowhere, so that a late call is an error and follows no freed memory; none of these is given out twice. The number of
-// a request is, once NCCL was told that it is done.
+// Opaque handles for NCCL, used where its interface says pointer. A closed or finalized handle finds nothing, so a late
+// call is an error instead of a use after free. Such handles are never reused, except those of requests, once NCCL was
+// told that the request is done.
 #pragma once
 
 #include <array>
@@ -14,10 +14,11 @@
 
 namespace weft::nccl {
 
-// What a handle names, so that one kind is not taken for another. Never 0: a handle is no null pointer.
+// The kind of object that a handle names, so that kinds can't be confused. Nonzero, so that no handle is a null
+// pointer.
 enum class HandleKind : std::uint8_t { context = 0xC1, comm = 0xC2, listener = 0xC3, request = 0xC4, memory = 0xC5 };
 
-// From the top: kind (8 bits), part (8), generation (28), index (20). `part` is a request's number in its comm.
+// From the top bit: kind (8 bits), part (8), generation (28), index (20). `part` is the slot of a request.
 struct OpaqueHandle {
   HandleKind kind;
   std::uint8_t part;
@@ -39,7 +40,7 @@ struct OpaqueHandle {
 };
 static_assert(sizeof(void*) == 8);
 
-// Looking up takes no lock. As with pointers, a handle must not be closed while another thread uses it.
+// Lookups take no lock. As with pointers, a handle must not be closed while another thread uses it.
 template <typename Object>
 class HandleTable {
  public:
@@ -50,7 +51,7 @@ class HandleTable {
     for (std::atomic<Block*>& block : blocks_) delete block.load(std::memory_order_relaxed);
   }
 
-  // Null, and the object is gone, when the table is full.
+  // Returns null and destroys the object if the table is full.
   template <typename Made>
   void* add(std::unique_ptr<Object> object, Made&& on_made) {
     const std::lock_guard lock(mutex_);
@@ -60,7 +61,7 @@ class HandleTable {
     } else if (next_ == kBlocks * kBlockEntries) {
       return nullptr;
     } else if (index % kBlockEntries == 0) {
-      free_.reserve(index + kBlockEntries);  // remove() must not need memory
+      free_.reserve(index + kBlockEntries);  // so that remove() does not allocate
       blocks_[index / kBlockEntries].store(new Block, std::memory_order_release);
     }
     generation_ = generation_ == OpaqueHandle::kGenerationMask ? 1 : generation_ + 1;
@@ -85,7 +86,7 @@ class HandleTable {
     const OpaqueHandle handle = OpaqueHandle::of(value);
     return handle.kind == kind_ ? find(handle) : nullptr;
   }
-  // Whatever kind it says: a request names its comm too.
+  // Ignores the kind: the handle of a request also names its comm.
   Object* find(OpaqueHandle handle) const noexcept {
     const Entry* const entry = entry_at(handle.index);
     const bool known = entry != nullptr && handle.generation != 0 &&
@@ -93,12 +94,12 @@ class HandleTable {
     return known ? entry->object : nullptr;
   }
 
-  // Null when it leads nowhere.
+  // Null if the handle is unknown.
   std::unique_ptr<Object> remove(const void* value) {
     const std::lock_guard lock(mutex_);
     return find(value) == nullptr ? nullptr : take(OpaqueHandle::of(value).index);
   }
-  // All that `leaves` says of.
+  // Removes all objects for which `leaves` returns true.
   template <typename Leaves>
   std::vector<std::unique_ptr<Object>> remove_if(Leaves&& leaves) {
     const std::lock_guard lock(mutex_);

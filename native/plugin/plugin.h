@@ -1,5 +1,5 @@
-// The plugin's one core: what each call of NCCL does, free of interface versions.
-// Never throws past `guarded` and never blocks; would-block is a null comm or a null request with ok.
+// The calls of NCCL's network plugin interface, independent of its versions. None of them blocks: an operation that
+// cannot proceed yet returns ok with a null comm or request. `guarded` turns exceptions into results.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace weft::nccl {
 
 inline constexpr char kName[] = "weft";
 
-// What the version headers' property structs are filled from.
+// The values from which the shims fill the property structs of each version.
 struct DeviceFacts {
   char* name = nullptr;
   std::uint64_t guid = 0;
@@ -30,7 +30,7 @@ Status device_count(int* count);
 Status device_facts(int device, DeviceFacts* facts);
 
 Status listen(void* context, int device, void* handle, void** listen_comm);
-// `traffic_class`: of interfaces that have no context.
+// `traffic_class`: for interface versions without a context.
 Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
                DeviceHandle** device_comm);
 Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
@@ -45,7 +45,7 @@ Status irecv(void* receive_comm, int count, void* const* data, std::size_t capac
              void** request);
 Status test(void* request, int* done, int* sizes);
 
-// Every entry point runs its body in here: nothing is thrown into C, nothing runs in a forked child.
+// Runs the body of an entry point: exceptions become results, and calls in a forked child are refused.
 template <typename Body>
 Result guarded(Body&& body) noexcept {
   if (in_forked_child()) return result_of(Status::forked_child);

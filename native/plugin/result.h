@@ -1,5 +1,5 @@
-// Which NCCL result each outcome of the engine becomes: one table, which a test walks.
-// in_progress is not among them: what is under way is success with a null result.
+// Maps each Status to an NCCL result; a test walks the table. in_progress is not used: an operation under way is
+// reported as success with a null result.
 #pragma once
 
 #include "native/core/status.h"
@@ -7,7 +7,7 @@
 
 namespace weft::nccl {
 
-// NCCL shows "remote error" as the peer's doing and "invalid usage" as the user's.
+// NCCL reports "remote error" as a failure of the peer and "invalid usage" as a mistake of the user.
 constexpr Result result_of(Status status) noexcept {
   switch (status) {
     case Status::ok:

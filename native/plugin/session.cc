@@ -1,5 +1,5 @@
-// Starts and stops the process's one runtime, and keeps what NCCL may abandon half-way.
-// Threads are joined outside the lock, so that NCCL's other calls go on meanwhile.
+// Starts and stops the process's only runtime, and owns the listeners, connection attempts and comms that NCCL may
+// abandon. Threads are joined outside the lock, so that other calls are not held up.
 #include "native/plugin/session.h"
 
 #include <algorithm>
@@ -21,15 +21,16 @@ Status Session::start() {
   const Status status = engine::Runtime::open(knobs_, &runtime_, &error);
   if (status != Status::ok) {
     runtime_.reset();
-    log(engine::LogLevel::warn, "cannot start: " + error);
+    log(engine::LogLevel::warn, "cannot start the transport: " + error);
     return status;
   }
   return Status::ok;
 }
 
-// Requires the lock. Leaves everything as it was when it fails, but for the logger.
+// Requires the lock. On failure, nothing but the logger has changed.
 Status Session::open(Logger logger) {
-  const engine::LogUse uses_log;  // where the runtime does not come up, the lines that say why are written all the same
+  // lets the log's thread run even if the runtime fails to start, so that the reason is written
+  const engine::LogUse uses_log;
   if (logger != nullptr) {
     const std::lock_guard lock(log_mutex_);
     log_ = logger;
@@ -47,7 +48,7 @@ Status Session::open(Logger logger) {
   }
   if (const Status status = start(); status != Status::ok) return status;
   if (runtime_->devices().empty()) {
-    log(engine::LogLevel::warn, "no usable network interface");
+    log(engine::LogLevel::warn, "no usable network interface: check WEFT_INTERFACES and NCCL_SOCKET_IFNAME");
     runtime_.reset();
     return Status::address_unavailable;
   }
@@ -55,7 +56,7 @@ Status Session::open(Logger logger) {
     return a.name == b.name && a.guid == b.guid;
   };
   const std::vector<engine::Device>& found = runtime_->devices();
-  // Names handed to NCCL point in here: another list is another entry.
+  // NCCL keeps pointers to the names in here, so a changed list is appended instead of replacing the old one.
   if (device_lists_.empty() ||
       !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
     device_lists_.push_back(found);
@@ -89,7 +90,7 @@ void Session::finalize(const void* context) {
     const std::lock_guard lock(mutex_);
     if (contexts_.remove(context) == nullptr) return;
     last = contexts_.empty();
-    // NCCL forgets what it gave up; with the last context what has none goes as well.
+    // NCCL does not close what it abandoned. The last context also takes along everything without a context.
     const auto leaves = [&](const auto& each) { return last || each.context == context; };
     comms = comms_.remove_if([&](const Comm& comm) { return last || comm.context() == context; });
     listeners = listeners_.remove_if(leaves);
@@ -100,7 +101,7 @@ void Session::finalize(const void* context) {
     }
     if (last) stopping = std::move(runtime_);
   }
-  // Destroyed here, outside the lock: what lives in the runtime first, its threads last.
+  // Destroyed outside the lock: first what uses the runtime, then the runtime, which joins its threads.
   comms.clear();
   attempts.clear();
   listeners.clear();
@@ -115,8 +116,8 @@ bool Session::knows(const void* context, int* traffic_class) const noexcept {
   return found != nullptr;
 }
 
-// NCCL may unload its function once the last finalize has returned. What it still has to say is said before, where it
-// does not take too long.
+// NCCL may unload its logger once the last finalize has returned, so pending lines are written now, within a time
+// limit.
 void Session::forget_logger() {
   constexpr std::int64_t kPatienceNs = 250'000'000;
   static_cast<void>(engine::flush_log(kPatienceNs));
@@ -139,7 +140,7 @@ std::int64_t Session::nccl_speed_mbps() {
 
 Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
   const std::lock_guard lock(mutex_);
-  if (device_lists_.empty()) return Status::invalid_argument;  // init was never called, or failed
+  if (device_lists_.empty()) return Status::invalid_argument;  // init was not called, or failed
   if (const Status status = start(); status != Status::ok) return status;
   *out = runtime_;
   return Status::ok;

@@ -1,5 +1,5 @@
-// Starts and stops the process's one runtime, and keeps what NCCL may abandon half-way.
-// Listeners and attempts belong to it until they become comms or are given up.
+// Starts and stops the process's only runtime, and owns the listeners, connection attempts and comms that NCCL may
+// abandon.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@
 
 namespace weft::nccl {
 
-// One communicator of NCCL 2.28 and later; older ones have none and pass null.
+// A communicator of NCCL 2.28 and later; older versions have no contexts and pass null.
 struct Context {
   std::uint64_t comm_id = 0;
   int traffic_class = kNoTrafficClass;
 };
 
-// A listener handed to NCCL; it may be closed unused, or never.
+// A listener handed to NCCL, which may close it unused or never.
 struct ListenComm {
   const void* context = nullptr;
-  std::shared_ptr<engine::Runtime> runtime;  // declared before what lives in it, so that it goes last
+  std::shared_ptr<engine::Runtime> runtime;  // declared before the listener, so that it is destroyed after it
   std::unique_ptr<engine::Listener> listener;
 };
 
-// A connect that NCCL calls again until it is through, or never again.
+// A connection attempt, which NCCL polls by calling connect again until it succeeds, or abandons.
 struct Attempt {
   const void* context = nullptr;
   engine::Handle handle;
@@ -40,55 +40,57 @@ struct Attempt {
   std::unique_ptr<engine::Dial> dial;
 };
 
-// Never destroyed: exit handlers would race with threads of NCCL that still call in.
+// Never destroyed: a destructor at exit would race with NCCL's threads that still call the plugin.
 class Session {
  public:
   static Session& instance() noexcept;
 
-  // Interfaces up to v10: called once, never undone; the runtime stops when the last comm is closed. Comms that are
-  // never closed keep it, for none of these versions tells when a communicator is gone: one for the whole process.
+  // For interfaces up to v10: called once. The runtime stops when the last comm is closed. Comms that are never closed
+  // keep it running for the rest of the process, as these versions do not tell when a communicator is destroyed.
   Status init(Logger logger);
-  // Interfaces from v11: once per communicator; the runtime stops with the last of them. Finalize ends what NCCL has
-  // left open of the context: listeners, connects and comms.
+  // For interfaces from v11: called once per communicator; the runtime stops when the last one is finalized. finalize()
+  // closes the context's listeners, connection attempts and comms that NCCL has left open.
   Status init(Logger logger, std::uint64_t comm_id, int traffic_class, void** context);
   void finalize(const void* context);
-  // Whether listen and connect may be called with it, and its traffic class; null is no context and may.
+  // Whether listen and connect may use the context; sets its traffic class. Null is valid and leaves the class
+  // unchanged.
   bool knows(const void* context, int* traffic_class) const noexcept;
 
-  // The devices as the last start found them. A list is never changed or freed, so that names may be kept.
+  // The devices found by the most recent start. Lists are never changed or freed, because NCCL keeps pointers to the
+  // names.
   const std::vector<engine::Device>& devices();
-  // What the knob asks NCCL to be told of every device's speed, or 0.
+  // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; else 0.
   std::int64_t nccl_speed_mbps();
-  // Starts the runtime again when it had stopped.
+  // Returns the runtime, and starts it again if it had stopped.
   Status runtime(std::shared_ptr<engine::Runtime>* out);
 
-  // Who removes one of these calls settle() once it is destroyed.
+  // After removing an entry and destroying it, callers must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
   HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
-  // Stops the runtime when nothing needs it any more.
+  // Stops the runtime if nothing needs it any more.
   void settle();
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
-  // Null when the number is unknown or belongs to another handle.
+  // Null if the id is unknown or belongs to another handle.
   std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const engine::Handle& handle);
   void remove_attempt(std::uint64_t id);
 
-  // One line in NCCL's log, soon: no thread of NCCL's waits for it to be written. Silent before init and after the
-  // last finalize.
+  // Queues a line for NCCL's log; a separate thread writes it, so that NCCL's threads do not wait. Silent before init
+  // and after the last finalize.
   void log(engine::LogLevel level, const std::string& text);
 
  private:
   Status open(Logger logger);
   Status start();
-  // Where the engine's lines and ours go, on the log's own thread.
+  // Sink for log lines of the engine and the plugin; runs on the log's own thread.
   static void to_nccl(engine::LogLevel level, const char* text) noexcept;
   void forget_logger();
 
   std::mutex mutex_;
-  std::mutex log_mutex_;  // taken last; held while NCCL's function runs, so that none runs once it is forgotten
+  std::mutex log_mutex_;  // acquired last; held while NCCL's logger runs, so that forget_logger() waits for it
   Logger log_ = nullptr;
   engine::Knobs knobs_;
-  std::deque<std::vector<engine::Device>> device_lists_;  // the last is in force
+  std::deque<std::vector<engine::Device>> device_lists_;  // the last list is in force
   std::shared_ptr<engine::Runtime> runtime_;
   HandleTable<Context> contexts_{HandleKind::context};
   HandleTable<Comm> comms_{HandleKind::comm};

@@ -1,5 +1,5 @@
-// Devices, listeners and connection attempts as NCCL sees them.
-// No call blocks: an attempt that is not through yet is a null comm and success.
+// Devices, listeners and connection attempts of the plugin. No call blocks: while an attempt is in progress, the result
+// is a null comm and success.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -11,10 +11,10 @@
 namespace weft::nccl {
 namespace {
 
-constexpr int kSpeedMbpsUnknown = 10'000;  // lo and virtual devices: as NCCL's own Socket transport says
+constexpr int kSpeedMbpsUnknown = 10'000;  // of lo and virtual devices; the same as NCCL's own Socket transport
 
-// The second half of NCCL's handle is ours alone: it survives from one call of connect to the next. It holds a number
-// and no pointer, since the first half comes from another process and so might the second.
+// This plugin's part of the 128-byte handle: it is kept between calls of connect. It holds an id instead of a pointer,
+// because the handle comes from another process and can't be trusted.
 struct HandleTail {
   std::uint64_t magic;
   std::uint64_t attempt;
@@ -24,7 +24,7 @@ static_assert(engine::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
 
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + engine::kHandleBytes; }
 
-// Which policies the connections of a traffic class use: both ends ask for the same ones (knob traffic_classes).
+// Names the policies for connections of a traffic class; both ends look them up in the knob traffic_classes.
 std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
 
 Status begin_attempt(const void* context, int device, int traffic_class, const engine::Handle& handle,
@@ -39,7 +39,7 @@ Status begin_attempt(const void* context, int device, int traffic_class, const e
   if (status != Status::ok) {
     Session::instance().log(
         engine::LogLevel::warn,
-        "cannot connect: " + error + ". Every rank needs the same NCCL_NET and the same P2P and SHM settings");
+        "cannot connect: " + error + ". Give every rank the same NCCL_NET, NCCL_P2P_DISABLE and NCCL_SHM_DISABLE");
     return status;
   }
   *out = std::move(attempt);
@@ -72,7 +72,7 @@ Status device_count(int* count) {
 }
 
 Status device_facts(int device, DeviceFacts* facts) {
-  // NCCL keeps the name's address; the list behind it is never changed once made.
+  // NCCL keeps the pointer to the name; the list that holds it is never changed.
   const std::vector<engine::Device>& devices = Session::instance().devices();
   if (device < 0 || static_cast<std::size_t>(device) >= devices.size()) return Status::invalid_argument;
   const engine::Device& found = devices[static_cast<std::size_t>(device)];
@@ -150,7 +150,7 @@ Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm
 }
 
 Status close_listen(void* listen_comm) {
-  // One that is not known any more went with its context's finalize.
+  // An unknown listener was already closed by its context's finalize.
   Session::instance().listeners().remove(listen_comm).reset();
   Session::instance().settle();
   return Status::ok;

@@ -1,5 +1,5 @@
-// Fits the one core to every version of NCCL's interface; a shim is named for the first version it fits. Out-parameters
-// are written before the guard, which may refuse the call.
+// Adapts the calls in plugin.h to every version of NCCL's interface. Each shim is named for the first version that it
+// fits. Out-parameters are written before the guard, which may refuse the call.
 #include "native/plugin/abi_v10.h"
 #include "native/plugin/abi_v11.h"
 #include "native/plugin/abi_v12.h"
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kCommsMax = 1 << 16;
 
-// NCCL passes an uninitialised struct: `*properties = {}` in the callers, then every field that is not zero.
+// NCCL passes an uninitialised struct: get_properties() zeroes it, and the fill functions set the nonzero fields.
 template <typename Properties>
 void fill_v8(Properties* properties, const DeviceFacts& facts) {
   properties->name = facts.name;
-  // No PCI path: NCCL would take a NIC close to a GPU for one whose 128-byte stores arrive whole and in order, and
-  // turn on a protocol (LL128) that bytes copied by a CPU do not satisfy.
+  // No PCI path is reported: for a NIC near a GPU, NCCL would assume that 128-byte stores arrive whole and in order,
+  // and enable a protocol (LL128) that does not work with bytes copied by a CPU.
   properties->pci_path = nullptr;
   properties->guid = facts.guid;
   properties->pointer_support = kPointerHost;
@@ -104,7 +104,7 @@ Result connect_v11(void* context, int device, void* handle, void** send_comm, De
   return guarded([&] { return connect(context, device, kNoTrafficClass, handle, send_comm, device_comm); });
 }
 
-// Only the connecting end has a class here: the other end's flows use what its process uses.
+// In v10 only the connecting end knows its traffic class; the accepting end's flows use their process's defaults.
 Result connect_v10(int device, CommConfig* config, void* handle, void** send_comm,
                    DeviceHandle** device_comm) noexcept {
   *send_comm = nullptr;
@@ -167,7 +167,7 @@ Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, vo
   });
 }
 
-// Host memory is visible to the GPU once its stores are complete, which a done receive already says.
+// Nothing to flush: host memory is visible to the GPU when its stores are complete, which a completed receive implies.
 Result iflush_v8(void*, int, void**, int*, void**, void** request) noexcept {
   *request = nullptr;
   return guarded([] { return Status::ok; });
@@ -186,7 +186,8 @@ Result close_listen_v8(void* comm) noexcept {
   return guarded([&] { return close_listen(comm); });
 }
 
-// Calls that no version needs of a plugin for host memory: dma-buf registration, device handles, NIC fusion, hints.
+// Sets the calls that are the same in all versions. Not set, as a plugin for host memory does not need them: dma-buf
+// registration, device handles, NIC fusion, hints.
 template <typename Net>
 constexpr Net common(Net net) {
   net.name = kName;
