@@ -1,5 +1,5 @@
-// What an engine asks of whatever moves its datagrams: the ends of a peer's paths, bursts out, datagrams in, sleep.
-// Path, resends and rate were chosen before a burst reaches it.
+// The interface between an engine and what transports its datagrams: links to peers, bursts out, datagrams in,
+// registered memory and sleeping. The core has already chosen path, resends and rate.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace weft::datapath {
 
-// One network interface of a device, or one port of an RDMA device and the interface that it belongs to.
+// One network interface of a device, or one port of an RDMA device with the interface that it belongs to.
 struct Place {
   SocketAddress address;
   unsigned interface_index = 0;
@@ -21,28 +21,29 @@ struct Place {
   int gid_index = -1;
 };
 
-// Our ends of the paths to one peer.
+// Describes our ends of the paths to one peer.
 struct LinkPlan {
-  std::uint32_t peer = 0;  // the engine's index of it
+  std::uint32_t peer = 0;  // the engine's index for the peer
   std::uint32_t device = 0;
   std::uint16_t path_count = 0;
   const std::vector<Place>* places = nullptr;  // of the device; path i uses places[i % size]
 };
 
-// What the peer said of its ends: addresses of its device, and words that only a datapath of the same kind reads.
+// The peer's ends, from the handshake: the addresses of its device, and opaque words that only a datapath of the same
+// kind can parse.
 struct FarEnds {
   const std::vector<SocketAddress>* addresses = nullptr;
   const std::string* words = nullptr;
 };
 
-// Memory that a caller registered: [data, data + bytes) stays where it is until it is removed.
+// Memory registered by a caller: [data, data + bytes) stays valid and in place until it is removed.
 struct Memory {
-  std::uint32_t id = 0;  // never 0
+  std::uint32_t id = 0;  // nonzero
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
-  int dmabuf = -1;  // of GPU memory: its descriptor and where in it `data` lies; -1: by its address
+  int dmabuf = -1;  // for GPU memory: its dma-buf, in which `data` is at dmabuf_offset; -1: registered by address
   std::uint64_t dmabuf_offset = 0;
-  bool on_device = false;  // no CPU can read or write it
+  bool on_device = false;  // a CPU can't access it
 };
 
 class Datapath {
@@ -52,46 +53,47 @@ class Datapath {
   Datapath(const Datapath&) = delete;
   Datapath& operator=(const Datapath&) = delete;
 
-  // False with `error` set to one line that says what to do.
+  // Returns false with `error` set to one line that says what to do.
   virtual bool open(std::string* error) = 0;
-  // Words that begin with it are of this kind.
+  // The first character of this datapath's words in the handshake.
   virtual char kind() const noexcept = 0;
 
-  // Setting up; on the engine's thread. Fewer paths than planned still make a link, and `error` says why there are not
-  // all of them; none does not.
+  // Link setup; runs on the engine's thread. A link may have fewer paths than planned, with the reason in `error`; it
+  // fails if there are none.
   virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
-  // `path_count`: of the paths that both ends have.
+  // `path_count`: set to the number of paths that both ends have.
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;
 
-  // Memory: what is registered may be sent without a copy and received into directly. A datapath that has no use for it
-  // says no, and nothing else changes.
+  // Registered memory can be sent without a copy and be received into directly. A datapath without registration returns
+  // false, and everything works with copies.
   virtual bool registers_memory() const noexcept { return false; }
   virtual bool add_memory(const Memory&, std::string*) { return false; }
-  // When it returns nothing reads or writes there for us any more.
+  // After this returns, nothing accesses the memory on our behalf.
   virtual void remove_memory(std::uint32_t) noexcept {}
-  // When it returns nothing reads registered memory any more for what was sent to this peer so far.
+  // After this returns, nothing reads registered memory for messages sent to this peer so far.
   virtual void settle(std::uint32_t) noexcept {}
-  // The key of a window onto [data, data + bytes) of a registered memory, for one message of `peer`; 0: none.
+  // Opens a memory window onto [data, data + bytes) of a registered memory for one message of `peer`, and returns its
+  // key; 0: none.
   virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }
-  // When it returns nothing is written there through it any more.
+  // After this returns, nothing is written through the window.
   virtual void close_window(std::uint32_t) noexcept {}
 
-  // Bytes in flight on a path that this end holds before it drops.
+  // How many bytes in flight on a path this end can buffer before it drops.
   virtual std::int64_t buffer_bytes() const noexcept = 0;
 
-  // Takes the bursts; headers are copied when this returns. Payload too, but where memory is registered: then until
-  // the message is acknowledged. A burst to a link that is closed is dropped.
+  // Sends the bursts. Headers have been copied when this returns, and so has payload unless it is in registered memory,
+  // which must stay unchanged until the message is acknowledged. Bursts to closed links are dropped.
   virtual void tx_burst(wire::TxBurst* const* bursts, std::size_t count) = 0;
-  // Passes on what has arrived, at most a few bursts a path. Returns the datagrams seen.
+  // Delivers received datagrams, at most a few bursts per path. Returns their number.
   virtual std::size_t rx_burst(RxSink* sink) = 0;
-  // Sleeps until a datagram or a watched descriptor is there, or the time is over (< 0: for ever).
+  // Sleeps until a datagram or a watched descriptor is ready, or the timeout has passed (< 0: no timeout).
   virtual void wait(std::int64_t timeout_ns) = 0;
   virtual bool watch(int descriptor) = 0;
   virtual bool holds_datagrams() const noexcept = 0;
 
-  // Before open(): where it counts, instead of in storage of its own.
+  // Must be called before open(): counts in `counters` instead of the datapath's own storage.
   virtual void count_in(telemetry::EngineCells* counters) noexcept { counters_ = counters; }
   const telemetry::EngineCells& counters() const noexcept { return *counters_; }
 
@@ -100,7 +102,7 @@ class Datapath {
   telemetry::EngineCells* counters_ = &own_counters_;
 };
 
-// The first complaint about words of another kind is the operator's to read.
+// The error text when the two ends use different kinds of datapath.
 inline std::string kind_mismatch() { return "the two ends use different datapaths: give both the same WEFT_DATAPATH"; }
 
 }  // namespace weft::datapath

@@ -1,12 +1,12 @@
-// One die a kind of fault, thrown in a fixed order, so that a seed and an order of arrival make a run.
-// Copies a datagram only when it is to be held, doubled or damaged.
+// Injects faults. Each kind of fault takes one random number per datagram in a fixed order, so that seed and arrival
+// order determine a run. A datagram is copied only to be held, duplicated or damaged.
 #include "native/datapath/faults.h"
 
 #include <algorithm>
 
 namespace weft::datapath {
 
-// SplitMix64 (Steele et al. 2014), as in the core; the rooms share no code but the wire's.
+// SplitMix64 (Steele et al. 2014), as in native/core; the rooms share no code except native/wire.
 std::uint64_t FaultInjector::next() noexcept {
   state_ += 0x9E3779B97F4A7C15u;
   std::uint64_t z = state_;
@@ -26,7 +26,7 @@ FaultInjector::Held FaultInjector::copy(std::uint32_t port, const wire::RxDatagr
   held.payload_bytes = datagram.payload_bytes;
   held.body = datagram.body;
   held.bytes.assign(datagram.header, datagram.header + datagram.header_bytes);
-  // What was written elsewhere is not ours to hold or damage.
+  // Payload that was written elsewhere (through a memory window) can't be held or damaged here.
   if (datagram.payload_bytes != 0 && datagram.body == wire::RxDatagram::Body::here) {
     held.bytes.insert(held.bytes.end(), datagram.payload, datagram.payload + datagram.payload_bytes);
   }

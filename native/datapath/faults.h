@@ -1,5 +1,5 @@
-// Injects loss, reordering, duplication and corruption into received datagrams, by a seed: the knobs fault_*.
-// Sees bytes, not packets; draws nothing and costs one branch while every rate is zero.
+// Injects loss, reordering, duplication and corruption into received datagrams, reproducibly by a seed (the knobs
+// fault_*). While all rates are zero it costs one branch per datagram.
 #pragma once
 
 #include <bitset>
@@ -15,12 +15,12 @@ namespace weft::datapath {
 struct FaultRates {
   std::uint64_t seed = 1;
   double loss = 0, reorder = 0, duplicate = 0, corrupt = 0;  // probability per datagram
-  std::bitset<256> ports;                                    // on which they apply; none: on all
+  std::bitset<256> ports;                                    // ports to which the rates apply; empty: all
   bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };
 
-// Where datagrams end up.
+// The receiver of datagrams, implemented by the engine.
 class RxSink {
  public:
   virtual void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) = 0;
@@ -36,13 +36,13 @@ class FaultInjector {
   FaultInjector& operator=(const FaultInjector&) = delete;
 
   bool active() const noexcept { return active_; }
-  // Passes the datagram on: once, twice, later, damaged or not at all.
+  // Passes the datagram on once, twice, later, damaged, or not at all.
   void offer(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink);
-  // A datagram held back leaves after this many others, or when nothing else arrives (release_all).
+  // A reordered datagram is delivered after at most this many others, or when nothing else arrives (release_all).
   static constexpr std::uint64_t kHoldMax = 32;
   bool holds() const noexcept { return !held_.empty(); }
   void release_all(RxSink* sink);
-  // Where it counts, instead of in storage of its own.
+  // Counts in `counters` instead of the injector's own storage.
   void count_in(telemetry::EngineCells* counters) noexcept { counters_ = counters; }
   const telemetry::EngineCells& counters() const noexcept { return *counters_; }
 

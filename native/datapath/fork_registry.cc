@@ -1,5 +1,5 @@
-// fork() copies descriptors, and only exec() honours FD_CLOEXEC: handlers of pthread_atfork do it for children that go
-// on without an exec. The lock is held across the fork, so that the child finds the table whole.
+// Closes the registered sockets in forked children by pthread_atfork handlers, since FD_CLOEXEC only takes effect at
+// exec(). The lock is held across the fork, so that the child finds the table in a consistent state.
 #include "native/datapath/fork_registry.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ struct Registry {
   int null = -1;
 };
 
-// Never destroyed: a fork may come after static destructors have begun.
+// Never destroyed: a fork may happen after static destructors have started.
 Registry& registry() noexcept {
   static Registry* const made = new Registry;
   return *made;
@@ -44,14 +44,14 @@ void after_fork_in_child() {
   table.mutex.unlock();
 }
 
-// The table, with handlers that lock it across each fork from now on.
+// Returns the table, after making sure that the handlers which lock it across a fork are installed.
 Registry& watched() noexcept {
   static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   static_cast<void>(handles);
   return registry();
 }
 
-// With the lock held.
+// Requires the lock.
 int noted(Registry& table, int descriptor) noexcept {
   if (descriptor < 0) return -1;
   if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -84,7 +84,7 @@ void close_socket(int descriptor) noexcept {
   const int problem = errno;
   Registry& table = registry();
   const std::lock_guard<std::mutex> lock(table.mutex);
-  // Not one that was inherited: its number may be another file's.
+  // A socket inherited from the parent is not in the table, and its number may belong to another file by now.
   if (table.descriptors.erase(descriptor) != 0) ::close(descriptor);
   errno = problem;
 }

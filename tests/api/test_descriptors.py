@@ -190,7 +190,7 @@ def test_accept__without_a_descriptor_for_a_path_is_said() -> None:
     """One is left: the control socket of the peer takes it."""
     with running(scarce("accepts", 200, 200, 1)) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
-        said = r"refused: no socket for a path: Too many open files"
+        said = r"refused: cannot create a UDP socket for a path: Too many open files"
         with pytest.raises(OutOfDescriptorsError, match=said):
             endpoint.connect(handle, timeout_s=PATIENCE_S)
 

@@ -1,5 +1,5 @@
-// Data and control wait in rings of their own, so that a data cell stays two cache lines; control is handed over first.
-// Capacities are powers of two.
+// Data and control packets have separate rings, so that a data cell stays within two cache lines. Control is delivered
+// first. Capacities are powers of two.
 #include "native/datapath/mem/mem_link.h"
 
 #include <cstring>

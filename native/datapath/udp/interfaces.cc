@@ -1,5 +1,5 @@
-// getifaddrs for addresses, rtnetlink for limits, sysfs for speed and PCI place.
-// A figure that cannot be had is 0; only a kernel that lists nothing is an error.
+// Reads addresses by getifaddrs, limits by rtnetlink, and speed and PCI path from sysfs. A missing figure is 0; only an
+// empty list is an error.
 #include "native/datapath/udp/interfaces.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kGsoBytesDefault = 65536;  // GSO_LEGACY_MAX_SIZE
-constexpr std::int64_t kEthernetBytes = 14;       // counted by the kernel's check even where there is no Ethernet
+constexpr std::int64_t kEthernetBytes = 14;       // counted by the kernel's check even on interfaces without Ethernet
 
 struct Limits {
   std::int64_t mtu_bytes = 0, gso_bytes = 0, gso_segments = 0;
@@ -110,7 +110,7 @@ std::vector<Interface> list_interfaces(std::string* error) {
   std::vector<Interface> found;
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    *error = std::string("the kernel does not list network interfaces: ") + std::strerror(errno);
+    *error = std::string("cannot list network interfaces: ") + std::strerror(errno);
     return found;
   }
   const std::map<int, Limits> limits = query_limits();

@@ -1,5 +1,5 @@
-// Opening and waiting; sending is in udp_tx.cc, receiving in udp_rx.cc, the ends of paths in udp_link.cc.
-// What the kernel refuses is either named in an error or, where the transport works without, done without.
+// Opens sockets and waits. Sending is in udp_tx.cc, receiving in udp_rx.cc, links in udp_link.cc. Socket options that
+// the transport can do without are optional; other refusals are errors.
 #include "native/datapath/udp/udp_datapath.h"
 
 #include <linux/udp.h>
@@ -19,7 +19,7 @@
 namespace weft::datapath {
 namespace {
 
-constexpr int kEctZero = 0x02;  // RFC 3168: ECN-capable
+constexpr int kEctZero = 0x02;  // RFC 3168: ECT(0)
 constexpr int kOn = 1;
 
 std::string complaint(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
@@ -37,7 +37,7 @@ UdpDatapath::~UdpDatapath() {
 bool UdpDatapath::open(std::string* error) {
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) {
-    *error = complaint("epoll_create1");
+    *error = complaint("cannot create an epoll instance");
     return false;
   }
   staging_.reset(new (std::nothrow) Staging);
@@ -48,17 +48,17 @@ bool UdpDatapath::open(std::string* error) {
 bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   const int wanted = static_cast<int>(std::min<std::int64_t>(options_.socket_buffer_bytes, 1 << 30));
   for (const auto& [forced, plain] : {std::pair{SO_RCVBUFFORCE, SO_RCVBUF}, std::pair{SO_SNDBUFFORCE, SO_SNDBUF}}) {
-    // Root may go beyond net.core.rmem_max; others get what the limit allows.
+    // Root may exceed net.core.rmem_max; other users get what the limit allows.
     if (::setsockopt(descriptor, SOL_SOCKET, forced, &wanted, sizeof wanted) != 0 &&
         ::setsockopt(descriptor, SOL_SOCKET, plain, &wanted, sizeof wanted) != 0) {
-      *error = complaint("socket buffer");
+      *error = complaint("cannot set the size of a socket buffer (WEFT_SOCKET_BUFFER_BYTES)");
       return false;
     }
   }
   int granted = 0;
   socklen_t length = sizeof granted;
   ::getsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &granted, &length);
-  // getsockopt reports twice what was asked for: room for the kernel's own bookkeeping (socket(7)).
+  // getsockopt reports twice the requested size, to account for the kernel's bookkeeping (socket(7)).
   const std::int64_t usable = granted / 2;
   buffer_bytes_ = ports_.empty() ? usable : std::min(buffer_bytes_, usable);
   ::setsockopt(descriptor, SOL_SOCKET, SO_RXQ_OVFL, &kOn, sizeof kOn);
@@ -69,8 +69,8 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
     ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &kEctZero, sizeof kEctZero);
     ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
   }
-  // No router is to fragment, nor the kernel to believe what anybody says of a path's MTU: what paths carry is found
-  // out by probes (core/size_search.h), which must not get through in pieces.
+  // Routers must not fragment, and the kernel must not trust ICMP messages about a path's MTU: probes determine what
+  // paths carry (core/size_search.h), and they must not get through in fragments.
   const int fragment = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
   ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
                sizeof fragment);
@@ -82,7 +82,7 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
   made.v6 = place.address.is_v6();
   made.descriptor = open_socket(place.address.any.sa_family, SOCK_DGRAM);
   if (made.descriptor < 0) {
-    *error = complaint("no socket for a path");
+    *error = complaint("cannot create a UDP socket for a path");
     return false;
   }
   SocketAddress bound = place.address;
@@ -97,7 +97,7 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
                      ::getsockname(made.descriptor, &bound.any, &length) == 0 &&
                      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
   if (!ready) {
-    if (error->empty()) *error = complaint(("cannot bind a path to " + place.address.text()).c_str());
+    if (error->empty()) *error = complaint(("cannot bind a UDP socket for a path to " + place.address.text()).c_str());
     close_socket(made.descriptor);
     return false;
   }

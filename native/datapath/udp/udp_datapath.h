@@ -1,4 +1,5 @@
-// Moves bursts over UDP sockets: one socket a path and device, GSO trains out, GRO trains in, ECN both ways.
+// Sends and receives bursts over UDP sockets: one socket per path and device, GSO trains out, GRO trains in, ECN both
+// ways.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ struct UdpOptions {
   std::int64_t socket_buffer_bytes = 8 << 20;
   bool ecn = true;
   FaultRates faults;
-  std::atomic<std::int64_t>* promised = nullptr;  // descriptors; each socket is one of them while it is open
+  std::atomic<std::int64_t>* promised = nullptr;  // budget of descriptors; each open socket takes one
 };
 
 class UdpDatapath final : public Datapath {
@@ -31,14 +32,14 @@ class UdpDatapath final : public Datapath {
 
   bool open(std::string* error) override;
   char kind() const noexcept override { return 'u'; }
-  // Sockets belong to the device: all its peers share them. The words are their port numbers.
+  // Sockets belong to the device and are shared by all its peers. The words are their port numbers.
   bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
   bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
-  // Payload bytes the kernel holds for a port before it drops; the kernel counts twice what a datagram brings.
+  // Payload bytes that the kernel buffers per port; it charges twice a datagram's size.
   std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_; }
 
-  // The kernel has copied everything when this returns. Runs of one port share a system call.
+  // The kernel has copied everything when this returns. Consecutive bursts on one port share a system call.
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;
   void wait(std::int64_t timeout_ns) override;
@@ -55,10 +56,10 @@ class UdpDatapath final : public Datapath {
     int descriptor = -1;
     std::uint16_t number = 0;
     bool v6 = false;
-    bool trains = true;            // until the kernel refuses one
-    std::uint32_t drops_seen = 0;  // SO_RXQ_OVFL's running count
+    bool trains = true;            // cleared when the kernel refuses a GSO train
+    std::uint32_t drops_seen = 0;  // last value of SO_RXQ_OVFL's running count
   };
-  // Where the datagrams of one path of one peer go.
+  // Where datagrams of one path to one peer are sent.
   struct Route {
     std::uint32_t port = 0;
     SocketAddress to;
@@ -73,7 +74,7 @@ class UdpDatapath final : public Datapath {
     std::vector<Route> routes;  // by path; empty until connected
   };
   struct Staging;
-  // Binds a socket to the place's address, at any port. The index is what datagrams are tagged with.
+  // Binds a socket to the place's address, at any port. `port` is set to its index, with which datagrams are tagged.
   bool open_port(const Place& place, std::uint32_t* port, std::string* error);
   bool set_options(int descriptor, bool v6, std::string* error);
   void send_run(const Item* items, std::size_t count);
@@ -87,7 +88,7 @@ class UdpDatapath final : public Datapath {
   std::vector<Port> ports_;
   std::map<std::uint32_t, std::vector<std::uint32_t>> device_ports_;  // by path
   std::vector<Link> links_;                                           // by peer
-  std::vector<Item> items_;                                           // of the call in progress
+  std::vector<Item> items_;                                           // of the current call
   std::unique_ptr<Staging> staging_;
   std::int64_t buffer_bytes_ = 0;
   std::uint64_t rounds_sent_ = 0;

@@ -1,5 +1,5 @@
-// The ends of paths: our sockets' port numbers as words, the peer's words as addresses to send to.
-// Nothing the peer says is trusted to be whole.
+// Link setup: encodes our sockets' port numbers as words, and turns the peer's words into addresses. The peer's words
+// are validated.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ bool UdpDatapath::open_link(const LinkPlan& plan, std::string* words, std::strin
 bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                                std::string* error) {
   if (peer >= links_.size() || links_[peer].places == nullptr) {
-    *error = "no such link";
+    *error = "internal error: no link to this peer is open";
     return false;
   }
   Link& link = links_[peer];
@@ -60,12 +60,12 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
     return false;
   }
   if (!from_words(*theirs.words, &numbers) || numbers.empty() || theirs.addresses->empty()) {
-    *error = "the peer offers no path";
+    *error = "the peer's handshake names no UDP port or no address for its paths";
     return false;
   }
   const std::vector<Place>& places = *link.places;
   if (theirs.addresses->front().is_v6() != places.front().address.is_v6()) {
-    *error = "the two ends use different address families (knob family)";
+    *error = "the two ends use different address families: give both the same WEFT_FAMILY";
     return false;
   }
   const std::vector<std::uint32_t>& ports = device_ports_.at(link.device);
@@ -75,7 +75,7 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
     route.port = ports[i];
     route.to = (*theirs.addresses)[i % theirs.addresses->size()];
     route.to.set_port(numbers[i]);
-    // A link-local address means nothing without the interface it is on.
+    // A link-local address is only valid with its interface.
     if (route.to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&route.to.v6.sin6_addr)) {
       route.to.v6.sin6_scope_id = places[i % places.size()].interface_index;
     }

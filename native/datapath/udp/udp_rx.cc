@@ -1,5 +1,4 @@
-// Receiving: into staging, then cut at the stride that GRO reports. Nothing is written where a guess says it belongs.
-// A datagram is gone once the sink returns; who wants it longer copies it.
+// Receives into staging buffers and splits GRO trains. A datagram is valid only until the sink returns.
 #include <linux/udp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -51,15 +50,15 @@ Control read_control(msghdr* header) {
 }  // namespace
 
 std::size_t UdpDatapath::rx_burst(RxSink* sink) {
-  // A megabyte a call at most: acknowledgments and what waits to be sent should not wait for more. The kernel rotates
-  // its list of ready sockets, so that every port has its turn.
+  // At most about a megabyte per call, so that acknowledgments and sending are not delayed. The kernel rotates its list
+  // of ready sockets, so every port gets its turn.
   epoll_event ready[4];
   const int count = ::epoll_wait(epoll_, ready, 4, 0);
   std::size_t seen = 0;
   for (int i = 0; i < count; ++i) {
     if (ready[i].data.u32 < ports_.size()) seen += receive(ready[i].data.u32, sink);
   }
-  // Nothing more may come to push a held datagram out.
+  // If nothing more arrives, held datagrams would never be released.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
   return seen;
 }

@@ -1,6 +1,5 @@
-// Loads libibverbs, or what stands in for it, and keeps it: providers start threads and hold handlers, so that none is
-// ever unloaded.
-// Calls nothing of it.
+// Loads libibverbs or a replacement. Libraries are never unloaded, because providers start threads and register
+// handlers.
 #include "native/datapath/verbs/ibv.h"
 
 #include <dlfcn.h>
@@ -17,11 +16,12 @@ namespace {
 template <class Function>
 bool find(void* library, const char* name, Function* out, std::string* error) {
   *out = reinterpret_cast<Function>(::dlsym(library, name));
-  if (*out == nullptr) *error = std::string("libibverbs lacks ") + name + ": install a current rdma-core";
+  if (*out == nullptr) *error = std::string("the RDMA library lacks ") + name + ": install a current rdma-core";
   return *out != nullptr;
 }
 
-// Beside this code: in lib/ of the extension, in the plugin's directory, or where tests are built.
+// Looks for the file next to this binary: in lib/ of the extension, in the plugin's directory, or in the tests' build
+// directory.
 std::string file_beside_us(const char* file) {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&load_ibv), &here) == 0 || here.dli_fname == nullptr) return file;
@@ -53,8 +53,9 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
                                                  : name;
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
-                          : std::string(::dlerror()) + "; it takes softverbs or a library like libibverbs";
+    *error = name.empty()
+                 ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
+                 : std::string(::dlerror()) + "; set it to softverbs or to the file of a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \
@@ -77,7 +78,7 @@ const Ibv* load_ibv(const std::string& name, std::string* error) {
     bool usable = false;
   };
   static std::mutex mutex;
-  static auto* const all = new std::map<std::string, Loaded>();  // as long as the libraries, which stay
+  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries
   const std::lock_guard lock(mutex);
   const auto [entry, fresh] = all->try_emplace(name);
   Loaded& loaded = entry->second;

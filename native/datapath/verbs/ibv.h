@@ -1,5 +1,5 @@
-// The functions of libibverbs that we call, found at run time: without the library there is no verbs datapath, and
-// nothing else is missing. What verbs.h defines inline (posting, polling) needs no entry: it goes through the context.
+// Function table of libibverbs, loaded at run time: without the library only the verbs datapath is unavailable.
+// Functions that verbs.h defines inline (posting, polling) go through the device context and need no entry.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,18 +23,18 @@ struct Ibv {
 #define WEFT_IBV_POINTER(name) decltype(&::ibv_##name) name = nullptr;
   WEFT_IBV_FUNCTIONS(WEFT_IBV_POINTER)
 #undef WEFT_IBV_POINTER
-  // Macros of verbs.h hide these two: their symbols' own types.
+  // verbs.h hides these two by macros, so their types are spelled out here.
   struct ibv_mr* (*reg_mr)(struct ibv_pd*, void*, std::size_t, int) = nullptr;
-  // Null where the library is older than they are.
+  // Null if the library is older than the function.
   struct ibv_mr* (*reg_mr_iova2)(struct ibv_pd*, void*, std::size_t, std::uint64_t, unsigned int) = nullptr;
   struct ibv_mr* (*reg_dmabuf_mr)(struct ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
   int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
-  // What a provider says of itself that is no NIC, and which sysfs does not know: it exports weft_software_provider.
-  // Empty: libibverbs.
+  // Description by a software provider, which exports weft_software_provider and whose devices are not in sysfs. Empty:
+  // libibverbs.
   std::string software;
 };
 
-// The library, loaded once for a name: empty for libibverbs, "softverbs" for the one that is installed with us, or a
+// Returns the library, loaded once per name: empty for libibverbs, "softverbs" for the one installed with weft, or a
 // file. Null with `error` saying what to do.
 const Ibv* load_ibv(const std::string& name, std::string* error);
 

@@ -1,8 +1,8 @@
-// The 32 bits that a written segment and its header carry both, so that a header is believed only together with its
-// write:
-//   31..24  generation of the queue pair: grows each time it is mended
-//   23..0   number of the write on its queue pair, from 0 on, round and round
-// Nothing else is in them: what a segment is says its header.
+// The 32 bits of immediate data that a written segment and its header share, by which a header is accepted only with
+// its own write:
+//   31..24  generation of the queue pair, incremented when it is re-established
+//   23..0   number of the write on its queue pair, from 0, wrapping
+// All information about the segment is in its header.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A provider of verbs without a device, at the boundary of libibverbs: queue pairs of one process that deliver to each
-// other at once, or only complete. For measuring what our side costs, and for faults no NIC produces on demand.
+// A fake libibverbs without a device, for tests and benches: queue pairs in one process that deliver to each other
+// immediately, or only complete. It injects faults that no NIC produces on demand.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,30 @@
 namespace weft::datapath {
 
 struct NullProviderFaults {
-  std::uint32_t drop_every = 0;       // of sends over UC and UD: every n-th is lost; 0: none
-  std::uint32_t duplicate_every = 0;  // every n-th arrives twice
-  bool deliver = true;                // false: sends complete and go nowhere
-  bool complete = true;               // false: sends stay under way until their queue pair is reset or destroyed
-  bool bind = true;                   // false: every binding of a window fails
-  std::uint32_t regions_max = 0;      // registrations beyond it fail, as at a limit of locked memory; 0: no limit
-  bool dmabuf = true;                 // false: registrations by dma-buf fail, as without the kernel's part for it
+  std::uint32_t drop_every = 0;       // on UC and UD every n-th send is lost; 0: none
+  std::uint32_t duplicate_every = 0;  // on UC and UD every n-th send arrives twice; 0: none
+  bool deliver = true;                // false: sends complete but are not delivered
+  bool complete = true;               // false: sends do not complete until their queue pair is reset or destroyed
+  bool bind = true;                   // false: binding a memory window fails
+  std::uint32_t regions_max = 0;      // further registrations fail, as at a locked-memory limit; 0: no limit
+  bool dmabuf = true;                 // false: registering a dma-buf fails, as without kernel support
 };
 
-// The table; its functions know one global, single-threaded network of queue pairs.
+// The function table. All functions use one global, single-threaded network of queue pairs.
 const Ibv* null_provider();
-// Forgets everything; all that was made must be gone.
+// Resets everything; all objects must have been destroyed.
 void null_provider_reset(const NullProviderFaults& faults);
-// Other faults from now on; nothing is forgotten.
+// Changes the faults and keeps all other state.
 void null_provider_set_faults(const NullProviderFaults& faults);
-// Requests that a queue pair has not finished and that read [at, at + bytes).
+// Number of unfinished requests of any queue pair that read from [at, at + bytes).
 int null_provider_under_way(const std::uint8_t* at, std::size_t bytes);
-// Puts a completion of any content into the queue that data of `pair` completes to.
+// Adds an arbitrary completion to the queue for data received by `pair`.
 void null_provider_complete(ibv_qp* pair, const ibv_wc& completion);
-// Delivers a copy of everything that was sent to UC and UD queue pairs since the reset, once more.
+// Delivers everything sent on UC and UD queue pairs since the reset once more.
 void null_provider_replay();
-std::size_t null_provider_windows();  // open now
-std::size_t null_provider_regions();  // registered now
-std::size_t null_provider_posted();   // slots that wait to be received into, of every queue
+std::size_t null_provider_windows();  // currently open
+std::size_t null_provider_regions();  // currently registered
+std::size_t null_provider_posted();   // receive slots posted, over all queues
 std::vector<ibv_qp*> null_provider_pairs(ibv_qp_type type);
 
 }  // namespace weft::datapath

@@ -1,5 +1,5 @@
-// The attributes that each transition needs, by transport type: InfiniBand Architecture Specification 1.4, table 91.
-// Every refusal names the transition and what the provider said.
+// Sets the attributes of each state transition by transport type (InfiniBand Architecture Specification 1.4, table 91).
+// Errors name the transition and the provider's reason.
 #include "native/datapath/verbs/queue_pair.h"
 
 #include <algorithm>
@@ -10,13 +10,14 @@
 namespace weft::datapath {
 namespace {
 
-// RC: 2^14 * 4.096 us = 67 ms a try, seven tries; waits for a receive slot for ever, as a full receiver is not dead.
+// RC: 2^14 * 4.096 us = 67 ms per try, seven retries; waits forever for a receive slot, since a receiver without slots
+// is not dead.
 constexpr std::uint8_t kRcTimeout = 14, kRcRetries = 7, kRnrForever = 7, kRnrTimer = 12;
 constexpr std::uint8_t kHopLimit = 64;
 
 bool said(int code, const char* what, std::string* error) {
   if (code == 0) return true;
-  *error = std::string("a queue pair cannot be moved to ") + what + ": " + std::strerror(code < 0 ? -code : code);
+  *error = std::string("cannot move a queue pair to ") + what + ": " + std::strerror(code < 0 ? -code : code);
   return false;
 }
 
@@ -66,13 +67,13 @@ bool QueuePair::make(const Ibv* ibv, const Plan& plan, std::string* error) {
   wanted.cap.max_recv_sge = 1;
   wanted.cap.max_inline_data = plan.inline_bytes;
   qp_ = ibv->create_qp(plan.pd, &wanted);
-  if (qp_ == nullptr && plan.inline_bytes != 0) {  // not every provider posts inline
+  if (qp_ == nullptr && plan.inline_bytes != 0) {  // not every provider supports inline sends
     wanted.cap.max_inline_data = 0;
     qp_ = ibv->create_qp(plan.pd, &wanted);
   }
   if (qp_ == nullptr) {
-    *error = std::string("a queue pair cannot be made: ") + std::strerror(errno) +
-             (errno == ENOMEM ? "; fewer paths (WEFT_PATHS) or a higher locked-memory limit (ulimit -l) may help" : "");
+    *error = std::string("cannot create a queue pair: ") + std::strerror(errno) +
+             (errno == ENOMEM ? "; lower WEFT_PATHS or raise the locked-memory limit (ulimit -l)" : "");
     return false;
   }
   ibv_ = ibv;
@@ -96,7 +97,7 @@ bool QueuePair::to_init(const QpTraits& traits, std::string* error) {
     attributes.qkey = kQkey;
     mask |= IBV_QP_QKEY;
   } else {
-    mask |= IBV_QP_ACCESS_FLAGS;  // by default none: nothing of ours may be read or written, we take what is sent
+    mask |= IBV_QP_ACCESS_FLAGS;  // no remote access by default: the peer may only send
     if (traits.remote_writes) attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   }
   return said(ibv_->modify_qp(qp_, &attributes, mask), "INIT", error);

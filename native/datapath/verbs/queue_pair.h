@@ -1,5 +1,4 @@
-// One queue pair and its way through the states: made, joined with a far end, broken, mended, gone.
-// Posts nothing and polls nothing.
+// Owns one queue pair and moves it through its states: created, joined with the remote end, error, reset.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +14,25 @@ constexpr const char* mode_name(VerbsMode mode) noexcept {
   return mode == VerbsMode::uc ? "UC" : mode == VerbsMode::rc ? "RC" : "UD";
 }
 
-// How packets are to be marked and cut; the same for every queue pair of a process.
+// Attributes of a port's queue pairs: addressing, marking and MTU.
 struct QpTraits {
   std::uint8_t port = 1;
   std::uint8_t gid_index = 0;
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  bool remote_writes = false;  // through windows, and nowhere else: no other key is ever told
-  bool global = true;          // RoCE; InfiniBand within a subnet does without
+  bool remote_writes = false;  // allowed through memory windows; no other remote key is ever given out
+  bool global = true;          // use a global route: RoCE; not needed within an InfiniBand subnet
 };
 
 struct FarQp {
   std::uint32_t number = 0;
   ibv_gid gid{};
   std::uint16_t lid = 0;
-  std::uint32_t flow_label = 0;  // RoCE v2: becomes the UDP source port, and so the path through ECMP
+  std::uint32_t flow_label = 0;  // RoCE v2: selects the UDP source port, and so the ECMP path
 };
 
-// Datagrams of strangers with another key are dropped by the NIC.
+// The NIC drops datagrams with another Q_Key.
 inline constexpr std::uint32_t kQkey = 0x57454654;
 inline constexpr std::uint32_t kPsnMask = 0xFFFFFF;
 
@@ -46,7 +45,7 @@ class QueuePair {
     ibv_qp_type type = IBV_QPT_UC;
     ibv_pd* pd = nullptr;
     ibv_cq *send_cq = nullptr, *receive_cq = nullptr;
-    ibv_srq* srq = nullptr;  // null: a receive queue of its own, `receives` deep
+    ibv_srq* srq = nullptr;  // null: it has its own receive queue of `receives` entries
     std::uint32_t sends = 0, receives = 0, inline_bytes = 0;
   };
   QueuePair() = default;
@@ -58,9 +57,9 @@ class QueuePair {
 
   bool make(const Ibv* ibv, const Plan& plan, std::string* error);
   void reset() noexcept;
-  // UD: ready for everybody. UC, RC: ready for `far`, from packet number `psn` on, the same both ways.
+  // UD: ready for any remote end. UC, RC: connected to `far`, starting at packet number `psn` in both directions.
   bool join(const QpTraits& traits, const FarQp& far, std::uint32_t psn, std::string* error);
-  // Everything outstanding is flushed; must be joined again.
+  // Flushes everything outstanding; the queue pair must be joined again.
   bool to_reset() noexcept;
   bool to_error() noexcept;
 
@@ -69,7 +68,7 @@ class QueuePair {
   std::uint32_t inline_bytes_max() const noexcept { return inline_bytes_; }
   std::uint32_t sends_max() const noexcept { return sends_; }
 
-  std::uint32_t sends_under_way = 0;  // work requests that its owner has posted and not seen complete
+  std::uint32_t sends_under_way = 0;  // send requests posted by the owner and not seen completed
 
  private:
   bool to_init(const QpTraits& traits, std::string* error);

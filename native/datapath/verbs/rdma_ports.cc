@@ -1,5 +1,5 @@
-// Reads /sys/class/infiniband. A file that is missing or odd leaves its field empty: a virtual device has fewer.
-// Judges nothing: whether a port can be used is found out by using it.
+// Reads /sys/class/infiniband. A missing or malformed file leaves its field empty, as virtual devices lack some files.
+// Whether a port is usable is only known after opening it.
 #include "native/datapath/verbs/rdma_ports.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::vector<Gid> gids_of(const fs::path& port) {
     if (text.empty()) break;
     Gid gid;
     gid.index = index;
-    if (!parse_gid(text, &gid.bytes)) continue;  // an empty place in the table
+    if (!parse_gid(text, &gid.bytes)) continue;  // an empty entry of the table
     gid.roce_v2 = line_of(port / "gid_attrs" / "types" / name).find("v2") != std::string::npos;
     gid.interface = line_of(port / "gid_attrs" / "ndevs" / name);
     found.push_back(gid);

@@ -1,4 +1,4 @@
-// Which RDMA devices, ports and GIDs this host has, as sysfs tells: needs neither libibverbs nor any right.
+// Lists the host's RDMA devices, ports and GIDs from sysfs, which needs neither libibverbs nor privileges.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@ struct Gid {
   int index = 0;
   std::array<std::uint8_t, 16> bytes{};
   bool roce_v2 = false;
-  std::string interface;  // the network interface it belongs to; empty on InfiniBand
+  std::string interface;  // its network interface; empty on InfiniBand
 
-  bool is_v4() const noexcept;          // an IPv4 address in its last four bytes
+  bool is_v4() const noexcept;          // an IPv4 address in the last four bytes
   bool is_link_local() const noexcept;  // fe80::/10
 };
 
@@ -25,18 +25,20 @@ struct RdmaPort {
   std::uint8_t number = 1;
   bool active = false;
   bool ethernet = false;
-  std::int64_t rate_mbps = 0;  // as the kernel states it; 0: it does not say
+  std::int64_t rate_mbps = 0;  // as the kernel reports it; 0: unknown
   std::string firmware;
-  std::string pci_path;  // real sysfs path, or empty
+  std::string pci_path;  // canonical sysfs path, or empty
   std::vector<Gid> gids;
 };
 
-// In the kernel's order; empty where there is no RDMA.
+// In order of device name and port; empty without RDMA.
 std::vector<RdmaPort> list_rdma_ports();
-// Those of a provider that the kernel does not know. Its network ends on this host: so do the control sockets.
+// Ports of a software provider, which the kernel does not list. Its network is local to this host, like the loopback
+// addresses that its control sockets use.
 std::vector<RdmaPort> software_ports(const Ibv& library);
 
-// The order in which GIDs are tried: RoCE v2 before v1; IPv4, then global IPv6, then link-local. `v6`: IPv6 first.
+// GIDs in the order in which they are tried: RoCE v2 before v1; IPv4, then global IPv6, then link-local. `v6`: IPv6
+// first.
 std::vector<Gid> gids_by_preference(const RdmaPort& port, bool v6);
 
 }  // namespace weft::datapath

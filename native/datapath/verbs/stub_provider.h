@@ -1,5 +1,5 @@
-// A fake of libibverbs for measuring our own side of it: fixed rings, no allocation on the way, completions handed back
-// at once. No device and no network: loss, order and faults are null_provider's.
+// A fake libibverbs for measuring the cost of our own code: fixed rings, no allocation per request, and immediate
+// completions. Loss, order and faults are simulated by null_provider instead.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 namespace weft::datapath {
 
 struct StubTraits {
-  // Of a message to a shared receive queue only so much is copied into its slot: moving payload is a NIC's work.
+  // How many bytes of a message to a shared receive queue are copied into its slot; copying payload is the NIC's work.
   std::uint32_t carried_bytes = 64;
-  // What a message of exactly `carried_bytes` claims as its length, so that a header alone arrives as a whole segment;
-  // 0: its own.
+  // Length reported for a message of exactly `carried_bytes`, so that a header alone can stand for a whole segment; 0:
+  // the real length.
   std::uint32_t claimed_bytes = 0;
-  bool refuses = false;  // posting fails, as on a queue pair that broke
+  bool refuses = false;  // posting fails, as on a broken queue pair
 };
 
-// What was asked for and lives: a real provider has to find memory for it.
+// Counts of live objects, which a real provider would need memory for.
 struct StubAsked {
   std::int64_t queue_pairs = 0, send_requests = 0, receive_requests = 0, completions = 0, addresses = 0;
   std::int64_t registered_bytes = 0;
-  std::int64_t calls = 0;  // ever, of those that a real provider takes to the kernel
+  std::int64_t calls = 0;  // total number of calls that a real provider would pass to the kernel
 };
 
-// The table; its functions know one global, single-threaded set of queue pairs. What it needs itself it takes from
-// mappings of its own, so that the heap has what the datapath allocates and nothing else.
+// The function table. All functions use one global, single-threaded set of queue pairs. The stub's own memory is mapped
+// separately, so that the heap contains only what the datapath allocates.
 const Ibv* stub_provider();
-// Forgets everything; all that was made must be gone.
+// Resets everything; all objects must have been destroyed.
 void stub_provider_reset(const StubTraits& traits);
 void stub_provider_refuse(bool refuses);
 StubAsked stub_provider_asked();

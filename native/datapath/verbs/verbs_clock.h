@@ -1,4 +1,4 @@
-// The time, for waits that end and for how long a path was broken.
+// The monotonic clock, for bounded waits and for measuring how long a path was broken.
 #pragma once
 
 #include <time.h>

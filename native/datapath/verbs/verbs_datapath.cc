@@ -1,5 +1,5 @@
-// Opening, closing and sleeping. Ports are opened when a link first needs them and stay open.
-// Sleeping is arm, look once more, wait: a completion between the last poll and the arming rings no bell.
+// Opens, closes and sleeps. Ports are opened when a link first needs them and stay open. Before sleeping, the queues
+// are armed and polled once more, because a completion between the last poll and the arming raises no event.
 #include "native/datapath/verbs/verbs_datapath.h"
 
 #include <poll.h>
@@ -15,7 +15,7 @@ VerbsDatapath::VerbsDatapath(const VerbsOptions& options, const Ibv* library)
     : ibv_(library), options_(options), faults_(options.faults), random_(options.faults.seed | 1) {}
 
 VerbsDatapath::~VerbsDatapath() {
-  // Queue pairs before what they refer to.
+  // Queue pairs are destroyed before the objects that they refer to.
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) close_link(peer);
   shared_.clear();
   for (const auto& port : ports_) port->windows.shut();
@@ -29,7 +29,7 @@ bool VerbsDatapath::open(std::string* error) {
   if (ibv_ == nullptr) return false;
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) {
-    *error = std::string("epoll_create1: ") + std::strerror(errno);
+    *error = std::string("cannot create an epoll instance: ") + std::strerror(errno);
     return false;
   }
   records_.resize(options_.slots);

@@ -1,6 +1,6 @@
-// Moves bursts over RDMA queue pairs: one a path, acknowledgments over a UD queue pair of their own, polled first.
-// What comes lands in slots that the transport owns and is handed on from there (decision 0010), or is written through
-// a window to where it belongs (decision 0011): either way nothing touches a buffer after its message is whole (P-1).
+// Sends and receives bursts over RDMA queue pairs: one per path, and a UD queue pair for acknowledgments that is polled
+// first. Received bytes land in slots owned by the transport (decision 0010), or are written to their destination
+// through a memory window (decision 0011). Either way nothing touches a buffer once its message is complete (P-1).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace weft::datapath {
 
 class VerbsDatapath final : public Datapath {
  public:
-  // `library`: whose functions are called; null: libibverbs.
+  // `library`: function table to use; null: libibverbs.
   explicit VerbsDatapath(const VerbsOptions& options, const Ibv* library = nullptr);
   ~VerbsDatapath() override;
   VerbsDatapath(const VerbsDatapath&) = delete;
@@ -54,15 +54,15 @@ class VerbsDatapath final : public Datapath {
   struct Path {
     VerbsPort* port = nullptr;
     QueuePair own;              // UC, RC
-    QueuePair* pair = nullptr;  // own, or (UD) the device's
+    QueuePair* pair = nullptr;  // `own`, or (UD) the device's
     ibv_ah* address = nullptr;  // UD
     FarQp far;
-    ibv_mtu mtu = IBV_MTU_1024;    // the smaller of both ends'
-    std::uint32_t generation = 0;  // of its packet numbers: grows each time it is mended
-    std::uint32_t writes = 0;      // written segments so far
+    ibv_mtu mtu = IBV_MTU_1024;    // the smaller of both ends' MTUs
+    std::uint32_t generation = 0;  // incremented when re-established; determines the first packet number
+    std::uint32_t writes = 0;      // number of segments sent by RDMA write
     bool broken = false;
-    std::int64_t broken_ns = 0;  // since when
-    std::uint8_t asked = 0;      // RC: joined anew, and the peer was asked to do the same
+    std::int64_t broken_ns = 0;  // when it broke
+    std::uint8_t asked = 0;      // RC: this end was re-established and waits for the peer to do the same
   };
   struct Control {
     VerbsPort* port = nullptr;
@@ -71,7 +71,7 @@ class VerbsDatapath final : public Datapath {
   };
   struct Link {
     std::uint32_t device = 0;
-    std::uint64_t token = 0, far_token = 0;  // what the peer, and what we, say to mend a path
+    std::uint64_t token = 0, far_token = 0;  // authenticate requests to re-establish a path: from the peer, and from us
     std::vector<VerbsPort*> ports;           // by place
     std::vector<Path> paths;                 // by path
     std::vector<Control> controls;           // by place; empty until connected
@@ -85,13 +85,13 @@ class VerbsDatapath final : public Datapath {
     std::vector<Region> regions;  // by port
   };
   static constexpr std::uint32_t kSeveral = ~std::uint32_t{0};
-  // What one signalled completion gives back.
+  // What one signalled completion releases.
   struct Record {
-    QueuePair* pair = nullptr;  // null: free
+    QueuePair* pair = nullptr;  // null: the record is free
     VerbsPort* port = nullptr;
     std::uint32_t peer = 0;
-    std::uint32_t generation = 0;  // of this place: completions that come too late name an older one
-    std::uint32_t memory = 0;      // registration that its payload is read from; 0: none, kSeveral: more than one
+    std::uint32_t generation = 0;  // of the record: late completions carry an older one
+    std::uint32_t memory = 0;      // registration that the payload is read from; 0: none, kSeveral: more than one
     std::uint16_t requests = 0, slot_count = 0;
     std::uint8_t path = 0;
     std::uint32_t slots[wire::kMaxBurstSegments];
@@ -109,13 +109,13 @@ class VerbsDatapath final : public Datapath {
   bool join_path(Link* link, std::size_t path, std::string* error);
   std::string words_of(const Link& link) const;
   // verbs_tx.cc
-  // Where a burst leaves from and goes to.
+  // Source and destination of a burst.
   struct Way {
     VerbsPort* port;
     QueuePair* pair;
-    ibv_ah* address;  // UD
+    ibv_ah* address;  // UD only
     std::uint32_t far_number;
-    Path* path;  // null: not a path's
+    Path* path;  // null: the control queue pair
   };
   bool send(const Way& way, const wire::TxBurst& burst);
   bool send_on_path(Link* link, const wire::TxBurst& burst);

@@ -1,5 +1,5 @@
-// The ends of paths: queue pairs made and told to the peer in words, joined with those that the peer's words name.
-// Every length in a peer's words is checked; a number that names no queue pair of theirs costs them a path, not us.
+// Link setup: creates queue pairs, describes them to the peer in words, and joins them with those in the peer's words.
+// All lengths in the peer's words are checked; a wrong queue pair number only disables that path.
 #include <sys/epoll.h>
 #include <sys/random.h>
 
@@ -15,11 +15,11 @@ namespace {
 constexpr std::size_t kWordsPathsMax = 256, kPlacesMax = 16;
 constexpr std::uint8_t kWordsVersion = 1;
 
-// What one end says of itself.
+// The content of one end's words.
 struct Words {
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t mtu_bytes = 0;
-  std::uint64_t token = 0;  // ours for this link: who says it may ask us to mend a path
+  std::uint64_t token = 0;  // of our end of this link: authenticates requests to re-establish a path
   struct Place {
     ibv_gid gid{};
     std::uint16_t lid = 0;
@@ -98,11 +98,11 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
   auto port = std::make_unique<VerbsPort>();
   if (!port->open(ibv_, place, options_, error)) return nullptr;
   if (!watch(port->channel->fd) || !watch(port->context->async_fd)) {
-    *error = "no descriptor to sleep on";
+    *error = "cannot add the RDMA port's descriptors to epoll";
     return nullptr;
   }
   port->index = static_cast<std::uint32_t>(ports_.size());
-  // What is registered already is made known now, and not while it is sent from.
+  // Registers existing memory now instead of at the first send from it.
   for (auto& [id, memory] : memories_) static_cast<void>(region_of(&memory, port.get(), nullptr));
   ports_.push_back(std::move(port));
   return ports_.back().get();
@@ -167,7 +167,7 @@ std::string VerbsDatapath::words_of(const Link& link) const {
   return encode(kind(), words);
 }
 
-// Each path has the MTU that was agreed with its peer: a port serves several.
+// Each path uses the MTU agreed with its peer, since a port serves several peers.
 bool VerbsDatapath::join(Path* path, std::string* error) {
   QpTraits traits = path->port->traits;
   if (options_.mode != VerbsMode::ud) traits.mtu = path->mtu;
@@ -178,7 +178,8 @@ bool VerbsDatapath::join_path(Link* link, std::size_t index, std::string* error)
   Path& path = link->paths[index];
   if (options_.mode != VerbsMode::ud) return join(&path, error);
   if (path.address == nullptr) path.address = path.port->make_address(path.far);
-  if (path.address == nullptr) *error = std::string("no address handle to the peer: ") + std::strerror(errno);
+  if (path.address == nullptr)
+    *error = std::string("cannot create an address handle for the peer: ") + std::strerror(errno);
   return path.address != nullptr;
 }
 
@@ -187,7 +188,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
   Link* ours = link(peer);
   Words words;
   if (ours == nullptr) {
-    *error = "no such link";
+    *error = "internal error: no link to this peer is open";
     return false;
   }
   if (theirs.words->empty() || theirs.words->front() != kind()) {
@@ -195,7 +196,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
     return false;
   }
   if (!decode(*theirs.words, &words)) {
-    *error = "the peer's words about its queue pairs cannot be read";
+    *error = "cannot parse the peer's description of its queue pairs: run the same version of weft at both ends";
     return false;
   }
   if (words.mode != options_.mode) {
@@ -213,7 +214,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
     path.far.number = words.numbers[i];
     path.far.gid = place.gid;
     path.far.lid = place.lid;
-    // Both ends of a path send from ports of their own: routes there and back need not agree.
+    // Each end picks its own UDP source ports, so the routes of the two directions may differ.
     if (options_.spread_source_ports) path.far.flow_label = static_cast<std::uint32_t>((i + 1) * 0x9E3779B1u >> 12);
     path.mtu = mtu_of(std::min(mtu_bytes, path.port->mtu_bytes));
     if (!join_path(ours, i, error)) return false;
@@ -225,7 +226,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
     far.lid = place.lid;
     ibv_ah* address = ours->ports[i]->make_address(far);
     if (address == nullptr) {
-      *error = std::string("no address handle to the peer: ") + std::strerror(errno);
+      *error = std::string("cannot create an address handle for the peer: ") + std::strerror(errno);
       return false;
     }
     ours->controls.push_back({ours->ports[i], address, place.control});
@@ -241,11 +242,11 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   for (Path& path : gone->paths) {
     if (path.own.get() != nullptr) path.port->forget_received(path.own.number());
     path.own.reset();
-    give_back_of(&path.own);  // what it had under way never completes now
+    give_back_of(&path.own);  // its requests will never complete
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
   }
   for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));
-  links_[peer].reset();  // what was to be mended of it is dropped when its turn comes
+  links_[peer].reset();  // its pending re-establishments are dropped when they are due
 }
 
 }  // namespace weft::datapath

@@ -1,5 +1,5 @@
-// Memory that callers registered: known to every port, also to one that opens later, and forgotten only when no request
-// that was posted from it is under way any more. Windows onto it are opened and closed here.
+// Memory registered by callers: it is registered with every port, including those opened later, and deregistered only
+// when no posted request uses it any more. Also opens and closes memory windows onto it.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,21 +14,21 @@
 namespace weft::datapath {
 namespace {
 
-// Below this a copy costs less than opening and closing a window.
+// Below this size a copy costs less than opening and closing a window.
 constexpr std::uint64_t kWindowBytesMin = 16 * 1024;
 constexpr std::int64_t kDrainNsMax = 1'000'000'000;
 
 }  // namespace
 
 bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
-  // What no CPU can copy has to be known to a NIC now: later there is nobody to tell that it is not.
+  // GPU memory must be accepted by a NIC now: no CPU could copy it if a NIC refused it later.
   if (memory.on_device && ports_.empty()) {
-    *error = "memory of a GPU was registered before anything was connected: no NIC was asked, and it is staged";
+    *error = "GPU memory was registered before the first connection, when no NIC is open: it uses bounce buffers";
     return false;
   }
   Registered& made = memories_[memory.id];
   made.memory = memory;
-  // The caller may close its descriptor when this returns; ports may come later.
+  // Duplicated, because the caller may close its descriptor and more ports may be opened later.
   if (memory.dmabuf >= 0) made.memory.dmabuf = ::fcntl(memory.dmabuf, F_DUPFD_CLOEXEC, 0);
   bool known = true;
   for (const auto& port : ports_) known = region_of(&made, port.get(), error) != nullptr && known;
@@ -36,13 +36,13 @@ bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
   return known;
 }
 
-// dma-buf first, then an address that the NIC can reach as it is: host memory, or GPU memory through peer memory.
+// Tries the dma-buf first, then the address, which works for host memory and for GPU memory with a peer memory module.
 ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::string* error) {
   if (memory->regions.size() <= port->index) memory->regions.resize(port->index + 1);
   Region& region = memory->regions[port->index];
   if (region.region != nullptr || region.refused) return region.region;
   const Memory& what = memory->memory;
-  // Everything is ordered by completions, so that writes of payload may overtake each other.
+  // Completions order everything that matters, so relaxed ordering of payload writes is allowed.
   const int access = IBV_ACCESS_LOCAL_WRITE | (options_.direct ? IBV_ACCESS_MW_BIND : 0);
   if (what.dmabuf >= 0 && ibv_->reg_dmabuf_mr != nullptr) {
     region.region = ibv_->reg_dmabuf_mr(port->pd, what.dmabuf_offset, what.bytes,
@@ -58,9 +58,9 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   region.refused = true;
   ++counters_->memory_refused;
   if (error != nullptr) {
-    *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's: ";
+    *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's memory: ";
     error->append(std::strerror(errno));
-    error->append(what.on_device ? "; it is staged instead"
+    error->append(what.on_device ? "; it uses bounce buffers instead"
                                  : "; its bytes are copied instead (ulimit -l may be too low)");
   }
   return nullptr;
@@ -82,7 +82,7 @@ bool VerbsDatapath::lies_on_device(std::uint32_t memory) const noexcept {
   return found != memories_.end() && found->second.memory.on_device;
 }
 
-// Whatever was posted before must be done: a NIC that reads memory which is gone, or is used anew, sends wrong bytes.
+// Waits for requests that read the memory: a NIC that reads memory after it was freed or reused would send wrong bytes.
 template <class Chosen>
 void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   const auto reads_it = [&](const Record& record) {
@@ -93,7 +93,7 @@ void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) {
     for (std::size_t i = 0; i < ports_.size(); ++i) reap(ports_[i].get());
   }
-  // A request that does not end goes with its queue pair, which is mended.
+  // Requests that do not finish are flushed by resetting their queue pair, which is then re-established.
   for (Record& record : records_) {
     if (!reads_it(record)) continue;
     QueuePair* pair = record.pair;
@@ -116,7 +116,8 @@ void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];
     if (region.region == nullptr) continue;
-    // Of receives that proved shorter than their buffers: nothing was sent through these, and nothing will be.
+    // These windows belong to receives whose message was shorter than the buffer: they have not been used and will not
+    // be.
     port->windows.close_onto(region.region);
     static_cast<void>(ibv_->dereg_mr(region.region));
   }
@@ -128,7 +129,7 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
                                          std::uint64_t bytes) noexcept {
   const Link* from = link(peer);
   if (!options_.direct || from == nullptr || bytes < kWindowBytesMin) return 0;
-  // A key is of one protection domain: where paths end in several, the bytes go through slots.
+  // A key is valid in one protection domain only; if the paths use several ports, the message goes through slots.
   VerbsPort* port = from->ports.front();
   for (const VerbsPort* each : from->ports) {
     if (each != port) return 0;
@@ -136,10 +137,10 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   ibv_mr* region = region_or_null(memory, port);
   if (region == nullptr) return 0;
   const std::uint32_t key = port->windows.open(region, data, bytes);
-  // Keys are a device's own: two devices may have the same, and one of them goes without.
+  // Keys are unique per device only. If two devices have the same key, this message goes without a window.
   try {
     if (key != 0 && window_ports_.try_emplace(key, port).second) return key;
-  } catch (const std::bad_alloc&) {  // and so does this message
+  } catch (const std::bad_alloc&) {  // out of memory: this message goes without a window, too
   }
   if (key != 0) port->windows.close(key);
   ++counters_->windows_refused;

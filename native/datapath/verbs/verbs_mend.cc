@@ -1,6 +1,7 @@
-// A queue pair in error is reset and joined again. UC and UD do that alone; RC's two ends must begin at the same packet
-// number, so one asks the other, over the UD queue pair, with the token that the handshake gave it.
-// A path that is being mended drops what it is given: its loss policy sees silence, its path policy another path.
+// Re-establishes ("mends") queue pairs in error state by resetting and joining them again. With UC and UD each end does
+// so alone. The two ends of an RC queue pair must start at the same packet number, so one asks the other over the UD
+// queue pair, authenticated by the token from the handshake. Meanwhile the path drops its bursts, which the loss and
+// path policies see as a silent path.
 #include <poll.h>
 
 #include <algorithm>
@@ -13,18 +14,18 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kFirstWaitNs = 1'000'000, kLastWaitNs = 1'000'000'000;
-constexpr std::int64_t kDownWaitNs = 10'000'000;  // looks again whether a port is back
+constexpr std::int64_t kDownWaitNs = 10'000'000;  // how often to check whether the port is up again
 constexpr std::uint8_t kAsk = 1, kAnswer = 2;
-constexpr std::uint32_t kGenerationMax = 0xFF;  // times 2^16 packets: the 24 bits of a packet number
+constexpr std::uint32_t kGenerationMax = 0xFF;  // a generation covers 2^16 of the 2^24 packet numbers
 
-// 24 bytes; the magic tells it from a packet of the core's, which begins with "WF".
+// The packet that asks for and confirms the re-establishment; 24 bytes. Its magic differs from the core's "WF".
 struct MendWord {
   char magic[2];
   std::uint8_t kind;
   std::uint8_t path;
   std::uint32_t generation;
   std::uint64_t token;
-  std::uint64_t check;  // of the fields before: a damaged word mends nothing
+  std::uint64_t check;  // hash of the fields above: a damaged packet is ignored
 };
 static_assert(sizeof(MendWord) == 24);
 
@@ -36,7 +37,8 @@ std::uint64_t check_of(const MendWord& word) noexcept {
 
 }  // namespace
 
-// A UD queue pair is the device's: every peer's path over it breaks and is mended with it. Others have one path.
+// Applies a change to all paths that use a queue pair: for UD that is every peer's path over it, otherwise a single
+// path.
 template <class Change>
 void VerbsDatapath::change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index,
                                       const Change& change) {
@@ -63,7 +65,7 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
   });
 }
 
-// RC: an end that noticed nothing itself is mended with the other, and was out of work for no time of its own.
+// With RC, an end that noticed no error itself is re-established on request; it then has no outage to record.
 void VerbsDatapath::on_mended(Path* path) {
   if (path->broken) counters_->mend_ns_max.raise(now_ns() - path->broken_ns);
   path->broken = false;
@@ -93,7 +95,7 @@ void VerbsDatapath::mend_due() {
       continue;
     }
     if (now >= mending.due_ns) mend(now, to, path, &mending);
-    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // what was said may have found more that is broken
+    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // handling it may have scheduled earlier ones
     ++i;
   }
 }
@@ -140,7 +142,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
   for (const auto& each : links_) {
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
     Path& path = each->paths[word.path];
-    // Which of two generations is newer, on a circle of 256.
+    // Whether word.generation is newer, in modulo-256 arithmetic.
     const bool newer = ((word.generation - path.generation) & kGenerationMax) - 1 < kGenerationMax / 2;
     const bool same = word.generation == path.generation;
     if (word.kind == kAsk && newer) {

@@ -1,5 +1,5 @@
-// Opens a port from the device down to posted slots. Each failure is one line that says what to do about it.
-// Closing goes the other way; what a vanished device no longer answers is let go.
+// Opens a port, from the device to posted receive slots, and closes it in reverse order. Each failure is one line that
+// says what to do. Errors while closing are ignored, as the device may have vanished.
 #include "native/datapath/verbs/verbs_port.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kKeptMin = 32;
 constexpr std::uint32_t kSendSlotBytesMin = 2048;  // a control packet fits
-constexpr std::uint32_t kInlineBytes = 256;        // acknowledgments of a few paths and probes
+constexpr std::uint32_t kInlineBytes = 256;        // acknowledgments of a few paths, and probes
 
 std::string system_says(const std::string& what) { return what + ": " + std::strerror(errno); }
 
@@ -52,11 +52,12 @@ bool SlotArray::open(const Ibv* ibv, ibv_pd* pd, std::uint32_t count, std::uint3
   total_bytes_ = std::size_t{count} * slot_bytes;
   void* memory = ::mmap(nullptr, total_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    *error = "no memory for " + std::to_string(total_bytes_ >> 10) + " KiB of RDMA slots";
+    *error = "out of memory for " + std::to_string(total_bytes_ >> 10) + " KiB of RDMA slots: lower WEFT_RDMA_SLOTS";
     return false;
   }
   bytes_ = static_cast<std::uint8_t*>(memory);
-  ::madvise(memory, total_bytes_, MADV_DONTFORK);  // a child's copy on write would take the pages from under the NIC
+  // copy-on-write in a forked child could move the pages away from the NIC
+  ::madvise(memory, total_bytes_, MADV_DONTFORK);
   region_ = ibv->reg_mr(pd, memory, total_bytes_, IBV_ACCESS_LOCAL_WRITE);
   if (region_ == nullptr) {
     *error = system_says("the NIC cannot register " + std::to_string(total_bytes_ >> 10) + " KiB") +
@@ -86,12 +87,12 @@ bool VerbsPort::open_device(std::string* error) {
     if (place.rdma_device == ibv->get_device_name(devices[i])) wanted = devices[i];
   }
   if (wanted == nullptr) {
-    *error = "libibverbs does not know " + place.rdma_device +
+    *error = "libibverbs does not list " + place.rdma_device +
              ": install its provider (apt-get install ibverbs-providers) and load ib_uverbs";
   } else {
     context = ibv->open_device(wanted);
     if (context == nullptr) {
-      // libibverbs looks elsewhere when its first try is refused, and then says that there is nothing.
+      // libibverbs tries other nodes after a refusal and then reports a misleading errno, so the access is tested here.
       static_cast<void>(::access((std::string("/dev/infiniband/") + wanted->dev_name).c_str(), R_OK | W_OK));
       *error = system_says("RDMA device " + place.rdma_device + " cannot be opened") +
                (errno == EACCES || errno == EPERM ? "; give this user /dev/infiniband/uverbs* (group rdma)" : "");
@@ -105,7 +106,7 @@ bool VerbsPort::query(std::string* error) {
   ibv_port_attr port{};
   const std::string name = place.rdma_device + " port " + std::to_string(place.rdma_port);
   if (ibv->query_port(context, place.rdma_port, &port) != 0) {
-    *error = name + " does not answer";
+    *error = name + ": ibv_query_port failed";
     return false;
   }
   if (port.state != IBV_PORT_ACTIVE) {
@@ -133,16 +134,16 @@ bool VerbsPort::query(std::string* error) {
 bool VerbsPort::make_queues(std::string* error) {
   ibv_device_attr limits{};
   if (ibv->query_device(context, &limits) != 0) {
-    *error = place.rdma_device + " does not answer";
+    *error = place.rdma_device + ": ibv_query_device failed";
     return false;
   }
   const std::int64_t most = std::min(limits.max_srq_wr > 0 ? limits.max_srq_wr : 1, limits.max_cqe);
   const auto slots = static_cast<std::uint32_t>(std::min<std::int64_t>(options.slots, most));
-  // A written segment takes two: one goes with the write, empty, and one with its header.
+  // A written segment takes two: an empty one for the write, and one for its header.
   const auto received = static_cast<std::uint32_t>(std::min<std::int64_t>(options.direct ? 2 * slots : slots, most));
   channel = ibv->create_comp_channel(context);
   if (channel == nullptr || !nonblocking(channel->fd) || !nonblocking(context->async_fd)) {
-    *error = system_says("no channel for completions");
+    *error = system_says("cannot create a completion channel");
     return false;
   }
   data_cq = ibv->create_cq(context, static_cast<int>(received), nullptr, channel, 0);
@@ -150,7 +151,7 @@ bool VerbsPort::make_queues(std::string* error) {
   send_cq =
       ibv->create_cq(context, static_cast<int>(std::min<std::int64_t>(limits.max_cqe, 4 * slots)), nullptr, nullptr, 0);
   if (data_cq == nullptr || control_cq == nullptr || send_cq == nullptr) {
-    *error = system_says("no completion queues");
+    *error = system_says("cannot create the completion queues");
     return false;
   }
   ibv_srq_init_attr shared{};
@@ -158,10 +159,10 @@ bool VerbsPort::make_queues(std::string* error) {
   shared.attr.max_sge = 1;
   srq = ibv->create_srq(pd, &shared);
   if (srq == nullptr) {
-    *error = system_says("no shared receive queue");
+    *error = system_says("cannot create a shared receive queue");
     return false;
   }
-  // A control packet may take a path's queue pair, too.
+  // Control packets may also be sent on a path's queue pair.
   const auto longest = std::max(options.segment_bytes, static_cast<std::uint32_t>(wire::kControlBytesMax));
   const std::uint32_t slot_bytes = round_up(longest + kGrhBytes, 64);
   if (!data_slots.open(ibv, pd, received, slot_bytes, error) ||
@@ -178,7 +179,7 @@ bool VerbsPort::make_queues(std::string* error) {
   plan.receives = kControlSlots;
   plan.inline_bytes = kInlineBytes;
   if (!control.make(ibv, plan, error) || !control.join(traits, {}, 0, error)) return false;
-  // A device without windows receives into slots.
+  // Without memory windows the device receives into slots instead.
   std::string unused;
   if (options.direct && options.mode != VerbsMode::ud) {
     static_cast<void>(windows.start(ibv, pd, traits, gid, lid, &unused));
@@ -193,7 +194,7 @@ bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions&
   if (!open_device(error) || !query(error)) return false;
   pd = ibv->alloc_pd(context);
   if (pd == nullptr) {
-    *error = system_says("no protection domain");
+    *error = system_says("cannot allocate a protection domain");
     return false;
   }
   if (!make_queues(error)) return false;
@@ -278,7 +279,7 @@ void VerbsPort::repost_control(const std::uint32_t* slots, std::size_t count) no
   });
 }
 
-// Room comes first: where there is none, what was not taken stays in its queue.
+// Reserves the space first; without memory, completions stay in their queue.
 void VerbsPort::keep_received() noexcept {
   const auto has_room = [](std::vector<ibv_wc>* kept) {
     if (kept->size() < kept->capacity()) return true;
@@ -305,7 +306,7 @@ void VerbsPort::forget_received(std::uint32_t number) noexcept {
   }
 }
 
-// In error first, so that nothing arrives in between.
+// Moves the queue pair to error first, so that nothing arrives between polling and the reset.
 bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
   static_cast<void>(pair->to_error());
   keep_received();
@@ -337,7 +338,7 @@ std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::
       *error = problem;
       return {};
     }
-    // Joined with itself: a GID that the NIC will not send from shows here.
+    // Joins the queue pair with itself, which fails if the NIC cannot send from the GID.
     FarQp itself;
     const bool made = port.make_data_qp(&pair, &problem);
     itself.number = pair.number();

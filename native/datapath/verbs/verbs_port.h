@@ -1,5 +1,5 @@
-// One port of an RDMA device as one engine has it: context, protection domain, completion queues, and the slots that
-// everything is received into and sent from.
+// One port of an RDMA device as used by one engine: context, protection domain, completion queues, and the slots for
+// receiving and sending.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 namespace weft::datapath {
 
 struct VerbsOptions {
-  std::string library;  // as load_ibv takes it
+  std::string library;  // as for load_ibv
   VerbsMode mode = VerbsMode::uc;
-  std::uint32_t segment_bytes = 0;  // the largest datagram
-  std::uint32_t slots = 2048;       // a direction
-  std::uint32_t mtu_bytes = 0;      // of a packet; 0: the port's active one
+  std::uint32_t segment_bytes = 0;  // size of the largest datagram
+  std::uint32_t slots = 2048;       // per direction
+  std::uint32_t mtu_bytes = 0;      // packet MTU; 0: the port's active MTU
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   bool spread_source_ports = true;
-  bool direct = false;        // payload is written to where it belongs, where memory is registered (decision 0011)
-  double fault_qp_error = 0;  // injected: probability that a burst finds its queue pair moved to error
+  bool direct = false;        // use RDMA writes into registered memory (decision 0011)
+  double fault_qp_error = 0;  // fault injection: probability that a burst moves its queue pair to error
   FaultRates faults;
 };
 
-// Equal pieces of one registered block.
+// An array of equal slots in one registered block of memory.
 class SlotArray {
  public:
   SlotArray() = default;
@@ -50,18 +50,18 @@ class SlotArray {
   std::uint32_t count_ = 0, slot_bytes_ = 0;
 };
 
-// The 40 bytes that a UD queue pair puts before what it receives.
+// Size of the global route header that a UD queue pair puts before a received message.
 inline constexpr std::uint32_t kGrhBytes = 40;
-// Work requests a queue pair holds: 256 paths to 1,000 peers have to fit in memory, at 64 to 128 bytes each.
+// Send requests per queue pair. 256 paths to 1,000 peers have to fit in memory, at 64 to 128 bytes per request.
 inline constexpr std::uint32_t kSendsPerQp = 64;
-// A written segment is two requests.
+// A written segment takes two requests.
 inline constexpr std::uint32_t sends_per_qp(const VerbsOptions& options) noexcept {
   return options.direct ? 2 * kSendsPerQp : kSendsPerQp;
 }
 inline constexpr std::uint32_t kControlSends = 256;
 inline constexpr std::uint32_t kControlSlots = 512;
 
-// The newest write that a queue pair of ours took: its header follows on the same queue pair, or was lost.
+// The latest RDMA write received on a queue pair; its header follows on the same queue pair, or was lost.
 struct Landed {
   std::uint32_t immediate = 0, bytes = 0;
   bool fresh = false;
@@ -78,18 +78,19 @@ class VerbsPort {
   void close() noexcept;
   bool make_data_qp(QueuePair* out, std::string* error);
   ibv_ah* make_address(const FarQp& far) noexcept;
-  // Gives slots that were received into back to the NIC, all at once.
+  // Posts received slots again, all at once.
   void repost_data(const std::uint32_t* slots, std::size_t count) noexcept;
   void repost_control(const std::uint32_t* slots, std::size_t count) noexcept;
-  // What it received and nobody has seen yet is kept for the next poll: a driver may forget it with the reset.
+  // Resets a queue pair. Completions not yet polled are kept, because a driver may discard them in the reset.
   bool reset_pair(QueuePair* pair) noexcept;
   void keep_received() noexcept;
-  // Of a queue pair that is about to go: its slots come back with the next poll, and its number may be another's then.
+  // Discards completions of a queue pair about to be destroyed, whose number may be reused; the next poll recycles
+  // their slots.
   void forget_received(std::uint32_t number) noexcept;
-  // Asks both receiving queues to ring the channel at their next completion.
+  // Arms both receive completion queues to signal the channel at their next completion.
   bool arm() noexcept;
 
-  // Public to the datapath's own files: plain parts without an invariant between them.
+  // Accessed directly by the datapath's files: independent members without an invariant.
   const Ibv* ibv = nullptr;
   Place place;
   VerbsOptions options;
@@ -104,13 +105,13 @@ class VerbsPort {
   ibv_cq *data_cq = nullptr, *control_cq = nullptr, *send_cq = nullptr;
   ibv_srq* srq = nullptr;
   SlotArray data_slots, control_slots, send_slots;
-  std::vector<std::uint32_t> free_sends;             // of send_slots
-  WindowPool windows;                                // where options.direct
-  std::unordered_map<std::uint32_t, Landed> landed;  // by number of the queue pair
+  std::vector<std::uint32_t> free_sends;             // free entries of send_slots
+  WindowPool windows;                                // used if options.direct
+  std::unordered_map<std::uint32_t, Landed> landed;  // by queue pair number
   std::uint32_t index = 0;
   QueuePair control;
-  bool down = false;  // the device said so; its paths rest until it says otherwise
-  // Completions that were taken while falling asleep or before a reset, for the next polls, oldest first.
+  bool down = false;  // the device reported an error; its paths are not used until the port is active again
+  // Completions polled before sleeping or a reset, to be processed by the next poll, oldest first.
   std::vector<ibv_wc> kept_data, kept_control;
 
  private:
@@ -122,10 +123,10 @@ class VerbsPort {
 std::uint32_t bytes_of(ibv_mtu mtu) noexcept;
 ibv_mtu mtu_of(std::uint32_t bytes) noexcept;  // the largest that fits
 
-// What the port has active now; 1,024 where it does not answer.
+// The port's active MTU; 1,024 if it can't be opened.
 std::uint32_t active_mtu_bytes(const Ibv* library, const Place& place) noexcept;
 
-// The transports that the port can do with shared receive queues, best first; empty with `error` when it cannot be
+// The transports that the port supports with shared receive queues, best first; empty with `error` if it cannot be
 // used.
 std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::string* error);
 

@@ -1,5 +1,5 @@
-// Receiving: acknowledgments first, then data, out of slots that the NIC has filled and that nobody else writes to.
-// A slot goes back to the NIC when the sink returns: who wants the bytes longer has copied them.
+// Receives from slots filled by the NIC: control packets first, then data. A slot is posted again after the sink
+// returns, so the sink must copy what it keeps.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kRxBatch = 32;
 constexpr std::uint32_t kHousekeepingRounds = 256;
-constexpr std::size_t kPathOffset = 20;  // in every packet, docs/PROTOCOL.md
+constexpr std::size_t kPathOffset = 20;  // offset of the field in every packet (docs/PROTOCOL.md)
 
-// What was kept comes first.
+// Takes kept completions first.
 int poll(ibv_cq* queue, std::vector<ibv_wc>* kept, ibv_wc* out) noexcept {
   int first = 0;
   if (!kept->empty()) {
@@ -38,7 +38,7 @@ std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
     }
   }
   if (!mendings_.empty()) mend_due();
-  // Nothing more may come to push a held datagram out.
+  // If nothing more arrives, held datagrams would never be released.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
   counters_->datagrams_received += static_cast<std::int64_t>(seen);
   return seen;
@@ -62,7 +62,7 @@ void VerbsDatapath::on_write(VerbsPort* port, const ibv_wc& done) noexcept {
   pair->second = {ntohl(done.imm_data), done.byte_len, true};
 }
 
-// A header whose payload came by a write: believed when it follows that write and no other.
+// Builds the datagram of a header whose payload was sent by RDMA write; accepted only directly after that write.
 wire::RxDatagram VerbsDatapath::written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept {
   wire::RxDatagram datagram;
   datagram.header = header;
@@ -85,7 +85,7 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
   const int got = poll(port->control_cq, &port->kept_control, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
-    // Of a completion that failed only its name is said.
+    // Of a failed completion only wr_id is valid.
     const bool arrived = done[i].status == IBV_WC_SUCCESS;
     if (done[i].wr_id >= port->control_slots.count() ||
         (arrived && done[i].byte_len > port->control_slots.slot_bytes())) {

@@ -1,6 +1,6 @@
-// Sending: a burst is one chain of work requests and one doorbell, the last of them signalled.
-// What the caller gave may be reused when the message is acknowledged, also where it was not copied: what a late
-// request then reads is dropped by its receiver, as a duplicate or for its closed window.
+// Sends a burst as one chain of work requests with one doorbell; only the last is signalled. Payload may be reused once
+// its message is acknowledged, even if it was sent without a copy: what a late request reads after that is dropped by
+// the receiver, as a duplicate or because the window is closed.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -13,11 +13,13 @@ namespace weft::datapath {
 namespace {
 
 constexpr int kReapBatch = 16;
-// A queue pair that is full drains at the speed of its port; who waits longer holds up every other path.
+// How long to wait for a full queue pair, which drains at the speed of its port; waiting longer would hold up other
+// paths.
 constexpr std::int64_t kFullNsMax = 200'000;
-constexpr std::size_t kTypeOffset = 3;  // in every packet, docs/PROTOCOL.md
+constexpr std::size_t kTypeOffset = 3;  // offset of the field in every packet (docs/PROTOCOL.md)
 
-// Data and probes have to take their path; the rest goes where nothing queues before it.
+// Whether the packet must be sent on its path's queue pair: data and probes. Others use the control queue pair, where
+// nothing is queued before them.
 bool takes_its_path(const wire::TxBurst& burst) noexcept {
   const auto type = static_cast<wire::Type>(burst.headers[kTypeOffset]);
   return type == wire::Type::data || type == wire::Type::probe || type == wire::Type::probe_reply;
@@ -39,7 +41,8 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
     if (to == nullptr || to->controls.empty() || burst.path >= to->paths.size()) continue;
     bool sent = false;
     const Control& control = to->controls[burst.path % to->controls.size()];
-    // Behind Ethernet's 1,500 bytes a datagram holds 1,024, and a long acknowledgment more: other transports cut it.
+    // On Ethernet with an MTU of 1,500 a UD message is at most 1,024 bytes. Longer acknowledgments go over the path's
+    // queue pair, which splits messages into packets.
     const bool fits = burst.header_bytes <= control.port->datagram_bytes_max;
     if (takes_its_path(burst) || (!fits && options_.mode != VerbsMode::ud)) {
       sent = send_on_path(to, burst);
@@ -68,7 +71,7 @@ VerbsDatapath::Record* VerbsDatapath::take_record(VerbsPort* port, QueuePair* pa
            pair->sends_under_way + requests > pair->sends_max();
   };
   if (short_of_something()) reap(port);
-  // The clock is for those who have to wait: reading it for each burst shows in what a segment costs.
+  // Reads the clock only if it has to wait, as reading it for every burst would add measurable cost per segment.
   for (std::int64_t until_ns = 0; short_of_something(); reap(port)) {
     const std::int64_t now = now_ns();
     if (until_ns == 0) until_ns = now + kFullNsMax;
@@ -103,7 +106,7 @@ void VerbsDatapath::give_back_of(const QueuePair* pair) noexcept {
   }
 }
 
-// Payload that is registered is left where it is; what is not is copied behind its header.
+// Sends registered payload in place; other payload is copied behind its header.
 bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   VerbsPort* const port = way.port;
   const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
@@ -154,7 +157,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     if (region != nullptr) {
       body.lkey = region->lkey;
     } else if (payload.bytes != 0 && lies_on_device(payload.memory)) {
-      // This port's NIC does not know it, and no CPU can copy it: the bytes take another path.
+      // This port's NIC has not registered the memory and no CPU can copy it, so the bytes must take another path.
       give_back(record);
       if (way.path != nullptr) on_broken(burst.peer, burst.path);
       return false;
@@ -188,7 +191,8 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   ibv_send_wr* bad = nullptr;
   ++counters_->calls;
   if (ibv_post_send(way.pair->get(), requests, &bad) == 0) return true;
-  // Those before the bad one are under way without a signal, and read what the record holds until a reset.
+  // Requests before the bad one are in progress without a signal, and use the record's slots until the queue pair is
+  // reset.
   if (way.path == nullptr) {
     give_back(record);
     port->down = true;
@@ -210,7 +214,7 @@ void VerbsDatapath::reap(VerbsPort* port) {
         continue;
       }
       Record& record = records_[index];
-      // Flushed requests complete one by one under the same name; the first has given everything back.
+      // Flushed requests of a chain complete separately with the same id; the first has released the record.
       if (record.pair == nullptr || record.generation != done[i].wr_id >> 32) continue;
       const bool on_path = record.pair != &port->control;
       const std::uint32_t peer = record.peer;
@@ -220,7 +224,7 @@ void VerbsDatapath::reap(VerbsPort* port) {
       if (on_path) {
         on_broken(peer, path);
       } else {
-        port->down = true;  // without acknowledgments nothing moves: its paths are given up, others may live
+        port->down = true;  // without acknowledgments the port is useless; others may work
       }
     }
   }

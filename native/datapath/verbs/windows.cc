@@ -1,6 +1,6 @@
-// Windows of type 1: they belong to the protection domain, so that every path's queue pair may write through them
-// (InfiniBand Architecture Specification 1.4, 10.6.7). Binding to length zero closes.
-// Where the NIC does not answer, the window is deallocated, which the kernel waits for.
+// Uses windows of type 1, which belong to the protection domain, so that the queue pair of every path may write through
+// them (InfiniBand Architecture Specification 1.4, 10.6.7). Binding to length zero closes a window; if the NIC does not
+// complete it, the window is deallocated, which the kernel waits for.
 #include "native/datapath/verbs/windows.h"
 
 #include <cerrno>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kAnswers = 16;
 constexpr std::size_t kIdleMax = 1024;
 constexpr std::uint32_t kBindings = 16;
-constexpr std::int64_t kAnswerNsMax = 100'000'000;  // a NIC takes a microsecond or two, an emulated host milliseconds
+constexpr std::int64_t kAnswerNsMax = 100'000'000;  // a NIC takes microseconds, an emulated one milliseconds
 
 }  // namespace
 
@@ -37,7 +37,7 @@ bool WindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const
   made = made && keeper_.join(traits_, itself_, 0, error);
   ibv_mw* first = made ? ibv_alloc_mw(pd, IBV_MW_TYPE_1) : nullptr;
   if (first == nullptr) {
-    if (error->empty()) *error = std::string("memory windows cannot be had: ") + std::strerror(errno);
+    if (error->empty()) *error = std::string("cannot allocate a memory window: ") + std::strerror(errno);
     shut();
     return false;
   }
@@ -58,12 +58,12 @@ void WindowPool::shut() noexcept {
 
 void WindowPool::give_up(Window* window) noexcept { static_cast<void>(ibv_dealloc_mw(window->window)); }
 
-// Posts the binding and waits for its answer; another's that came too late is passed over.
+// Posts the binding and waits for its completion, skipping late completions of earlier bindings.
 bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept {
   ibv_mw_bind binding{};
   binding.wr_id = ++asked_;
   binding.send_flags = IBV_SEND_SIGNALED;
-  // Providers read the region also when nothing is bound to it.
+  // Providers use the region even if the length is zero.
   binding.bind_info.mr = window->region;
   binding.bind_info.addr = bytes == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data);
   binding.bind_info.length = bytes;
@@ -77,7 +77,7 @@ bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) n
   return false;
 }
 
-// After a binding that failed the keeper is in error, and would fail all that follow. Without it there are no windows.
+// A failed binding leaves the queue pair in error, so that all others would fail; without it there are no windows.
 void WindowPool::revive() noexcept {
   std::string unused;
   if (!keeper_.to_reset() || !keeper_.join(traits_, itself_, 0, &unused)) keeper_.reset();

@@ -1,6 +1,6 @@
-// Windows onto registered memory, through which a peer writes a message to where it belongs: opened before the receive
-// is advertised, closed before it completes, so that what comes late is refused by the NIC (decision 0011, P-1).
-// One port's. Waits for the NIC's answer, never for the network.
+// Memory windows of one port, through which a peer writes a message directly to its destination. A window is opened
+// before its receive is advertised and closed before the receive completes, so that the NIC refuses late writes
+// (decision 0011, P-1). Binding waits for the NIC's completion, never for the network.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ namespace weft::datapath {
 
 class WindowPool {
  public:
-  // A key's lowest eight bits change with each opening and closing, and then come round: a window is given up before
-  // that. Where a new one's key begins is the provider's choice: only its index makes it differ from a late packet's.
+  // A key's lowest eight bits change with each binding and then repeat, so a window is deallocated after this many
+  // uses. A new window's bits start where the provider chooses, so only its index protects against late packets for an
+  // old one.
   static constexpr std::uint32_t kUsesMax = 100;
 
   WindowPool() = default;
@@ -23,17 +24,17 @@ class WindowPool {
   WindowPool& operator=(const WindowPool&) = delete;
   ~WindowPool() { shut(); }
 
-  // False with `error` when the device has no windows.
+  // False with `error` if the device has no memory windows.
   bool start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
              std::string* error);
   void shut() noexcept;
   bool started() const noexcept { return keeper_.get() != nullptr; }
 
-  // The key of a window onto part of `region`; 0 when there is none to be had.
+  // Returns the key of a window onto part of `region`; 0 if none is available.
   std::uint32_t open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept;
-  // When it returns the key is dead. Unknown keys are ignored.
+  // The key is invalid when this returns. Unknown keys are ignored.
   void close(std::uint32_t key) noexcept;
-  // Those onto `region` that are open.
+  // Closes all open windows onto `region`.
   void close_onto(const ibv_mr* region) noexcept;
 
  private:
@@ -51,7 +52,7 @@ class WindowPool {
   ibv_cq* answers_ = nullptr;
   QpTraits traits_;
   FarQp itself_;
-  QueuePair keeper_;  // joined with itself; carries nothing but bindings
+  QueuePair keeper_;  // connected to itself; used only for binding
   std::vector<Window> idle_;
   std::unordered_map<std::uint32_t, Window> open_;  // by key
   std::uint64_t asked_ = 0;
