@@ -1,9 +1,9 @@
-# Builds the plugin so that it loads on older systems: against the symbols of glibc 2.28 (RHEL 8, Debian 10, Ubuntu 20.04)
-# and with its own C++ runtime, by the clang in the Python package ziglang. Without that package the system's compiler
-# builds it, and it needs a C library as new as this system's.
+# Builds the plugin so that it loads on older systems: against glibc 2.28 (RHEL 8, Debian 10, Ubuntu 20.04) and with its
+# own C++ runtime, using the clang in the Python package ziglang. Without that package the system's compiler is used,
+# and the plugin needs a C library at least as new as this system's.
 set(WEFT_GLIBC 2.28)
 
-# The compiler's file; empty in builds that are not for others.
+# Path of the zig compiler; empty without ziglang, in sanitizer builds and in the nested portable build.
 set(WEFT_ZIG "")
 if(NOT WEFT_SANITIZE AND NOT WEFT_PORTABLE)
   execute_process(
@@ -15,7 +15,7 @@ if(NOT WEFT_SANITIZE AND NOT WEFT_PORTABLE)
   endif()
 endif()
 
-# weft_build_portable(NAME): that library as a target, built from the same sources in a tree of its own.
+# weft_build_portable(NAME): builds that library as a target, from the same sources in a separate build tree.
 function(weft_build_portable name)
   set(tree ${CMAKE_BINARY_DIR}/portable)
   set(compiler "${WEFT_ZIG}")
@@ -24,12 +24,12 @@ function(weft_build_portable name)
     list(APPEND target -mcpu=x86_64_v3)
   endif()
   list(JOIN target " " target)
-  # CMake wants a compiler to be one file.
+  # CMake requires the compiler to be a single file.
   foreach(language cc c++)
     file(WRITE ${tree}/${language} "#!/bin/sh\nexec '${compiler}' ${language} ${target} \"$@\"\n")
     file(CHMOD ${tree}/${language} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
   endforeach()
-  # Of the system's headers these alone: all others come with the compiler.
+  # The only headers taken from the system; all others come with the compiler.
   if(WEFT_IBVERBS_HEADER)
     file(MAKE_DIRECTORY ${tree}/include)
     file(CREATE_LINK ${WEFT_IBVERBS_HEADER}/infiniband ${tree}/include/infiniband SYMBOLIC)

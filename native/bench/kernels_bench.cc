@@ -1,4 +1,4 @@
-// Launches one after another in a stream, and then as many copies: a GPU that is kept busy hides what a launch costs.
+// Measures back-to-back launches in one stream, then as many copies: on a busy GPU the cost of a launch is hidden.
 #include "native/bench/kernels_bench.h"
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kApartBytes = 16;
 
-// The time that `count` calls take the device, after one that does not count; below 0 with the result.
+// Time that the device needs for `count` calls, after a warm-up call; below 0 on error, with `result` set.
 template <class Launch>
 std::int64_t time_of(const Driver& driver, Stream stream, int count, Launch launch, Result* result) {
   std::chrono::steady_clock::time_point begin;
@@ -28,7 +28,7 @@ std::int64_t time_of(const Driver& driver, Stream stream, int count, Launch laun
   return *result == kSuccess ? std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count() : -1;
 }
 
-// Every piece once, in an order that no prefetcher knows.
+// Lists every piece once, in an order that no prefetcher can predict.
 std::uint64_t lay_pieces(Piece* table, std::uint64_t count, Address memory, std::uint64_t piece_bytes) {
   const std::uint64_t slot_bytes = (piece_bytes + kApartBytes - 1) / kApartBytes * kApartBytes;
   for (std::uint64_t i = 0; i < count; ++i) table[i] = {memory + i * slot_bytes, piece_bytes, 0};
@@ -47,7 +47,7 @@ KernelTimes time_kernel(const Driver& driver, const KernelPlan& plan, std::strin
   const bool pieces = plan.work != KernelWork::reduce;
   if (plan.bytes < 1024 || plan.repeats < 1 || plan.source == 0 || plan.target == 0 ||
       (pieces && (plan.piece_bytes == 0 || plan.piece_bytes > plan.bytes / 2))) {
-    *error = "needs two addresses, a kilobyte at least, and pieces of half of that at most";
+    *error = "needs two addresses, at least 1,024 bytes, and pieces of at most half of the bytes";
     return times;
   }
   const auto shared = SharedDevice::open(driver, plan.device, kernel_image(), error);

@@ -1,4 +1,5 @@
-// One thread is copier and network: it acknowledges what is in a ring, and places where there is room, between polls.
+// One thread is both copier and network: between polls it acknowledges what is in a ring and places where there is
+// room.
 #include "native/bench/staging_bench.h"
 
 #include <chrono>
@@ -19,7 +20,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// One way of one repeat.
+// One direction of one repeat.
 class Lane final : public Transfer::Listener {
  public:
   Lane(const StagingPlan& plan, Way way, const RingShape& shape, std::uint8_t* ring)
@@ -35,7 +36,7 @@ class Lane final : public Transfer::Listener {
   }
   void begin(Copier* copier) { transfer_ = copier->begin(way_, layout_, &stage_, 1, {}); }
   bool on_staged(std::uint32_t) noexcept override { return true; }
-  // The copier's part, and the network's: what is there has been acknowledged, what has room has been placed.
+  // The copier's part; then the network's: everything in the ring is acknowledged, and all room is filled.
   void poll() {
     transfer_->poll(this);
     const std::uint64_t limit = std::min<std::uint64_t>(stage_.limit.load(), layout_.bytes());
@@ -65,7 +66,7 @@ std::vector<Way> ways_of(const StagingPlan& plan) {
 bool check(const StagingPlan& plan, std::string* error) {
   const bool fits =
       plan.bytes != 0 && plan.ring_bytes_max >= 2 * kGranuleBytes && plan.repeats > 0 && !ways_of(plan).empty();
-  if (!fits) *error = "needs bytes, an address, and rings of 128 KiB at least";
+  if (!fits) *error = "needs at least one byte, one address, one repeat, and rings of at least 128 KiB";
   return fits;
 }
 
@@ -95,7 +96,7 @@ std::int64_t time_staged(const Driver& driver, const StagingPlan& plan, std::str
         over &= lane->over();
         if (lane->transfer().failed()) *error = lane->transfer().error();
       }
-      if (now_ns() - begin_ns > kPatienceNs) *error = "the copies do not end";
+      if (now_ns() - begin_ns > kPatienceNs) *error = "the copies did not finish within 60 s";
       if (!error->empty()) return -1;
     }
   }

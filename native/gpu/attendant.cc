@@ -1,5 +1,5 @@
-// Jobs go through slots of pinned memory in the order of their numbers; every block works on every job. Where the
-// launch fails copies go as they always do, which is right unless queues are shared.
+// Jobs are passed through slots of pinned memory in the order of their numbers, and every block works on every job. If
+// the launch fails, copies go by streams as usual, which works unless queues are shared.
 #include "native/gpu/attendant.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::unique_ptr<Attendant> Attendant::open(const Driver& driver, Context context
   return attendant->kernels_ == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
 }
 
-// A launch that returned at its end would be waited for by those who are to end it.
+// With blocking launches, the launch would wait for the kernel's end, which the launching thread has to cause.
 bool Attendant::launches_block() noexcept {
   const char* const set = std::getenv("CUDA_LAUNCH_BLOCKING");
   return set != nullptr && std::strcmp(set, "") != 0 && std::strcmp(set, "0") != 0;
@@ -49,10 +49,10 @@ bool Attendant::make(std::string* error) {
 
 Attendant::~Attendant() {
   const Current current(driver_, context_);
-  // Nobody to tell, and a context that is gone has freed them.
+  // Errors are ignored: a destroyed context has freed these objects already.
   if (left_ != nullptr) static_cast<void>(driver_.event_destroy(left_));
   if (stream_ != nullptr) static_cast<void>(driver_.stream_destroy(stream_));
-  if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // waits until the kernel has left
+  if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // waits until the kernel has ended
 }
 
 void Attendant::wait_begins() noexcept {
@@ -71,7 +71,7 @@ void Attendant::wait_ends() noexcept {
   const std::lock_guard lock(mutex_);
   if (--waiting_ != 0 || !attends_) return;
   attends_ = false;
-  __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // behind the jobs that it has
+  __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // takes effect after the jobs that were submitted
 }
 
 bool Attendant::done(Ticket ticket) const noexcept {
@@ -84,10 +84,10 @@ Result Attendant::query(Ticket ticket) const noexcept {
   if (done(ticket)) return kSuccess;
   const Result result = driver_.event_query(left_);
   if (result != kSuccess) return result;
-  return done(ticket) ? kSuccess : kLaunchFailed;  // it has left: what it has not done it never will
+  return done(ticket) ? kSuccess : kLaunchFailed;  // the kernel has ended, so an unfinished job will never be done
 }
 
-// The slot's last job is done: it is one of the oldest, so this hardly ever waits.
+// Waits until the slot's previous job is done; being among the oldest, it hardly ever is not.
 Result Attendant::await_slot() noexcept {
   const Ticket last = next_ - kAttendedJobs;
   for (Result result = kNotReady;; std::this_thread::yield()) {

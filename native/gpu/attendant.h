@@ -1,7 +1,7 @@
-// Copies that no queue holds up. A stream that waits for a message keeps the driver's queue that it lies in, and
-// streams share few queues (8, as long as CUDA_DEVICE_MAX_CONNECTIONS says nothing else), so the very copies of that
-// message may be put behind it. Therefore a kernel is launched before the first stream waits, and copies by itself
-// until none does.
+// The attendant: a persistent copy kernel, used while streams wait for messages. A waiting stream blocks the driver
+// queue that it is in, and streams share few queues (8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise), so the
+// copies of the awaited message could be queued behind it. Therefore a kernel is launched before the first stream
+// waits, and does the copying itself until none waits.
 #pragma once
 
 #include <condition_variable>
@@ -11,25 +11,25 @@
 
 namespace weft::gpu {
 
-// Of a device, for all its workers. Without kernels, and where launches block (CUDA_LAUNCH_BLOCKING), it counts those
-// who wait, and that is all.
+// One per device, for all its workers. Without kernels, and where launches block (CUDA_LAUNCH_BLOCKING), it only counts
+// waiting streams.
 class Attendant {
  public:
-  using Ticket = std::uint32_t;  // of a job; 0: of none
+  using Ticket = std::uint32_t;  // number of a job; 0: none
 
-  // Null with `error`. `kernels` may be null, and otherwise outlives it.
+  // Null with `error`. `kernels` may be null, and otherwise must outlive the attendant.
   static std::unique_ptr<Attendant> open(const Driver& driver, Context context, const Kernels* kernels,
                                          std::string* error);
   Attendant(const Attendant&) = delete;
   Attendant& operator=(const Attendant&) = delete;
-  // Nobody waits any more.
+  // No stream may be waiting.
   ~Attendant();
 
-  // Before a stream is told to wait, and when it need not wait any longer, or never will.
+  // To be called before a stream is told to wait, and once it no longer waits.
   void wait_begins() noexcept;
   void wait_ends() noexcept;
-  // Calls `free` unless a stream waits, and lets none begin meanwhile: the driver frees when all work is done.
-  // False: one does.
+  // Calls `free` unless a stream waits, and holds off new waits meanwhile, because the driver frees memory only when
+  // all work is done. False: a stream waits.
   template <class Free>
   bool free_unless_waited(Free free) {
     {
@@ -43,16 +43,17 @@ class Attendant {
     return true;
   }
 
-  // Held while a copy is launched, by whatever means, so that none comes behind a stream that begins to wait.
+  // Held while a copy is launched by any means, so that no copy is queued behind a stream that starts to wait.
   std::mutex& mutex() noexcept { return mutex_; }
-  // Under the mutex: whether copies are to be submitted here.
+  // Whether copies must be submitted here. Requires the mutex.
   bool attends() const noexcept { return attends_; }
-  // Under the mutex: bytes [begin, end) of the pieces, to `contiguous` or from there. The table stays until it is done.
+  // Copies bytes [begin, end) of the pieces to or from `contiguous`. The table must stay until the job is done.
+  // Requires the mutex.
   Result submit(bool gathers, const PieceTable& table, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                 Address contiguous, Ticket* out) noexcept;
-  // Bytes that lie together on the device.
+  // As above, for bytes that are contiguous on the device.
   Result submit(bool gathers, Address there, std::uint64_t bytes, Address contiguous, Ticket* out) noexcept;
-  // As of an event: kNotReady while it is under way.
+  // Like an event query: kNotReady while the job is in progress.
   Result query(Ticket ticket) const noexcept;
 
  private:
@@ -74,7 +75,7 @@ class Attendant {
   bool attends_ = false;
   AttendantBoard* board_ = nullptr;
   Stream stream_ = nullptr;
-  Event left_ = nullptr;  // behind the last launch
+  Event left_ = nullptr;  // recorded after the last launch
   Ticket next_ = 1;
   std::uint32_t generation_ = 0;
 };

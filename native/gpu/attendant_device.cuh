@@ -1,12 +1,12 @@
-// A kernel that stays while streams wait, and moves pieces when the host says so. The process that launched it tells it
-// to leave. Its loop is in kernels.cu, as only a GPU can run it.
+// Device code of the attendant, the kernel that runs while streams wait and copies pieces on the host's request until
+// the host tells it to end. Its loop is in kernels.cu, as only a GPU can run it.
 #pragma once
 
 #include "native/gpu/pieces_device.cuh"
 
 namespace weft::gpu::device {
 
-// One lane's share of a job, of all that the blocks do of it.
+// One lane's share of a job, which is divided among all blocks.
 WEFT_DEVICE void attended_share(const AttendedJob& job, u32 block, u32 thread) {
   constexpr u32 kWarps = kBlockThreads / kWarpLanes;
   for (u64 chunk = u64{block} * kWarps + thread / kWarpLanes; chunk < job.chunks; chunk += kAttendantBlocks * kWarps) {

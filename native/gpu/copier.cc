@@ -1,5 +1,5 @@
-// A piece goes into a ring when the last use of its place is acknowledged, and out of it when all of it has been
-// placed. Believes an event, never the order of calls: a copy is under way until its event says otherwise.
+// Copies pieces into a ring once the previous bytes there are acknowledged, and out of it once a whole piece has been
+// placed. A copy is in progress until its event says otherwise; the order of calls implies nothing.
 #include "native/gpu/copier.h"
 
 #include <algorithm>
@@ -22,11 +22,11 @@ void Transfer::fail(const char* symbol, Result result) noexcept {
   try {
     error_ = copier_->driver_.say(symbol, result);
   } catch (const std::bad_alloc&) {
-    error_ = "no memory";  // short enough to need none
+    error_ = "out of memory";  // fits std::string's internal buffer
   }
 }
 
-// Bytes of the next piece that can be copied now; 0: none.
+// Size of the next piece that can be copied now; 0: none.
 std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) const noexcept {
   const std::int64_t stripe_bytes = stage.stripe_bytes.load(std::memory_order_acquire);
   if (stripe_bytes < 0 || lane.count == kFlyingMax) return 0;
@@ -35,7 +35,8 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
   if (way_ == Way::to_device) {
-    // What is emptied stays counted until its copy has arrived, and a ring ahead of that nothing is placed.
+    // An emptied piece stays counted until its copy has arrived, and nothing is placed beyond one ring's length ahead
+    // of it.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;
@@ -54,7 +55,8 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   return any;
 }
 
-// By streams, unless one may be behind what waits for a message. False: it failed, and nothing of it is under way.
+// Copies by a stream, unless it could be queued behind a stream that waits for a message. False: it failed, and no part
+// of it is in progress.
 bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept {
   Attendant& attendant = copier_->shared().attendant();
   std::unique_lock lock(attendant.mutex());
@@ -69,19 +71,19 @@ bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t
   if (copied && (result = copier_->driver_.event_record(made->done, stream_)) != kSuccess)
     fail("cuEventRecord", result);
   if (!failed()) return true;
-  lock.unlock();  // a stream that waits may have to go on first
-  // Copies are under way and nothing will tell when they are over: the one place that waits, and after an error.
-  // Another error: the context is past use, and so are the copies.
+  lock.unlock();  // a waiting stream may have to proceed first
+  // Copies are in progress without an event that tells their end, so this waits for the stream; it is the only blocking
+  // wait and happens only after an error. If that fails too, the context is unusable and the copies have ended.
   static_cast<void>(copier_->driver_.stream_synchronize(stream_));
   copier_->give_event(made->done);
   return false;
 }
 
-// The last job's ticket is enough: they are done in their order. It refuses none but where the context is gone.
+// Only the last job's ticket is kept, as jobs finish in order. Submission fails only if the context is gone.
 bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept {
   Attendant& attendant = copier_->shared().attendant();
   const bool gathers = way_ == Way::to_host;
-  const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned: the GPU's address too
+  const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned memory has the same address on the GPU
   Result result = kSuccess;
   if (table_.count != 0) {
     result = attendant.submit(gathers, table_, begin, begin + bytes, here, out);
@@ -95,11 +97,11 @@ bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t byt
   return result == kSuccess;
 }
 
-// Launches the copies of a run of the message. False: one failed, and others may be under way.
+// Launches the copies of a range of the message. False: one failed, and others may be in progress.
 bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept {
   const Driver& driver = copier_->driver_;
   if (table_.count != 0 && copier_->shared().kernels() != nullptr && layout_.scattered(begin, bytes)) {
-    const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned: the GPU's address too
+    const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned memory has the same address on the GPU
     const Kernels& kernels = *copier_->shared().kernels();
     const Result result = way_ == Way::to_host ? kernels.gather(table_, begin, begin + bytes, here, stream_)
                                                : kernels.scatter(here, table_, begin, begin + bytes, stream_);
@@ -131,7 +133,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     const std::uint64_t from = lane->arrived;
     ++lane->first;
     --lane->count;
-    if (failed()) continue;  // over, and brought nothing
+    if (failed()) continue;  // the copy has ended, but its bytes are not used
     lane->arrived = copy.end;
     if (way_ == Way::to_host) {
       stage->limit.store(lane->arrived, std::memory_order_release);
@@ -139,7 +141,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     } else {
       settled(*stage, from).store(0, std::memory_order_relaxed);
       stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
-      lane->untold = true;  // the sender may wait for the room
+      lane->untold = true;  // the sender may wait for this room
     }
   }
   return any;
@@ -149,7 +151,7 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
-    // A context that is gone copies nothing any more; one that is refused now and then does.
+    // In a destroyed context no copy is in progress any more; in one that is refused temporarily there may be.
     if (++refused_ < kRefusedMax) return false;
     for (Lane& lane : lanes_) {
       for (; lane.count != 0; --lane.count, ++lane.first)
@@ -183,16 +185,16 @@ std::unique_ptr<Copier> Copier::open(const Driver& driver, int device, std::stri
 
 Copier::~Copier() {
   const Current current(driver_, context_);
-  // Nobody to tell, and a context that is gone has freed them.
+  // Errors are ignored: a destroyed context has freed these events already.
   for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
 }
 
 void Copier::drop(Event event) noexcept {
   const Current current(driver_, context_);
-  static_cast<void>(driver_.event_destroy(event));  // a context that is gone has freed it
+  static_cast<void>(driver_.event_destroy(event));  // a destroyed context has freed it
 }
 
-// An event that comes back always finds room: there is as much as events were made.
+// Reserves space for every event made, so that give_event() never allocates.
 Event Copier::take_event(Result* result) noexcept {
   if (!events_.empty()) {
     const Event event = events_.back();

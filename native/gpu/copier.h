@@ -1,5 +1,5 @@
-// Copies messages between a device and the rings that their stripes pass through, while the network sends and places.
-// poll() launches what can be launched and tells what has arrived. One thread uses a copier.
+// Copies messages between a device and the bounce buffers (rings) of their stripes while the network sends and places.
+// poll() launches copies that can start and handles those that finished. A copier is used by one thread.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace weft::gpu {
 
-enum class Way : std::uint8_t { to_host, to_device };  // of a send, of a receive
+enum class Way : std::uint8_t { to_host, to_device };  // of a send; of a receive
 
 class Copier;
 
-// One message on its way. Its layout and its stages, which have their rings, are the caller's and stay until quiet(),
-// as does its table: of the layout's pieces, for the kernels; of none: runs are copied one by one.
+// A message being copied. The caller keeps its layout, its stages (with their rings) and its piece table until quiet().
+// The table describes the layout's pieces for the kernels; if it is empty, runs are copied one by one.
 class Transfer {
  public:
   Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream,
@@ -27,8 +27,8 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
 
-  // Who hears that more of a send is in its ring, or more of a receive out of it: as engine::Connection::on_staged.
-  // False: not now, say it again.
+  // Is told that more of a send is in its ring, or that more of a receive has left it (see
+  // engine::Connection::on_staged). False: it cannot take the news now; the call is repeated.
   class Listener {
    public:
     virtual bool on_staged(std::uint32_t stage) noexcept = 0;
@@ -36,21 +36,21 @@ class Transfer {
    protected:
     ~Listener() = default;
   };
-  // Once around all stripes. True: something moved. After an error nothing more is launched.
+  // Handles all stripes once. True: something progressed. After an error no more copies are launched.
   bool poll(Listener* listener) noexcept;
-  // Bytes that are where they belong: in rings for a send, on the device for a receive.
+  // Bytes that have arrived: in rings for a send, on the device for a receive.
   std::uint64_t arrived_bytes() const noexcept;
-  // No copy of it is under way: what it refers to may go.
+  // No copy is in progress, so the memory that it refers to may be freed.
   bool quiet() const noexcept;
   bool failed() const noexcept { return !error_.empty(); }
   const std::string& error() const noexcept { return error_; }
 
  private:
-  static constexpr std::size_t kFlyingMax = 4;  // copies of a stripe: two would do, were they always polled in time
+  static constexpr std::size_t kFlyingMax = 4;  // copies per stripe; two would do if they were always polled in time
   struct Copy {
-    Event done = nullptr;          // or
-    Attendant::Ticket ticket = 0;  // where the attendant copies
-    std::uint64_t end = 0;         // of the stripe
+    Event done = nullptr;          // either this
+    Attendant::Ticket ticket = 0;  // or this, if the attendant copies
+    std::uint64_t end = 0;         // offset in the stripe
   };
   struct Lane {
     std::array<Copy, kFlyingMax> flying;
@@ -58,7 +58,7 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
-  static constexpr int kRefusedMax = 100;  // times in a row that a context gives no answer: it is gone
+  static constexpr int kRefusedMax = 100;  // consecutive errors after which a context is considered destroyed
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
@@ -77,27 +77,27 @@ class Transfer {
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
-  int refused_ = 0;  // in a row
+  int refused_ = 0;  // consecutive errors
   std::string error_;
 };
 
 class Copier {
  public:
-  // Of a device, in its primary context. `image`: of the kernels. Null with `error`.
+  // Opens a device in its primary context. `image`: the compiled kernels. Null with `error`.
   static std::unique_ptr<Copier> open(const Driver& driver, int device, std::string* error,
                                       const void* image = kernel_image());
   Copier(const Driver& driver, std::shared_ptr<SharedDevice> shared)
       : driver_(driver), shared_(std::move(shared)), context_(shared_->context()) {}
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
-  // Every transfer must be gone.
+  // All transfers must have been destroyed.
   ~Copier();
 
-  // Work of the caller's that comes first must be done: nothing that takes long may get into streams that messages
-  // share.
+  // The caller's work that the copies depend on must be done: nothing that takes long may enter the streams that
+  // messages share.
   std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
                                   const PieceTable& table);
-  // Destroys an event of a caller's.
+  // Destroys an event of a caller.
   void drop(Event event) noexcept;
   Context context() const noexcept { return context_; }
   SharedDevice& shared() const noexcept { return *shared_; }
@@ -105,7 +105,7 @@ class Copier {
  private:
   friend class Transfer;
   Event take_event(Result* result) noexcept;
-  // Has room: see take_event.
+  // Never allocates: see take_event.
   void give_event(Event event) noexcept {
     if (event != nullptr) events_.push_back(event);
   }
@@ -113,7 +113,7 @@ class Copier {
   const Driver& driver_;
   const std::shared_ptr<SharedDevice> shared_;
   const Context context_;
-  std::vector<Event> events_;  // those that nobody uses
+  std::vector<Event> events_;  // unused ones
   std::size_t events_made_ = 0;
 };
 

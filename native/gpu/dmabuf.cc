@@ -1,5 +1,5 @@
-// Exports whole pages of the host, as the driver wants it.
-// A driver without open kernel modules exports none, which is no error: peer memory or staging is next.
+// Exports whole host pages, as the driver requires. Drivers without open kernel modules export none; then peer memory
+// or bounce buffers are used.
 #include "native/gpu/dmabuf.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// The dma-buf of memory of a device, by which a NIC that knows nothing of GPUs reads it.
+// Exports device memory as a dma-buf, by which a NIC without knowledge of GPUs can read it.
 #pragma once
 
 #include "native/gpu/driver.h"
@@ -6,11 +6,11 @@
 namespace weft::gpu {
 
 struct DmaBuf {
-  int descriptor = -1;       // the caller's, who closes it; -1: the driver exports none
-  std::uint64_t offset = 0;  // where in it the memory begins
+  int descriptor = -1;       // the caller must close it; -1: the driver exports none
+  std::uint64_t offset = 0;  // where the memory begins in the dma-buf
 };
 
-// Of [address, address + bytes), in the context that is current.
+// Exports [address, address + bytes) of the current context.
 DmaBuf export_dmabuf(const Driver& driver, Address address, std::uint64_t bytes) noexcept;
 
 }  // namespace weft::gpu

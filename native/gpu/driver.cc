@@ -1,5 +1,4 @@
-// Loads libcuda and keeps it; says in words what one of its results means.
-// Makes no context and touches no memory of a device.
+// Loads libcuda, keeps it loaded, and formats its error codes.
 #include "native/gpu/driver.h"
 
 #include <dlfcn.h>
@@ -31,14 +30,14 @@ bool load(const char* path, Driver* out, std::string* error) {
   int devices = 0;
   Result result = out->init(0);
   if (result != kSuccess && result != kNoDevice) {
-    *error = out->say("cuInit", result) + ": see nvidia-smi";
+    *error = out->say("cuInit", result) + ": check nvidia-smi";
     return false;
   }
   if (result == kSuccess && (result = out->device_count(&devices)) != kSuccess) {
     *error = out->say("cuDeviceGetCount", result);
     return false;
   }
-  if (devices == 0) *error = "the NVIDIA driver sees no device: see nvidia-smi and CUDA_VISIBLE_DEVICES";
+  if (devices == 0) *error = "the NVIDIA driver finds no device: check nvidia-smi and CUDA_VISIBLE_DEVICES";
   return devices != 0;
 }
 
@@ -59,7 +58,7 @@ const Driver* load_driver(const char* path, std::string* error) {
     bool usable = false;
   };
   static std::mutex mutex;
-  static auto* const all = new std::map<std::string, Loaded>();  // as long as the libraries, which stay
+  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries
   const std::lock_guard lock(mutex);
   const auto [entry, fresh] = all->try_emplace(path);
   Loaded& loaded = entry->second;

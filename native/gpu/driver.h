@@ -1,5 +1,5 @@
-// The functions of libcuda that we call, found at run time: without the library there is no device memory, and nothing
-// else is missing. Built without CUDA's headers, whose types are declared here as its ABI has them.
+// Function table of libcuda, loaded at run time: without the library only device memory is unavailable. CUDA's headers
+// are not needed, as its types are declared here to match the ABI.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ using Module = void*;           // CUmodule
 using Function = void*;         // CUfunction
 using Address = std::uint64_t;  // CUdeviceptr
 
-inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
-inline constexpr Result kInvalidValue = 1;     // CUDA_ERROR_INVALID_VALUE
-inline constexpr Result kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
-inline constexpr Result kLaunchFailed = 719;   // CUDA_ERROR_LAUNCH_FAILED
-inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
-inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: no error, ask again
-inline constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: the legacy default stream does not hold it up
-inline constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
-inline constexpr unsigned kWaitAtLeast = 0;    // CU_STREAM_WAIT_VALUE_GEQ
+inline constexpr Result kSuccess = 0;              // CUDA_SUCCESS
+inline constexpr Result kInvalidValue = 1;         // CUDA_ERROR_INVALID_VALUE
+inline constexpr Result kOutOfMemory = 2;          // CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr Result kLaunchFailed = 719;       // CUDA_ERROR_LAUNCH_FAILED
+inline constexpr Result kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
+inline constexpr Result kNotReady = 600;           // CUDA_ERROR_NOT_READY: not an error, ask again
+inline constexpr unsigned kNonBlocking = 1;        // CU_STREAM_NON_BLOCKING: not blocked by the legacy default stream
+inline constexpr unsigned kDisableTiming = 2;      // CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kWaitAtLeast = 0;        // CU_STREAM_WAIT_VALUE_GEQ
 inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts
 
-// Our name, the exported symbol (the version whose types are those here), the parameters.
+// Our name, the exported symbol (of the version with these types), the parameters.
 // clang-format off
 #define WEFT_CUDA_FUNCTIONS(X)                                                                                        \
   X(init, "cuInit", (unsigned))                                                                                       \
@@ -75,16 +75,16 @@ struct Driver {
 #define WEFT_CUDA_POINTER(name, symbol, parameters) Result(*name) parameters = nullptr;
   WEFT_CUDA_FUNCTIONS(WEFT_CUDA_POINTER)
 #undef WEFT_CUDA_POINTER
-  // "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access was encountered".
+  // Formats an error: "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access was encountered".
   std::string say(const char* symbol, Result result) const;
 };
 
-// The library and its cuInit, once for a path; null with `error` saying what is missing and what to do. The driver
-// stays loaded: it starts threads. `path`: "libcuda.so.1", but in tests.
+// Loads the library and calls cuInit, once per path; null with `error` saying what is missing and what to do. The
+// library is never unloaded, because it starts threads. `path`: "libcuda.so.1", except in tests.
 const Driver* load_driver(const char* path, std::string* error);
 
-// Makes a context current in this thread for as long as it lives; and has what is called meanwhile break no capture of
-// a graph that another thread is at, nor be refused because of one.
+// Makes a context current in this thread during its lifetime. Also relaxes the thread's stream capture mode, so that
+// calls neither invalidate another thread's graph capture nor are refused because of it.
 class Current {
  public:
   Current(const Driver& driver, Context context) : driver_(driver), result_(driver.context_push(context)) {
@@ -95,14 +95,14 @@ class Current {
   ~Current() {
     Context popped = nullptr;
     if (swapped_) static_cast<void>(driver_.capture_mode(&mode_));
-    if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // nobody to tell; the next call will say
+    if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // errors show in the next call
   }
   Result result() const noexcept { return result_; }
 
  private:
   const Driver& driver_;
   Result result_;
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what it was before
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then the previous mode
   bool swapped_ = false;
 };
 

@@ -1,5 +1,5 @@
-// What becomes of two elements of each type: arithmetic on their bits, in f32 where they are narrower. The GPU's
-// instructions where it has them; the host's versions give the same bits, but of NaNs.
+// Reduces pairs of elements of each type, by arithmetic on their bits, in f32 for narrower types. Uses the GPU's
+// instructions where it has them; the host versions give the same bits, except for NaNs.
 #pragma once
 
 #include "native/gpu/jobs.h"
@@ -46,7 +46,7 @@ WEFT_DEVICE float from_f16(u16 half) {
   return wide;
 #else
   const u32 sign = u32{half} >> 15 << 31, exponent = half >> 10 & 31u, fraction = half & 1023u;
-  if (exponent == 0) {  // a multiple of the least of them, 2^-24, or 0
+  if (exponent == 0) {  // 0 or subnormal: a multiple of 2^-24
     return bits_as<float>(sign | bits_as<u32>(static_cast<float>(fraction) * 0x1p-24f));
   }
   const u32 rebased = exponent == 31 ? 255 : exponent + (127 - 15);
@@ -63,8 +63,9 @@ WEFT_DEVICE u16 to_f16(float wide) {
   const u32 bits = bits_as<u32>(wide), size = bits & 0x7fffffff, sign = bits >> 31 << 15;
   const auto signed_as = [sign](u32 half) { return static_cast<u16>(sign | half); };
   if (wide != wide) return 0x7fff;
-  if (size >= 0x477ff000) return signed_as(0x7c00);  // 65,520 and more: nearer to what would be 65,536
-  if (size < 0x38800000) {  // below 2^-14 they are multiples of 2^-24, as f32 is from 0.5 to 1: it rounds for us
+  if (size >= 0x477ff000) return signed_as(0x7c00);  // 65,520 and above round to infinity
+  // below 2^-14 the result is a multiple of 2^-24, the spacing of f32 in [0.5, 1): the addition rounds
+  if (size < 0x38800000) {
     return signed_as(bits_as<u32>(bits_as<float>(size) + 0.5f) - bits_as<u32>(0.5f));
   }
   return signed_as((size + 0xfff + (size >> 13 & 1) - ((127u - 15) << 23)) >> 13);
@@ -84,7 +85,7 @@ WEFT_DEVICE u16 to_bf16(float wide) {
 #endif
 }
 
-// Bits: what an element is loaded as. Whole numbers are compared as Number, and summed as Bits, which wrap.
+// Bits: the type that an element is loaded as. Integers are compared as Number and summed as Bits, which wrap.
 template <class BitsType, class NumberType>
 struct Whole {
   using Bits = BitsType;
@@ -135,7 +136,7 @@ struct Element<ElementType::bf16> {
   }
 };
 
-// As many elements as two words of 32 bits hold.
+// Reduces the elements in two 32-bit words.
 template <ElementType kType, Operation kOperation>
 WEFT_DEVICE u64 reduce_64(u32 a_low, u32 a_high, u32 b_low, u32 b_high) {
   using Bits = typename Element<kType>::Bits;

@@ -1,5 +1,5 @@
-// Asks for the attributes of the first and of the last byte of every piece: an array that ends beyond its allocation is
-// refused, as is one that was freed. Looks at no byte.
+// Queries the attributes of the first and last byte of every piece, so that freed memory and arrays that extend beyond
+// their allocation are refused. The bytes themselves are not read.
 #include "native/gpu/inspect.h"
 
 #include <cstdio>
@@ -28,7 +28,7 @@ int device_at(const Driver& driver, Address address, std::string* error) {
     return -1;
   }
   if (managed != 0) {
-    *error = "managed memory, which moves to whoever touches it: copy it to device memory, or pass a host array";
+    *error = "managed memory, which migrates between host and device: copy it to device memory, or pass a host array";
     return -1;
   }
   if (type != kOnDevice || ordinal < 0) {
@@ -48,8 +48,8 @@ int device_of(const Driver& driver, const Layout& layout, std::string* error) {
       const int found = device_at(driver, address, error);
       if (found < 0) return -1;
       if (device >= 0 && found != device) {
-        *error = "its pieces lie on device " + std::to_string(device) + " and on device " + std::to_string(found) +
-                 ": a message lies on one";
+        *error = "its parts are on device " + std::to_string(device) + " and on device " + std::to_string(found) +
+                 ": all parts of a message must be on the same device";
         return -1;
       }
       device = found;

@@ -1,5 +1,5 @@
-// What the driver says of an address and of a stream that a caller names: a mistake is found here, before anything is
-// posted. Believes nothing that an array says of itself but its address and length.
+// Checks addresses and streams named by a caller against what the driver knows, so that mistakes are found before
+// anything is posted. Of an array's own description only address and length are used.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace weft::gpu {
 
-// The device that all of the layout lies on; -1 with `error`, which says which piece does not and what to do. A layout
-// without a byte lies on device 0.
+// The device that holds the whole layout; -1 with `error`, which names the offending piece and what to do. An empty
+// layout counts as on device 0.
 int device_of(const Driver& driver, const Layout& layout, std::string* error);
 
-// Whether work of this stream can come before work of `context`, which is current. False with `error`.
+// Whether work of this stream can be ordered before work of `context`, which must be current. False with `error`.
 bool stream_belongs(const Driver& driver, Stream stream, Context context, std::string* error);
 
 }  // namespace weft::gpu

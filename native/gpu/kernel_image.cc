@@ -1,5 +1,5 @@
-// The image lies among the constants as the assembler reads it: no array of a million numbers for the compiler.
-// What is in it, and whether there is one, was decided by kernels.cmake.
+// Embeds the image by the assembler, which is faster than compiling an array of a million numbers. kernels.cmake
+// determines whether there is one and what it contains.
 #include "native/gpu/kernel_image.h"
 
 #ifdef WEFT_KERNEL_IMAGE

@@ -1,12 +1,12 @@
-// The compiled kernels that this library carries: code for some GPUs, and PTX that a driver compiles for later ones.
-// Loads nothing; Kernels does.
+// The compiled kernels in this library: machine code for some GPUs, and PTX that drivers compile for later ones.
+// Kernels loads the image.
 #pragma once
 
 namespace weft::gpu {
 
-// What cuModuleLoadData takes; null where the kernels were left out of the build.
+// Argument for cuModuleLoadData; null if the kernels are not part of the build.
 const void* kernel_image() noexcept;
-// Then why, and what to do; else null.
+// If they are not, the reason and what to do; else null.
 const char* why_no_kernels() noexcept;
 
 }  // namespace weft::gpu

@@ -1,5 +1,5 @@
-// Shares a launch out: bytes for each warp, words and elements for each block. Looks every kernel up when it is opened,
-// for a driver may load code then, and stop the device, that it put off before.
+// Launches the kernels and divides the work: bytes per warp, words and elements per block. All functions are looked up
+// at the start, because a driver may load code lazily, which can synchronise the device.
 #include "native/gpu/kernels.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace weft::gpu {
 namespace {
 
-constexpr std::uint64_t kChunkBytesMin = 4 << 10;   // a warp's: less, and looking for its piece costs as much
-constexpr std::uint64_t kChunkBytesMax = 32 << 10;  // more, and the last warps to finish are waited for
-constexpr std::uint64_t kChunksWanted = 8'192;      // some for each of the warps that the largest GPUs run at a time
-constexpr std::uint64_t kBlocksMax = 0x7fff'ffff;   // of a grid's first dimension
+constexpr std::uint64_t kChunkBytesMin = 4 << 10;   // per warp: with less, finding its piece costs as much as copying
+constexpr std::uint64_t kChunkBytesMax = 32 << 10;  // per warp: with more, the last warps delay the end
+constexpr std::uint64_t kChunksWanted = 8'192;      // a few for each warp that the largest GPUs run at a time
+constexpr std::uint64_t kBlocksMax = 0x7fff'ffff;   // limit of a grid's first dimension
 
 constexpr std::uint64_t quotient_up(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -26,8 +26,8 @@ constexpr std::uint64_t kElementBytes[] = {WEFT_REDUCE_TYPES(WEFT_TYPE_BYTES)};
 constexpr const char* kOperationNames[] = {WEFT_REDUCE_OPERATIONS(WEFT_OPERATION_NAME)};
 #undef WEFT_OPERATION_NAME
 
-// Words where `out` and `also` can have them. Where a source is aligned otherwise a word's room is left on both sides,
-// because the first and the last of the source's words would hold bytes of others.
+// Uses words if `out` and `also` allow it. If a source has another alignment, a word is left out at both ends, because
+// the source's first and last words would extend beyond the array.
 ReduceJob shaped(const Reduction& reduction, std::uint64_t element_bytes) {
   ReduceJob job{reduction.a, reduction.b, reduction.out, reduction.also, reduction.elements, 0, 0};
   if (job.also != 0 && (job.also - job.out) % kWordBytes != 0) return job;
@@ -49,7 +49,7 @@ std::unique_ptr<Kernels> Kernels::open(const Driver& driver, Context context, st
 std::unique_ptr<Kernels> Kernels::load(const Driver& driver, Context context, const void* image, std::string* error) {
   if (image == nullptr) {
     const char* const why = why_no_kernels();
-    *error = why == nullptr ? "none were asked for" : std::string("built without nvcc: ") + why;
+    *error = why == nullptr ? "no kernel image was given" : std::string("built without nvcc: ") + why;
     return nullptr;
   }
   std::unique_ptr<Kernels> kernels(new Kernels(driver, context));
@@ -89,7 +89,7 @@ bool Kernels::make(const void* image, std::string* error) {
 Kernels::~Kernels() {
   if (module_ == nullptr) return;
   const Current current(driver_, context_);
-  static_cast<void>(driver_.module_unload(module_));  // nobody to tell; a context that is gone has unloaded it
+  static_cast<void>(driver_.module_unload(module_));  // a destroyed context has unloaded it
 }
 
 Result Kernels::launch(Function kernel, std::uint64_t blocks, void* job, Stream stream) const noexcept {

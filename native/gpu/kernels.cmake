@@ -1,18 +1,20 @@
-# Decides whether the GPU's kernels are compiled, for which GPUs, and what the library says where they are not.
-# Never needed to build the rest: without nvcc they are left out, and nothing of CUDA is linked either way.
+# Determines whether the GPU kernels are compiled, for which GPUs, and what the library reports if they are not. Without
+# nvcc they are left out; nothing links against CUDA either way.
 set(WEFT_CUDA_KERNELS AUTO CACHE STRING "Compile the kernels for GPUs: AUTO (where nvcc works), ON (or fail), OFF")
 set_property(CACHE WEFT_CUDA_KERNELS PROPERTY STRINGS AUTO ON OFF)
 find_program(WEFT_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin
              DOC "The CUDA compiler, for the kernels")
 
-# What nvcc is called with; empty with `why_not` where there is no nvcc that compiles.
+# Sets `command` to the call of nvcc, or to an empty string with the reason in `why_not` if nvcc is missing or does not
+# work.
 function(weft_find_nvcc command why_not)
   set(${command} "" PARENT_SCOPE)
   if(NOT WEFT_NVCC)
-    set(${why_not} "there was no nvcc" PARENT_SCOPE)
+    set(${why_not} "nvcc was not found" PARENT_SCOPE)
     return()
   endif()
-  # Machine code for the GPUs of data centres that this nvcc knows; PTX of the oldest, which later drivers compile.
+  # Machine code for the data centre GPUs that this nvcc supports; PTX of the oldest, which drivers compile for later
+  # GPUs.
   execute_process(COMMAND ${WEFT_NVCC} --list-gpu-code OUTPUT_VARIABLE known ERROR_VARIABLE ignored)
   string(REGEX MATCHALL "sm_[0-9]+" known "${known}")
   set(codes)
@@ -30,13 +32,14 @@ function(weft_find_nvcc command why_not)
   list(JOIN codes , codes)
   set(call ${WEFT_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} -I${CMAKE_SOURCE_DIR}
            "-gencode=arch=${oldest},code=[${codes},${oldest}]")
-  # It may refuse the host's compiler, or have half of a toolkit: tried once for each set of flags.
+  # nvcc may refuse the host compiler or be incomplete, so it is tried once per set of flags.
   if(NOT WEFT_NVCC_TRIED STREQUAL "${call}")
     file(WRITE ${CMAKE_BINARY_DIR}/kernels/probe.cu "extern \"C\" __global__ void probe() {}\n")
     execute_process(COMMAND ${call} -o ${CMAKE_BINARY_DIR}/kernels/probe.fatbin ${CMAKE_BINARY_DIR}/kernels/probe.cu
                     RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
     string(REGEX MATCH "[^\n]*error[^\n]*" said "${said}")
-    # It becomes a definition: what CMake, a shell or a compiler would read otherwise goes.
+    # The text becomes a preprocessor definition, so characters with a meaning to CMake, shells or compilers are
+    # removed.
     string(REGEX REPLACE "[^A-Za-z0-9 .,:/_()=+-]" " " said "${said}")
     set(WEFT_NVCC_SAID "" CACHE INTERNAL "")
     if(failed)
@@ -59,8 +62,8 @@ if(WEFT_CUDA_KERNELS STREQUAL "OFF")
   set(why_no_kernels "WEFT_CUDA_KERNELS was OFF")
   set(remedy "build again with WEFT_CUDA_KERNELS=AUTO")
 elseif(WEFT_CUDA_KERNELS STREQUAL "AUTO" AND WEFT_SANITIZE)
-  # Compiling them takes seconds, and no sanitizer sees into a GPU. Their code is tested as code of the host.
-  set(why_no_kernels "a sanitizer's build leaves them out")
+  # Compiling takes seconds, and sanitizers do not see GPU code. The same code is tested on the host.
+  set(why_no_kernels "sanitizer builds leave them out")
   set(remedy "build again with WEFT_CUDA_KERNELS=ON")
 else()
   weft_find_nvcc(nvcc_command why_no_kernels)

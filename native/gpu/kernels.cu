@@ -1,4 +1,4 @@
-// The kernels by name: each thread works out who it is and does its share, as the headers say. Compiled by nvcc alone,
+// Kernel entry points: each thread finds its indices and does its share as defined in the headers. Compiled by nvcc
 // into an image that the library carries (kernels.cmake).
 #include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
@@ -16,26 +16,26 @@ namespace device = weft::gpu::device;
 WEFT_PIECES_KERNEL(weft_gather, true)
 WEFT_PIECES_KERNEL(weft_scatter, false)
 
-// Asks for its next job across the bus, one thread of each block, until it is there or the launch is to end. A fence on
-// both sides of the bytes: what a block's caches hold may be of an earlier job in the same place, and the host believes
-// the number.
+// The attendant. One thread of each block polls for the next job across the bus until there is one or the launch must
+// end. Fences are needed on both sides of the copied bytes: caches of the block may hold data of an earlier job at the
+// same addresses, and the host trusts the number in `done`.
 extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_attend(weft::gpu::AttendJob told) {
   static_assert(sizeof(weft::gpu::AttendedJob) % sizeof(device::u64) == 0);
   constexpr unsigned kJobWords = sizeof(weft::gpu::AttendedJob) / sizeof(device::u64);
   __shared__ device::u64 words[kJobWords];
   __shared__ int found;
   auto* const board = reinterpret_cast<weft::gpu::AttendantBoard*>(told.board);
-  for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // 0 is no job's
+  for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // 0 is not a job's number
     volatile weft::gpu::AttendedJob* const job = &board->jobs[number % weft::gpu::kAttendedJobs];
     if (threadIdx.x == 0) {
       for (;;) {
-        // In this order: no job comes after the word to leave.
+        // Reads `leave` first: no job is submitted after it is set.
         const unsigned last = *const_cast<volatile unsigned*>(&board->leave);
         const bool leaves = static_cast<int>(last - told.generation) >= 0;
         __threadfence_system();
         found = job->number == number;
         __threadfence_system();
-        // Of a later launch, which its own blocks begin with.
+        // A job of a later launch is left to that launch's blocks.
         found = found && job->generation == told.generation;
         if (found || leaves) break;
         __nanosleep(200);

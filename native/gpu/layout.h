@@ -1,4 +1,4 @@
-// Where the bytes of a message lie on a device: in one run, or in many small pieces, as a caller's tensors do.
+// Where the bytes of a message are on a device: in one run, or in many pieces like a caller's tensors.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ class Layout {
   Layout() = default;
   Layout(Address address, std::uint64_t bytes) { add(address, bytes); }
 
-  // In the order of the message. Pieces without a byte are left out; those that touch stay two, as they may be parts of
-  // two allocations, which no copy may cross.
+  // Adds a piece in message order. Empty pieces are skipped. Adjacent pieces are not merged, as they may belong to two
+  // allocations, which no copy may cross.
   void add(Address address, std::uint64_t bytes) {
     if (bytes == 0) return;
     pieces_.push_back({address, bytes, bytes_});
@@ -26,12 +26,12 @@ class Layout {
   std::uint64_t bytes() const noexcept { return bytes_; }
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
 
-  // Whether [begin, begin + bytes) of the message lies in more than two pieces.
+  // Whether [begin, begin + bytes) of the message is in more than two pieces.
   bool scattered(std::uint64_t begin, std::uint64_t bytes) const {
     int runs = 0;
     return !each_run(begin, bytes, [&](Address, std::uint64_t, std::uint64_t) { return ++runs <= 2; });
   }
-  // Calls act(address, offset, bytes) for every run of [begin, begin + bytes) of the message, while it says true.
+  // Calls act(address, offset, bytes) for every run of [begin, begin + bytes) of the message, until it returns false.
   template <class Act>
   bool each_run(std::uint64_t begin, std::uint64_t bytes, const Act& act) const {
     const std::uint64_t end = begin + bytes;

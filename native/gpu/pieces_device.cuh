@@ -1,5 +1,5 @@
-// Copies between pieces and where they lie together, a chunk of bytes for each warp, however uneven the pieces are.
-// Writes no byte but those it was told to, and reads no word that holds another's byte.
+// Copies between pieces and a contiguous buffer, one chunk per warp, however uneven the pieces are. Only the requested
+// bytes are written, and no word is read that contains other bytes.
 #pragma once
 
 #include "native/gpu/jobs.h"
@@ -7,7 +7,8 @@
 
 namespace weft::gpu::device {
 
-// How many lanes of the warp say yes. On the host each thread runs alone and answers for all of them.
+// Number of lanes of the warp for which the predicate holds. On the host each thread runs alone and evaluates all
+// lanes.
 template <class Predicate>
 WEFT_DEVICE u32 lanes_where(u32 lane, Predicate predicate) {
 #if defined(__CUDA_ARCH__)
@@ -26,8 +27,8 @@ WEFT_DEVICE Piece load_piece(u64 pieces, u64 index) {
   return {load<u64>(at), load<u64>(at + 8), load<u64>(at + 16)};
 }
 
-// The last of the pieces [low, high) that begins at or before byte `at`, or `low`. A whole warp looks together and
-// parts what is left by 32 each time: three reads, one after another, for 32,768 pieces and not fifteen.
+// Index of the last of the pieces [low, high) that begins at or before byte `at`, or `low`. The whole warp searches
+// together and divides the range by 32 in each step: three dependent reads for 32,768 pieces instead of fifteen.
 WEFT_DEVICE u64 find_piece(u32 lane, u64 pieces, u64 low, u64 high, u64 at) {
   while (high - low > 1) {
     const u64 step = (high - low + kWarpLanes - 1) / kWarpLanes;
@@ -40,12 +41,12 @@ WEFT_DEVICE u64 find_piece(u32 lane, u64 pieces, u64 low, u64 high, u64 at) {
   return low;
 }
 
-// The words of a copy: aligned where they go, `skip_bytes` past alignment where they come from.
+// Copies words: aligned at the destination, `skip_bytes` past alignment at the source.
 template <bool kSkips>
 WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_bytes) {
   for (u32 first = lane; first < words; first += kWarpLanes * kBatch) {
     Word batch[kBatch];
-    // All are asked for before any is stored; past the end the last is asked for again, which costs no branch.
+    // All loads are issued before any store; beyond the end the last word is loaded again, which avoids a branch.
     WEFT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       const u32 word = first + i * kWarpLanes;
@@ -60,19 +61,20 @@ WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_byte
   }
 }
 
-// One lane's share of a warp's copy: 16 bytes at a time but for both ends, which go byte by byte. Where the source is
-// aligned otherwise the ends are a word longer, for the source's first and last words may hold bytes of others.
+// One lane's share of a warp's copy: 16 bytes at a time, except for both ends, which are copied bytewise. If the source
+// has another alignment, the ends are one word longer, because the source's first and last words may contain other
+// bytes.
 WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   const u32 skip_bytes = static_cast<u32>(from - to) % kWordBytes;
   const u32 spare_bytes = skip_bytes == 0 ? 0 : kWordBytes;
   const u32 head_bytes = static_cast<u32>(0 - to) % kWordBytes + spare_bytes;
-  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // 62 at most
+  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // at most 62 bytes
     for (u32 i = lane; i < bytes; i += kWarpLanes) store(to + i, load<u8>(from + i));
     return;
   }
   const u32 words = (bytes - head_bytes - spare_bytes) / kWordBytes;
   const u32 tail_at = head_bytes + words * kWordBytes;
-  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // 31 at most, each
+  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // at most 31 each
   const u8 head = has_head ? load<u8>(from + lane) : u8{0};
   const u8 tail = has_tail ? load<u8>(from + tail_at + lane) : u8{0};
   if (skip_bytes == 0) {
@@ -84,10 +86,10 @@ WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   if (has_tail) store(to + tail_at + lane, tail);
 }
 
-// One lane's share of what the warp of this number does, of all in the launch.
+// One lane's share of the work of warp number `warp` in the launch.
 template <bool kGathers>
 WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
-  // The first chunk is shorter, so that the others begin where a line does.
+  // The first chunk is shorter, so that the others begin at a cache line.
   const u64 skew_bytes = job.contiguous % kLineBytes, range_bytes = job.end_bytes - job.begin_bytes;
   const u64 chunk_end = (warp + 1) * job.chunk_bytes - skew_bytes;
   const u64 end = job.begin_bytes + (chunk_end < range_bytes ? chunk_end : range_bytes);
@@ -97,7 +99,8 @@ WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
   Piece piece = load_piece(job.pieces, index);
   while (piece.offset_bytes < end) {
     const bool last = index + 1 == job.count;
-    const Piece next = last ? Piece{0, 0, end} : load_piece(job.pieces, index + 1);  // on its way while this is copied
+    // loaded while this piece is copied
+    const Piece next = last ? Piece{0, 0, end} : load_piece(job.pieces, index + 1);
     const u64 piece_end = piece.offset_bytes + piece.bytes;
     const u64 from = piece.offset_bytes > begin ? piece.offset_bytes : begin, to = piece_end < end ? piece_end : end;
     if (from < to) {
@@ -107,7 +110,7 @@ WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
     if (last) break;
     piece = next;
     ++index;
-    // Empty pieces are passed over together, were there a million.
+    // Skips consecutive empty pieces by a search, as there may be very many.
     if (piece.bytes == 0 && piece.offset_bytes < end) {
       index = find_piece(lane, job.pieces, index, job.count, piece.offset_bytes);
       piece = load_piece(job.pieces, index);

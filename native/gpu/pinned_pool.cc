@@ -1,5 +1,5 @@
-// First fit: some hundred granules, looked through once a message of a device.
-// Frees nothing that is lent: its owner waits for copies before.
+// Allocates by first fit: a search through a few hundred granules once per device message. Lent memory is never freed;
+// owners return it after their copies.
 #include "native/gpu/pinned_pool.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context conte
                                              std::size_t granule_bytes, std::string* error) {
   if (granule_bytes == 0 || bytes == 0 || bytes % granule_bytes != 0) {
     *error = "a pool of " + std::to_string(bytes) + " bytes in granules of " + std::to_string(granule_bytes) +
-             " cannot be: it needs a whole number of them, at least one";
+             ": the size must be a positive multiple of the granule";
     return nullptr;
   }
   std::unique_ptr<PinnedPool> pool(new PinnedPool(driver, context, bytes, granule_bytes));
@@ -23,7 +23,7 @@ std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context conte
   const Result result = driver.host_alloc(&memory, bytes, kHostAllocPortable);
   if (result != kSuccess) {
     *error = driver.say("cuMemHostAlloc", result) + " (" + std::to_string(bytes) +
-             " bytes of pinned memory: a smaller pool may do)";
+             " bytes of pinned memory: try a smaller pool)";
     return nullptr;
   }
   pool->memory_ = static_cast<std::uint8_t*>(memory);
@@ -33,7 +33,7 @@ std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context conte
 PinnedPool::~PinnedPool() {
   if (memory_ == nullptr) return;
   const Current current(driver_, context_);
-  static_cast<void>(driver_.host_free(memory_));  // a context that is gone has freed it
+  static_cast<void>(driver_.host_free(memory_));  // a destroyed context has freed it
 }
 
 std::uint8_t* PinnedPool::take(std::size_t bytes) noexcept {

@@ -1,5 +1,5 @@
-// Pinned host memory of one stated size, lent out in runs of granules: what device memory passes through. Pins once, at
-// the beginning, for pinning synchronises devices.
+// A fixed-size pool of pinned host memory, lent in runs of granules, for the bounce buffers of device memory. Memory is
+// pinned once at the start, because pinning synchronises devices.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,16 @@ namespace weft::gpu {
 
 class PinnedPool {
  public:
-  // Usable by every context; null with `error`. `context`: any, to pin by. `bytes`: a multiple of the granule.
+  // The memory is usable in every context; null with `error`. `context`: any, for the pinning call. `bytes`: a multiple
+  // of the granule.
   static std::unique_ptr<PinnedPool> open(const Driver& driver, Context context, std::size_t bytes,
                                           std::size_t granule_bytes, std::string* error);
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
-  // What is lent must be back.
+  // Everything lent must have been returned.
   ~PinnedPool();
 
-  // Any thread. So many bytes together, or null: not now, or never where that is more than bytes().
+  // Thread-safe. Returns that many contiguous bytes, or null if none are free now (or never, if more than bytes()).
   std::uint8_t* take(std::size_t bytes) noexcept;
   void give(std::uint8_t* run) noexcept;
   std::size_t bytes() const noexcept { return bytes_; }
@@ -41,8 +42,8 @@ class PinnedPool {
   const std::size_t bytes_, granule_bytes_;
   std::uint8_t* memory_ = nullptr;
   mutable std::mutex mutex_;
-  std::vector<std::uint32_t> runs_;  // granules of the run that is lent from here on; 0: free, or inside such a run
-  std::size_t lent_ = 0;             // granules
+  std::vector<std::uint32_t> runs_;  // length of the run lent from this granule on; 0: free, or inside such a run
+  std::size_t lent_ = 0;             // in granules
 };
 
 }  // namespace weft::gpu

@@ -1,5 +1,6 @@
-// Reduces two arrays into one place or two, in one pass: 16 bytes at a time where the places are aligned alike.
-// Reads what it replaces before it does, and nobody else's; so `out` and `also` may each be `a` or `b` themselves.
+// Reduces two arrays into one or two destinations in one pass, 16 bytes at a time where the destinations are aligned
+// alike. Each thread reads its elements before it writes them and no others, so `out` and `also` may each be `a` or
+// `b`.
 #pragma once
 
 #include "native/gpu/elements_device.cuh"
@@ -8,7 +9,7 @@
 
 namespace weft::gpu::device {
 
-// kCount words of one thread, from the `first` on, a block's width apart.
+// Reduces kCount words per thread, starting at `first`, a block's width apart.
 template <ElementType kType, Operation kOperation, u32 kCount, bool kSkips>
 WEFT_DEVICE void reduce_words(const ReduceJob& job, u64 first) {
   const u32 skip_a = static_cast<u32>(job.a - job.out) % kWordBytes;
@@ -31,7 +32,7 @@ WEFT_DEVICE void reduce_words(const ReduceJob& job, u64 first) {
   }
 }
 
-// A thread's words: together where the block has all it can have, else one by one.
+// A thread's words: batched if the block is full, else one by one.
 template <ElementType kType, Operation kOperation, bool kSkips>
 WEFT_DEVICE void reduce_block(const ReduceJob& job, u64 block, u32 thread) {
   const u64 first = block * kBlockThreads * kBatch + thread;
@@ -42,7 +43,7 @@ WEFT_DEVICE void reduce_block(const ReduceJob& job, u64 block, u32 thread) {
   for (u64 word = first; word < job.words; word += kBlockThreads) reduce_words<kType, kOperation, 1, kSkips>(job, word);
 }
 
-// kCount elements that are in no word: those before the words first, then those after.
+// Reduces kCount elements outside the words: first those before the words, then those after.
 template <ElementType kType, Operation kOperation, u32 kCount>
 WEFT_DEVICE void reduce_elements(const ReduceJob& job, u64 first) {
   using Bits = typename Element<kType>::Bits;

@@ -1,4 +1,5 @@
-// Found by driver and device; gone with the last that uses it. There is one of a device at a time.
+// Registry of shared devices by driver and device. Each is destroyed with its last user, and there is one per device at
+// a time.
 #include "native/gpu/shared_device.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ struct Registry {
   std::map<std::pair<const Driver*, int>, std::weak_ptr<SharedDevice>> devices;
 };
 
-// Never destroyed: an endpoint may outlive what is destroyed at exit.
+// Never destroyed: an endpoint may outlive static objects at exit.
 Registry& registry() {
   static auto* const all = new Registry();
   return *all;
@@ -35,7 +36,7 @@ std::shared_ptr<SharedDevice> SharedDevice::open(const Driver& driver, int devic
   }
   std::unique_ptr<SharedDevice> made(new SharedDevice(driver, id));
   if (!made->make(image, error)) return nullptr;
-  // Whoever opens the next waits until this one has gone.
+  // Opening the device again waits until this one is destroyed.
   const std::shared_ptr<SharedDevice> shared(made.release(), [](SharedDevice* last) {
     const std::lock_guard until_gone(registry().mutex);
     delete last;
@@ -60,7 +61,7 @@ bool SharedDevice::make_streams(std::string* error) {
   const Current current(driver_, context_);
   Result result = current.result();
   const char* called = "cuCtxPushCurrent";
-  // What is urgent for a caller is more so for us: blocks of a copy, where kernels copy, come first.
+  // Highest priority: where kernels do the copying, their blocks should run before the caller's, even urgent ones.
   int least = 0, greatest = 0;
   if (result == kSuccess) result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
   for (auto& way : streams_) {
@@ -104,7 +105,7 @@ void SharedDevice::give_stream(Stream stream) noexcept {
     }
   }
   const Current current(driver_, context_);
-  static_cast<void>(driver_.stream_destroy(stream));  // a context that is gone has freed it
+  static_cast<void>(driver_.stream_destroy(stream));  // a destroyed context has freed it
 }
 
 SharedDevice::~SharedDevice() {
@@ -151,7 +152,7 @@ void SharedDevice::retire(std::unique_ptr<PinnedPool> pool) noexcept try {
   const std::lock_guard lock(mutex_);
   for (auto& each : all) retired_.push_back(std::move(each));
 } catch (const std::bad_alloc&) {
-  // No room to remember it: it goes now, and may wait.
+  // Out of memory: the pool is freed now, which may wait for a stream.
 }
 
 }  // namespace weft::gpu

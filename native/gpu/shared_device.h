@@ -1,6 +1,6 @@
-// What all the workers of a device in this process have in common: its primary context, kernels, streams, and the
-// attendant. While a stream waits for a message the driver loads no code, makes no streams now and then, and frees no
-// memory: so these are made before any can wait, and memory is freed later.
+// State shared by all workers of a device in this process: its primary context, kernels, streams, and the attendant.
+// While a stream waits for a message, the driver loads no code, frees no memory, and may block when it creates a
+// stream. So all of these are created before any stream can wait, and memory is freed later.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace weft::gpu {
 
 class SharedDevice {
  public:
-  // The one of this device that others have, or a new one. `image`: of the kernels, null: there are none. Null with
+  // Returns the existing object of this device or a new one. `image`: the compiled kernels; null: none. Null with
   // `error`.
   static std::shared_ptr<SharedDevice> open(const Driver& driver, int device, const void* image, std::string* error);
   SharedDevice(const SharedDevice&) = delete;
@@ -25,24 +25,25 @@ class SharedDevice {
   ~SharedDevice();
 
   Context context() const noexcept { return context_; }
-  // Null where there are none: `kernels_missing` says why.
+  // Null if there are none; kernels_missing() says why.
   const Kernels* kernels() const noexcept { return kernels_.get(); }
   const std::string& kernels_missing() const noexcept { return kernels_missing_; }
   Attendant& attendant() noexcept { return *attendant_; }
-  // One for copies, of the highest priority: callers share those of a way (0, 1), and none may be long in one.
+  // A highest-priority stream for copies. Callers share the streams of a direction (`way` 0 or 1), so none may have
+  // long work in one.
   Stream next_stream(std::size_t way) noexcept { return streams_[way][turn_[way]++ % kStreams]; }
-  // One with nothing in it, to be given back so, or destroyed. Null with what the driver said.
+  // An idle stream, to be returned idle or destroyed. Null, with the driver's result.
   Stream take_stream(Result* result) noexcept;
   void give_stream(Stream stream) noexcept;
-  // Pinned memory: as PinnedPool::open, or what was retired and not freed.
+  // Pinned memory as by PinnedPool::open, or a retired pool that was not freed.
   std::unique_ptr<PinnedPool> pool(std::size_t bytes, std::size_t granule_bytes, std::string* error);
-  // Frees the pool, and those of before, unless a stream waits; then later, or never, if another wants it first.
+  // Frees this pool and those retired before, unless a stream waits; then they are freed later, or reused.
   void retire(std::unique_ptr<PinnedPool> pool) noexcept;
 
  private:
   SharedDevice(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
-  static constexpr std::size_t kStreams = 4;  // each way
-  static constexpr std::size_t kSpare = 32;   // more, and making one may wait for those who wait
+  static constexpr std::size_t kStreams = 4;  // per direction
+  static constexpr std::size_t kSpare = 32;   // creating more may block until no stream waits
   bool make(const void* image, std::string* error);
   bool make_streams(std::string* error);
 

@@ -1,5 +1,5 @@
-// How the kernels touch memory: values of 1 to 16 bytes at multiples of their size, and 16 bytes that begin anywhere.
-// Compiled for the GPU, and for the host so that tests need none; there an access that a GPU would refuse traps.
+// Memory accesses of the kernels: values of 1 to 16 bytes at multiples of their size, and 16 bytes at any address. Also
+// compiled for the host, for tests without a GPU, where a misaligned access traps.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #define WEFT_DEVICE inline
 #define WEFT_UNROLL
 #endif
-// A test that wants to see every access names a function here: (address, bytes, whether it is a store).
+// Tests can define this to observe every access: (address, bytes, whether it is a store).
 #ifndef WEFT_WATCH_ACCESS
 #define WEFT_WATCH_ACCESS(address, bytes, stores) static_cast<void>(0)
 #endif
@@ -29,8 +29,8 @@ struct alignas(16) Word {
 
 #if defined(__CUDA_ARCH__)
 
-// Said in PTX, for a pointer made of a number could point to shared memory, for all that the compiler knows, and the
-// access would find out each time. Volatile: in the order in which they are written, which is what orders them.
+// Written in PTX with explicit global addresses: a pointer made from an integer might point to shared memory, as far as
+// the compiler knows, and every access would test for that. Volatile keeps the accesses in program order.
 WEFT_DEVICE u64 global(u64 address) { return __cvta_generic_to_global(reinterpret_cast<const void*>(address)); }
 
 template <class T>
@@ -88,7 +88,7 @@ WEFT_DEVICE void store(u64 address, T value) {
 
 #endif
 
-// The 32 bits that begin `bits` (0 to 31) into `low` and end in `high`.
+// The 32 bits that start at bit `bits` (0 to 31) of `low` and continue in `high`.
 WEFT_DEVICE u32 funnel(u32 low, u32 high, u32 bits) {
 #if defined(__CUDA_ARCH__)
   return __funnelshift_r(low, high, bits);
@@ -97,19 +97,20 @@ WEFT_DEVICE u32 funnel(u32 low, u32 high, u32 bits) {
 #endif
 }
 
-// The 16 bytes that begin `skip_bytes` (0 to 15) into `low` and end in `high`, which follows it.
+// The 16 bytes that start `skip_bytes` (0 to 15) into `low` and continue in `high`, which follows it.
 WEFT_DEVICE Word joined(Word low, Word high, u32 skip_bytes) {
   const bool by_8 = (skip_bytes & 8) != 0, by_4 = (skip_bytes & 4) != 0;
   const u32 bits = skip_bytes % 4 * 8;
-  // Six words of 32 bits, then five, of which each neighbouring pair gives one.
+  // Selects five of the six 32-bit words, of which each neighbouring pair gives one.
   const u32 s0 = by_8 ? low.z : low.x, s1 = by_8 ? low.w : low.y, s2 = by_8 ? high.x : low.z;
   const u32 s3 = by_8 ? high.y : low.w, s4 = by_8 ? high.z : high.x, s5 = by_8 ? high.w : high.y;
   const u32 t0 = by_4 ? s1 : s0, t1 = by_4 ? s2 : s1, t2 = by_4 ? s3 : s2, t3 = by_4 ? s4 : s3, t4 = by_4 ? s5 : s4;
   return {funnel(t0, t1, bits), funnel(t1, t2, bits), funnel(t2, t3, bits), funnel(t3, t4, bits)};
 }
 
-// 16 bytes from an address that is `skip_bytes` past a multiple of 16: the two aligned words that they lie in are read
-// and nothing else. Where that is 0 it is one word, read twice from cache: a branch would part a batch of loads.
+// Loads 16 bytes from an address `skip_bytes` past a multiple of 16, by reading only the two aligned words that contain
+// them. If skip_bytes is 0, the same word is read twice, the second time from cache: a branch would split a batch of
+// loads.
 template <bool kSkips>
 WEFT_DEVICE Word load_anywhere(u64 address, u32 skip_bytes) {
   if constexpr (!kSkips) return load<Word>(address);
