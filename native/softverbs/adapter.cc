@@ -1,5 +1,5 @@
-// The thread's round: what has arrived, what was held back and is due, what waits to leave; then sleep until the next.
-// The lock is let go between rounds, which are short, and while asleep.
+// The thread's loop: take arrivals, deliver held packets that are due, send; then sleep until the next event. The lock
+// is released between iterations, which are short, and while asleep.
 #include "native/softverbs/adapter.h"
 
 #include <pthread.h>
@@ -46,7 +46,7 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
     if (!link_.open(&error)) return nullptr;
     for (auto& each : counts_) each = 0;
     stopping_ = false;
-    // Signals belong to the application's threads.
+    // Signals are left to the application's threads.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -100,7 +100,7 @@ Link::Sent Adapter::send(std::int64_t now_ns, const Packet& packet, const std::u
   return sent;
 }
 
-// An answer that finds no room waits its turn: the data that it answers need not come again for that.
+// Sends an answer, or queues it if there is no room, so that its data need not be resent.
 void Adapter::answer(std::int64_t now_ns, const Packet& packet) {
   if (answers_.empty() && send(now_ns, packet, nullptr) != Link::Sent::full) return;
   if (answers_.size() < kAnswersMax) answers_.push_back(packet);
@@ -119,7 +119,7 @@ void Adapter::arrive(const Packet& packet, const std::uint8_t* payload) {
     on_datagram(pair, packet, payload);
     return;
   }
-  // A queue pair hears its own far end and nobody else.
+  // A connected queue pair only accepts packets from its remote end.
   if (packet.from != pair->far_number || std::memcmp(packet.source.raw, pair->far.raw, sizeof packet.source.raw) != 0) {
     return;
   }
@@ -155,7 +155,7 @@ bool Adapter::take_arrivals(std::int64_t now_ns) {
   return true;
 }
 
-// `more`: not all that there is was taken. `due`: when there will be more, though nothing comes.
+// `more`: there is more work at once. `due`: when there will be work even if nothing arrives.
 void Adapter::round(std::int64_t now, bool* more, std::int64_t* due) {
   *more = take_arrivals(now);
   while (!answers_.empty() && send(now, answers_.front(), nullptr) != Link::Sent::full) answers_.pop_front();
@@ -180,13 +180,13 @@ void Adapter::run() {
     std::int64_t due = INT64_MAX;
     try {
       round(now_ns(), &more, &due);
-    } catch (const std::bad_alloc&) {  // what has found no memory is lost, as on a wire
+    } catch (const std::bad_alloc&) {  // out of memory: the packet is lost, as on a wire
       add(Count::lost);
       more = true;
     }
     asleep_ = !more;
     lock.unlock();
-    // With more to do the wait is none, and lets callers have the lock.
+    // With more work the timeout is zero; the call then only lets others take the lock.
     link_.wait(more ? 0 : due == INT64_MAX ? -1 : std::max<std::int64_t>(due - now_ns(), 0));
     lock.lock();
     asleep_ = false;

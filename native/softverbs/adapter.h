@@ -1,6 +1,7 @@
-// The NIC of this process: one thread that reads and writes memory when it likes, as hardware does, and one lock over
-// everything it and its callers share. Opened with the first device, gone with the last.
-// A thread, and not the caller's polling: what is late must land while nobody polls, and a sleeper must be woken.
+// The emulated NIC of this process: one thread that accesses memory asynchronously, as hardware does, and one lock over
+// all state shared with callers. Started with the first opened device, stopped with the last. It has its own thread
+// instead of running in the callers' polls, because late packets must arrive while nobody polls, and sleeping callers
+// must be woken.
 #pragma once
 
 #include <array>
@@ -33,7 +34,7 @@ class Adapter {
   void close(Context* context);
   std::int64_t count(Count what) const noexcept { return counts_[static_cast<std::size_t>(what)]; }
 
-  // Everything below is called with `mutex` held, but poll, which takes it when there is something to be had.
+  // Everything below requires `mutex`, except poll(), which takes it when the queue is not empty.
   std::mutex mutex;
   Settings settings;
   Memory memory;
@@ -49,7 +50,7 @@ class Adapter {
   Qp* add_pair(ibv_pd* pd, const ibv_qp_init_attr& wanted);
   void remove_pair(Qp* pair);
   int modify(Qp* pair, const ibv_qp_attr& wanted, int mask);
-  // Into error: what is posted is flushed, and `event`, if it is one, is raised.
+  // Moves the queue pair to error: flushes posted requests and raises `event`, if given.
   void fail(Qp* pair, std::optional<ibv_event_type> event);
   Qp* find(std::uint32_t number) noexcept;
 
@@ -93,7 +94,7 @@ class Adapter {
   void on_data(Nanoseconds now_ns, Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool in_order(Nanoseconds now_ns, Qp* pair, const Packet& packet);
   void on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* payload);
-  // What RC answers, and UC keeps to itself.
+  // RC answers with it; UC does not answer.
   enum class Verdict { ok, not_ready, invalid, access };
   Verdict place(Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool take_receive(Qp* pair);
@@ -104,15 +105,15 @@ class Adapter {
 
   std::set<Context*> contexts_;
   std::unordered_map<std::uint32_t, std::unique_ptr<Qp>> pairs_;  // by number
-  std::set<std::uint32_t> busy_;                                  // pairs with requests
+  std::set<std::uint32_t> busy_;                                  // numbers of pairs with requests
   std::uint32_t next_number_ = 17;
   Link link_;
   HeldPackets held_;
-  std::deque<Packet> answers_;  // for which there was no room
+  std::deque<Packet> answers_;  // waiting for room
   std::array<std::uint8_t, kMtuBytesMax> out_{}, in_{};
   std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Count::kinds)> counts_{};
   std::thread thread_;
-  std::mutex opening_;  // before `mutex`: one opens or closes at a time
+  std::mutex opening_;  // serialises opening and closing; taken before `mutex`
   bool asleep_ = false, stopping_ = false;
 };
 

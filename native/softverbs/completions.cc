@@ -1,5 +1,5 @@
-// Completions, the bells that announce them, and what a device says of itself unasked.
-// Keeps to the order in which things happened; a queue that overflows is broken for good, as on a NIC.
+// Completion queues, their event channels, and asynchronous device events. Completions keep their order; a queue that
+// overflows stays in error, as on a NIC.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ void Adapter::complete(Cq* queue, const ibv_wc& done, bool solicited) {
   if (queue->armed && (!queue->solicited_only || solicited || done.status != IBV_WC_SUCCESS)) ring(queue);
 }
 
-// What nobody has polled goes with its queue pair.
+// Discards the completions of a queue pair that were not polled.
 void Adapter::forget(Cq* queue, std::uint32_t pair) {
   std::erase_if(queue->done, [pair](const ibv_wc& done) { return done.qp_num == pair; });
   queue->count.store(queue->done.size(), std::memory_order_release);

@@ -1,5 +1,4 @@
-// A context and a stream for each device in use, shared by the regions on it.
-// Regions are few and come and go under the adapter's lock: nothing here locks.
+// One context and stream per device in use, shared by the regions on it. Only called under the adapter's lock.
 #include "native/softverbs/device_memory.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// Memory of a GPU as a region's bytes: known by its CUDA address, read and written by copies on a stream of our own.
-// Touches it by no other way, and loads libcuda only where device memory can be.
+// Access to memory regions in GPU memory, by their CUDA address, through copies on a separate stream. libcuda is loaded
+// only if device memory is possible.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace weft::softverbs {
 
-// One device, its primary context held while a region lies on it.
+// One device, whose primary context is held while a region is on it.
 class DeviceMemory {
  public:
   DeviceMemory(const gpu::Driver& driver, int device) noexcept : driver_(driver), device_(device) {}
@@ -19,8 +19,8 @@ class DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
   bool open();
-  // When they return the bytes have moved. A stream of its own, which waits for no kernel: one of them may be waiting
-  // for the very bytes that are to be copied.
+  // Both return when the bytes have been copied. The stream is separate because the default stream waits for kernels,
+  // and one of them may be waiting for these very bytes.
   bool read(std::uint64_t from, void* to, std::size_t bytes) const noexcept;
   bool write(std::uint64_t to, const void* from, std::size_t bytes) const noexcept;
 
@@ -35,9 +35,9 @@ class DeviceMemory {
 };
 
 enum class Where { host, device, nowhere };
-// Whether [address, address + bytes) is a GPU's memory, and then how to reach it; nowhere: a GPU's that cannot be
-// reached. `certain`: the caller says that it is one's, so libcuda is loaded; otherwise it is asked only where this
-// process has loaded it already.
+// Whether [address, address + bytes) is GPU memory, and if so an object to access it; nowhere: GPU memory that can't be
+// accessed. `certain`: the caller knows that it is GPU memory, so libcuda is loaded if needed; otherwise it is only
+// asked if this process has loaded it already.
 Where find_device_memory(const std::string& library, std::uint64_t address, std::size_t bytes, bool certain,
                          std::shared_ptr<DeviceMemory>* out);
 

@@ -1,5 +1,5 @@
-// Unix sockets of the kind that keeps packets apart and in order, under abstract names: the kernel forgets them with
-// the process, however it ends, and a full buffer is seen by the sender. Never blocks but in wait().
+// Uses SOCK_SEQPACKET Unix sockets, which preserve packets and their order, with abstract names, which the kernel
+// removes when the process ends for whatever reason. The sender notices when a buffer is full. Only wait() blocks.
 #include "native/softverbs/link.h"
 
 #include <poll.h>
@@ -21,19 +21,19 @@ namespace {
 
 constexpr int kBacklog = 256;
 constexpr int kBufferBytes = 1 << 20;                                    // the kernel may grant less
-constexpr std::int64_t kRetryNs = 20'000'000;                            // a host that refused is asked again
-constexpr std::uint8_t kPrefix[7] = {0xFD, 's', 'o', 'f', 't', 'v', 0};  // a unique local address
+constexpr std::int64_t kRetryNs = 20'000'000;                            // when to try a refused host again
+constexpr std::uint8_t kPrefix[7] = {0xFD, 's', 'o', 'f', 't', 'v', 0};  // of a unique local IPv6 address
 
 socklen_t name_of(std::uint64_t host, sockaddr_un* out) noexcept {
   *out = {};
   out->sun_family = AF_UNIX;
-  // The first byte stays zero: an abstract name.
+  // The first byte stays zero, which makes the name abstract.
   const int length = std::snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "weft-softverbs-%016llx",
                                    static_cast<unsigned long long>(host));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
 }
 
-// Whoever is at the other end may write to memory: it has to be this user.
+// The other process may write to this one's memory, so it must belong to the same user.
 bool is_ours(int socket) noexcept {
   ucred who{};
   socklen_t bytes = sizeof who;
@@ -81,7 +81,7 @@ bool Link::open(std::string* error) {
       watch(epoll_, bell_, EPOLLIN) && watch(epoll_, listener_, EPOLLIN)) {
     return true;
   }
-  *error = std::string("softverbs has no socket: ") + std::strerror(errno);
+  *error = std::string("softverbs cannot open its sockets: ") + std::strerror(errno);
   close();
   return false;
 }
@@ -114,7 +114,7 @@ bool Link::reach(std::int64_t now_ns, std::uint64_t host, Peer* peer) noexcept {
   return true;
 }
 
-// Told once: a peer that is full, or gone, must not wake us for ever.
+// One-shot, so that a peer which stays full, or is gone, does not wake us repeatedly.
 void Link::ask_for_room(const Peer& peer) noexcept {
   epoll_event event{};
   event.events = static_cast<std::uint32_t>(EPOLLOUT) | static_cast<std::uint32_t>(EPOLLONESHOT);
@@ -163,7 +163,7 @@ bool Link::take(Packet* packet, std::uint8_t* payload) noexcept {
     message.msg_iov = parts;
     message.msg_iovlen = 2;
     const ssize_t got = ::recvmsg(sources_[turn_], &message, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {  // its process has gone
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {  // the sending process has ended
       ::close(sources_[turn_]);
       sources_.erase(sources_.begin() + static_cast<std::ptrdiff_t>(turn_));
       continue;
@@ -180,7 +180,7 @@ void Link::wait(std::int64_t timeout_ns) noexcept {
   const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   static_cast<void>(::ppoll(&descriptor, 1, timeout_ns < 0 ? nullptr : &timeout, nullptr));
   epoll_event seen[16];
-  static_cast<void>(::epoll_wait(epoll_, seen, 16, 0));  // what is told once counts as told
+  static_cast<void>(::epoll_wait(epoll_, seen, 16, 0));  // consumes one-shot events
   std::uint64_t rung = 0;
   static_cast<void>(!::read(bell_, &rung, sizeof rung));
 }

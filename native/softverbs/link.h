@@ -1,5 +1,5 @@
-// The wire: a socket of this process that others of the same user and host send to, and one to each of them.
-// Carries packets whole and in order, or not at all; a peer that has died takes nothing. Judges no packet.
+// The emulated wire: a socket on which this process receives from others of the same user and host, and a socket to
+// each of them. Packets are delivered whole and in order, or lost; packets to a dead process are lost.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weft::softverbs {
 
-// Every process is a host of its own: its part of a GID is drawn when it opens its first device.
+// Every process counts as a host of its own: its part of a GID is random, chosen when it opens its first device.
 ibv_gid gid_of(std::uint64_t host, std::uint32_t device) noexcept;
 std::uint64_t host_of(const ibv_gid& gid) noexcept;
 std::uint32_t device_of(const ibv_gid& gid) noexcept;
@@ -27,14 +27,14 @@ class Link {
   void close() noexcept;
   std::uint64_t host() const noexcept { return host_; }
 
-  // full: the peer has not taken what came before; lost: there is no such peer (any more).
+  // full: the peer's socket buffer is full; lost: the peer does not exist (any more).
   enum class Sent { taken, full, lost };
   Sent send(std::int64_t now_ns, const Packet& packet, const std::uint8_t* payload) noexcept;
-  // The next packet that has come; false: none. `payload` holds kMtuBytesMax.
+  // Takes the next packet; false: none. `payload` must hold kMtuBytesMax.
   bool receive(Packet* packet, std::uint8_t* payload) noexcept;
 
-  // Until something arrives, a full peer takes packets again, somebody calls wake(), or the time is over (< 0: never).
-  // The one call that another thread's send, receive and wake may overtake.
+  // Waits until a packet arrives, a full peer has room, wake() is called, or the timeout has passed (< 0: none). Other
+  // threads may call send, receive and wake meanwhile.
   void wait(std::int64_t timeout_ns) noexcept;
   void wake() noexcept;
 
@@ -50,8 +50,8 @@ class Link {
 
   std::uint64_t host_ = 0;
   int listener_ = -1, epoll_ = -1, bell_ = -1;
-  std::map<std::uint64_t, Peer> peers_;  // by host: we send to these
-  std::vector<int> sources_;             // and receive from these
+  std::map<std::uint64_t, Peer> peers_;  // by host; for sending
+  std::vector<int> sources_;             // for receiving
   std::size_t turn_ = 0;
 };
 

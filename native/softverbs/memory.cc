@@ -1,5 +1,5 @@
-// A key's upper 24 bits name an object and are never used twice; a window's lowest eight change with each binding.
-// Checks come before copies and are complete: a copy that is refused halfway has written nothing.
+// The upper 24 bits of a key identify an object and are never reused; the lowest eight of a window's key change with
+// each binding. Access is checked completely before copying, so a refused copy has written nothing.
 #include "native/softverbs/memory.h"
 
 #include <cerrno>
@@ -16,8 +16,9 @@ std::uint64_t place_of(const Region& region, std::uint64_t address) noexcept {
   return reinterpret_cast<std::uintptr_t>(region.addr) + (address - region.first);
 }
 
-// A NIC's accesses are no thread's, and what they meet is its owner's to order: while a message is under way a late
-// write and its copy put the same bytes into the same place. Whether one comes too late is for contents to tell.
+// Excluded from TSan: a NIC's accesses are not a thread's, and the owner of the memory must order them. While a message
+// is in progress, a late write and its copy put the same bytes into the same place; checks of the contents detect
+// writes that come too late.
 #ifdef __SANITIZE_THREAD__
 __attribute__((no_sanitize("thread"))) void move_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -42,7 +43,7 @@ std::uint32_t Memory::draw_index() noexcept { return next_index_++ << 8; }
 
 Region* Memory::add(const Settings& settings, ibv_pd* pd, void* at, std::size_t bytes, std::uint64_t first, int access,
                     bool certain) {
-  // InfiniBand Architecture Specification 1.4, 10.6.3.1: who may write from afar may write here.
+  // InfiniBand Architecture Specification 1.4, 10.6.3.1: remote write access requires local write access.
   const int remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   if ((access & remote) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
     errno = EINVAL;
@@ -95,7 +96,7 @@ void Memory::remove_window(Window* window) {
 }
 
 bool Memory::bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key) {
-  // Another may lie where it lay: its key is not the same. What is gone is closed.
+  // Another window may have been allocated at the same address; its key differs. A removed window counts as closed.
   if (windows_.find(window) == windows_.end() || (window->rkey ^ key) >> 8 != 0) return info.length == 0;
   if (info.length == 0) {
     unbind(window);
@@ -147,7 +148,7 @@ bool Memory::write(const ibv_sge& piece, std::uint32_t offset, const std::uint8_
 
 bool Memory::allows_remote_write(const ibv_pd* pd, std::uint32_t key, std::uint64_t address,
                                  std::uint64_t bytes) const {
-  if (bytes == 0) return true;  // names no byte, so its key is not looked at
+  if (bytes == 0) return true;  // no byte is accessed, so the key is not checked
   if (const auto window = bound_.find(key); window != bound_.end()) {
     const Window& open = *window->second;
     return open.pd == pd && (open.access & IBV_ACCESS_REMOTE_WRITE) != 0 &&

@@ -1,5 +1,5 @@
-// Keys: which region or window a key names, and whether it allows what a packet or a request asks of it.
-// Moves the bytes too, by memcpy or by a copy of the GPU's; everything under the adapter's lock.
+// Memory regions and windows by key: checks what a packet or request may access, and copies the bytes (by memcpy, or by
+// the GPU). Requires the adapter's lock.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@ namespace weft::softverbs {
 
 class Memory {
  public:
-  // Null with errno set. `certain`: known to be a GPU's (a dma-buf's), by the address that is its iova.
+  // Null with errno set. `certain`: known to be GPU memory (a dma-buf), at the address given as its iova.
   Region* add(const Settings& settings, ibv_pd* pd, void* at, std::size_t bytes, std::uint64_t first, int access,
               bool certain);
-  // EBUSY while windows are bound to it.
+  // EBUSY while windows are bound to the region.
   int remove(Region* region);
   Window* add_window(ibv_pd* pd);
   void remove_window(Window* window);
-  // Puts `key` in the place of the window's; of length zero it closes. False: not allowed, or window or region have
-  // gone since this was asked for.
+  // Replaces the window's key by `key` and binds it; length zero closes the window. False: not allowed, or the window
+  // or region was removed after the request was posted.
   bool bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key);
   static std::uint32_t next_key(std::uint32_t key) noexcept { return (key & ~0xFFu) | ((key + 1) & 0xFFu); }
 
-  // What local requests name. False: no such region, not in its bounds, or not to be written.
+  // Access by local requests. False: no such region, out of bounds, or not writable.
   bool allows(const ibv_pd* pd, const ibv_sge& piece, bool write) const;
   bool read(const ibv_sge& piece, std::uint32_t offset, std::uint8_t* to, std::uint32_t bytes) const;
   bool write(const ibv_sge& piece, std::uint32_t offset, const std::uint8_t* from, std::uint32_t bytes) const;
-  // What a peer's request names.
+  // Access by a peer's requests.
   bool allows_remote_write(const ibv_pd* pd, std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const;
   bool write_remote(std::uint32_t key, std::uint64_t address, const std::uint8_t* from, std::uint32_t bytes) const;
 

@@ -1,4 +1,5 @@
-// Draws come from a hash of seed, queue pair and transmission, so that threads that race change no packet's fate.
+// Random numbers are hashes of seed, queue pair and transmission, so that timing between threads does not change a
+// packet's fate.
 #include "native/softverbs/network.h"
 
 #include <utility>
@@ -8,7 +9,7 @@ namespace {
 
 constexpr std::size_t kHeldMax = 8192;
 
-// Draws of one packet or request, each independent of the others (Steele, Lea, Flood: SplitMix, OOPSLA 2014).
+// Independent random numbers for one packet or request (Steele, Lea, Flood: SplitMix, OOPSLA 2014).
 class Draws {
  public:
   Draws(std::int64_t seed, std::uint64_t what, std::uint64_t which) noexcept
@@ -35,7 +36,7 @@ class Draws {
 
 Fate fate_of(const Settings& settings, const Packet& packet) noexcept {
   Fate fate;
-  // Answers are numbered apart from data, and both directions of a queue pair number apart too.
+  // Data, answers, and the two directions of a queue pair are numbered separately.
   const std::uint64_t serial = packet.serial | (packet.kind == Kind::data ? 0 : std::uint64_t{1} << 63);
   Draws draws(settings.seed, packet.from, serial);
   fate.lost = draws.happens(settings.loss);

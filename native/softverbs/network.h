@@ -1,5 +1,5 @@
-// What befalls a packet between two adapters: lost, held back for a short or a long while, doubled. A pure function of
-// seed and packet; holds what is late until its time.
+// Simulates what happens to packets between two adapters: loss, short or long delay, duplication, as a pure function of
+// seed and packet. Also holds delayed packets until they are due.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ struct Fate {
 };
 Fate fate_of(const Settings& settings, const Packet& packet) noexcept;
 
-// How long a request's memory is left unread; 0: not at all.
+// How long to delay reading a request's memory; 0: not at all.
 std::int64_t stall_ns_of(const Settings& settings, std::uint32_t queue_pair, std::uint64_t request) noexcept;
 
 struct Held {
   std::int64_t due_ns = 0;
-  std::uint64_t order = 0;  // of two that are due at once the earlier goes first
+  std::uint64_t order = 0;  // breaks ties: the lower goes first
   Packet packet;
   std::vector<std::uint8_t> payload;
 };
 
 class HeldPackets {
  public:
-  // False: full, and the packet is lost.
+  // False: the buffer is full, and the packet is lost.
   bool hold(std::int64_t due_ns, const Packet& packet, const std::uint8_t* payload);
-  // The next that is due; false: none.
+  // Takes the next packet that is due; false: none.
   bool take(std::int64_t now_ns, Held* out);
   std::int64_t due_ns() const noexcept;  // INT64_MAX: nothing is held
   void clear();

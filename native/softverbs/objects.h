@@ -1,5 +1,5 @@
-// The objects of verbs as this provider keeps them: each begins with the structure that its caller sees.
-// Plain parts; what happens to them is the adapter's, and all of it under the adapter's lock.
+// The verbs objects of this provider. Each begins with the structure that its caller sees. They are only used under the
+// adapter's lock.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -28,9 +28,9 @@ struct Domain : ibv_pd {
 
 struct Region : ibv_mr {
   Region() : ibv_mr{} {}
-  std::uint64_t first = 0;  // the address by which requests name its first byte
+  std::uint64_t first = 0;  // address that requests use for the first byte
   int access = 0;
-  int windows = 0;                       // bound to it
+  int windows = 0;                       // number of windows bound to it
   std::shared_ptr<DeviceMemory> device;  // null: host memory
 };
 
@@ -39,7 +39,7 @@ struct Window : ibv_mw {
   Region* region = nullptr;  // null: closed
   std::uint64_t first = 0, bytes = 0;
   unsigned access = 0;
-  std::uint32_t key = 0;  // in force; the caller's rkey is that of the newest request to bind
+  std::uint32_t key = 0;  // in force; the caller's rkey belongs to the latest bind request
 };
 
 struct Channel : ibv_comp_channel {
@@ -51,7 +51,7 @@ struct Cq : ibv_cq {
   Cq() : ibv_cq{} {}
   Channel* bell = nullptr;
   std::deque<ibv_wc> done;
-  std::atomic<std::size_t> count{0};  // of `done`: an empty queue is polled without the lock
+  std::atomic<std::size_t> count{0};  // size of `done`, so that an empty queue is polled without the lock
   std::size_t most = 0;
   bool armed = false, solicited_only = false, overrun = false;
 };
@@ -76,7 +76,7 @@ struct Address : ibv_ah {
   std::uint8_t traffic_class = 0;
 };
 
-// One work request of a send queue.
+// A work request in a send queue.
 struct Request {
   std::uint64_t id = 0;
   ibv_wr_opcode opcode = IBV_WR_SEND;
@@ -86,12 +86,12 @@ struct Request {
   std::vector<ibv_sge> pieces;
   std::vector<std::uint8_t> in_line;
   std::uint32_t bytes = 0;
-  ibv_gid far{};  // UD
+  ibv_gid far{};  // UD only
   std::uint32_t far_number = 0, qkey = 0;
   std::uint8_t traffic_class = 0;
-  Window* window = nullptr;  // a binding
+  Window* window = nullptr;  // for bind requests
   ibv_mw_bind_info binding{};
-  std::uint32_t region_key = 0;  // both may be gone when its turn comes
+  std::uint32_t region_key = 0;  // kept, as window and region may be gone when the request is executed
   std::uint32_t key = 0;
   bool started = false, done = false;
   std::uint32_t psn = 0, packets = 0, sent = 0;
@@ -103,27 +103,27 @@ struct Qp : ibv_qp {
   Receives own;
   std::uint32_t send_most = 0, send_pieces_most = 0, receive_pieces_most = 0, inline_most = 0;
   bool signals_all = false;
-  // Set by modifying it.
+  // Attributes set by modify_qp.
   int access = 0;
   std::uint32_t far_number = 0, qkey = 0, mtu_bytes = kMtuBytesMax;
   ibv_gid far{};
   std::uint8_t traffic_class = 0;
   std::int64_t timeout_ns = 0, not_ready_ns = 0;
   int retries = 0, not_ready_retries = 0;
-  // Requester: requests[at] is the next to leave; those before it wait for their answer (RC).
+  // Requester: requests[at] is the next to send; those before it wait for their answer (RC).
   std::deque<Request> requests;
   std::size_t at = 0;
   std::uint32_t next_psn = 0, unacked_psn = 0;
   std::uint32_t serial = 0;
   std::uint64_t requests_seen = 0;
-  std::int64_t rest_until_ns = 0;  // stalled, or asked to come again later
-  std::int64_t answer_due_ns = 0;  // 0: none is
-  std::int64_t full_since_ns = 0;  // 0: its peer takes packets
+  std::int64_t rest_until_ns = 0;  // stalled, or told to retry later
+  std::int64_t answer_due_ns = 0;  // 0: no answer is awaited
+  std::int64_t full_since_ns = 0;  // 0: the peer takes packets
   int retries_left = 0, not_ready_left = 0;
   // Responder.
   std::uint32_t expected_psn = 0;
   bool refused_gap = false, in_message = false;
-  std::optional<Receive> receive;  // taken for the message that is coming
+  std::optional<Receive> receive;  // taken for the message in progress
   std::uint32_t message_bytes = 0, message_immediate = 0;
 };
 

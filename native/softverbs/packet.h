@@ -1,5 +1,5 @@
-// What crosses the socket between two processes: one header and at most one MTU of payload.
-// Of one host and one build, so that fields lie as the compiler lays them; a damaged packet is nobody's case here.
+// The packets sent between two processes: a header and at most one MTU of payload. Both processes are on one host and
+// of the same build, so fields are laid out as the compiler does it; packets are never damaged.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,16 +23,16 @@ struct Packet {
   std::uint8_t flags = 0;
   std::uint8_t traffic_class = 0;
   ibv_gid source{}, destination{};
-  std::uint32_t from = 0, to = 0;  // queue pairs
+  std::uint32_t from = 0, to = 0;  // queue pair numbers
   std::uint32_t psn = 0;
-  std::uint32_t serial = 0;  // of its queue pair's transmissions, resends too: what befalls it is drawn from that
+  std::uint32_t serial = 0;  // counts transmissions, resends included, of the queue pair; seeds the packet's fate
   std::uint32_t qkey = 0, immediate = 0, rkey = 0;
-  std::uint32_t bytes = 0;    // of payload
-  std::uint64_t address = 0;  // where this packet's payload is written
+  std::uint32_t bytes = 0;    // of the payload
+  std::uint64_t address = 0;  // where the payload must be written
 };
 static_assert(sizeof(Packet) == 80);
 
-// Negative: `a` lies before `b` on the circle of packet numbers.
+// Negative: `a` comes before `b` in modulo-2^24 packet numbers.
 constexpr std::int32_t psn_distance(std::uint32_t a, std::uint32_t b) noexcept {
   const std::uint32_t ahead = (a - b) & kPsnMask;
   return ahead > kPsnMask / 2 ? static_cast<std::int32_t>(ahead) - static_cast<std::int32_t>(kPsnMask + 1)

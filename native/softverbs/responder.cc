@@ -1,6 +1,6 @@
-// The receiving half of a queue pair: what a packet may write, where it lands, what is answered.
-// UC takes the beginning of a message wherever it finds one, so that what is late or repeated lands again, as on a NIC;
-// RC takes each packet once and in order. A message that is refused on UC or UD is dropped and nothing is said.
+// The receiving half of a queue pair: checks and places packets, and answers them. UC accepts a message's first packet
+// at any time, so late or repeated messages are delivered again, as by a NIC; RC accepts each packet once and in order.
+// Messages refused on UC or UD are dropped silently.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -82,7 +82,7 @@ void Adapter::on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* pa
   }
   if (!take_receive(pair)) return;
   if (room_of(*pair->receive) < std::uint64_t{kGrhBytes} + packet.bytes) return;
-  // Version, class and flow; length and next header; who sent it to whom: an IPv6 header.
+  // An IPv6 header: version, class and flow; length and next header; source and destination.
   std::uint8_t route[kGrhBytes] = {0x60};
   route[0] = static_cast<std::uint8_t>(0x60 | packet.traffic_class >> 4);
   route[1] = static_cast<std::uint8_t>(packet.traffic_class << 4);
@@ -109,7 +109,7 @@ void Adapter::reply(std::int64_t now_ns, Qp* pair, Kind kind, std::uint32_t psn)
   answer(now_ns, packet);
 }
 
-// Whether it is this packet's turn.
+// Whether the packet has the expected sequence number.
 bool Adapter::in_order(std::int64_t now_ns, Qp* pair, const Packet& packet) {
   const std::int32_t ahead = psn_distance(packet.psn, pair->expected_psn);
   if (pair->qp_type == IBV_QPT_UC) {
@@ -129,7 +129,7 @@ bool Adapter::in_order(std::int64_t now_ns, Qp* pair, const Packet& packet) {
   return false;
 }
 
-// Puts a packet's bytes where they belong and completes the message that it ends.
+// Writes a packet's bytes to their place, and completes the message with its last packet.
 Adapter::Verdict Adapter::place(Qp* pair, const Packet& packet, const std::uint8_t* payload) {
   const bool writes = (packet.flags & kWrite) != 0, last = (packet.flags & kLast) != 0;
   const std::uint32_t before = (packet.flags & kFirst) != 0 ? 0 : pair->message_bytes;
@@ -166,7 +166,7 @@ void Adapter::on_data(std::int64_t now_ns, Qp* pair, const Packet& packet, const
   } else if (!reliable) {
     pair->in_message = false;
   } else if (verdict == Verdict::not_ready) {
-    // What follows is answered by the same: the sender comes again from here on.
+    // Later packets need no answer of their own: the sender resends from here.
     reply(now_ns, pair, Kind::nak_not_ready, packet.psn);
     pair->refused_gap = true;
   } else {

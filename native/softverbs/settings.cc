@@ -1,5 +1,5 @@
-// One table of variables feeds reading, ranges and complaints.
-// A variable that is misspelt is refused: a fault that was asked for and does not happen proves nothing.
+// Reads the variables by one table of names and ranges. Unknown names are errors, because a misspelt fault would
+// silently not happen.
 #include "native/softverbs/settings.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// The functions that libibverbs exports and weft calls, and the table that verbs.h calls through a context.
+// The libibverbs functions that weft uses, and the function table that verbs.h calls through a context.
 #include <infiniband/verbs.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "native/softverbs/adapter.h"
 #include "native/softverbs/softverbs.h"
 
-// Macros of verbs.h hide these.
+// verbs.h hides these by macros.
 #undef ibv_get_device_list
 #undef ibv_reg_mr
 #undef ibv_query_port
@@ -28,7 +28,7 @@ constexpr int kMany = 1 << 20;
 
 Adapter& adapter() { return Adapter::the(); }
 
-// The table of verbs.h, whose callers are C.
+// Functions for the context's table; their callers are C code in verbs.h.
 int poll_cq(ibv_cq* cq, int most, ibv_wc* out) { return adapter().poll(static_cast<Cq*>(cq), most, out); }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
@@ -101,14 +101,14 @@ ibv_device* device_at(std::int64_t index) {
   return &all[index];
 }
 
-// Waits for an event as its descriptor says: at once with EAGAIN, or until there is one.
+// Takes an event, depending on the descriptor's mode: EAGAIN at once, or blocking until there is one.
 template <class Events, class Event>
 int take_event(int descriptor, Events* events, Event* out) {
   for (;;) {
     std::uint64_t one = 0;
     if (::read(descriptor, &one, sizeof one) != sizeof one) return -1;
     const std::lock_guard lock(adapter().mutex);
-    if (events->empty()) continue;  // it went with what it was about
+    if (events->empty()) continue;  // the event was removed together with its object
     *out = events->front();
     events->pop_front();
     return 0;
@@ -230,8 +230,8 @@ SOFTVERBS_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* at, std::size_t byte
                                           unsigned access) {
   return add_region(pd, at, bytes, iova, static_cast<int>(access), false);
 }
-// Nobody but a kernel can look behind a descriptor: the iova is taken for the CUDA address of its memory, as it is
-// where weft asks, and refused when CUDA does not know it for a device's.
+// Only a kernel can access memory by the descriptor, so the iova is taken as the CUDA address, which it is when weft
+// calls this; refused if CUDA does not know it as device memory.
 SOFTVERBS_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t, std::size_t bytes, std::uint64_t iova, int,
                                            int access) {
   return add_region(pd, reinterpret_cast<void*>(iova), bytes, iova, access, true);
