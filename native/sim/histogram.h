@@ -1,5 +1,5 @@
-// Counts values in buckets a sixteenth apart, so that a percentile of many costs a fixed kilobyte or two.
-// Keeps no value: a percentile is the upper end of its bucket.
+// Counts values in logarithmic buckets of about a sixteenth, so that percentiles take a fixed amount of memory. A
+// percentile is reported as the upper end of its bucket.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Histogram {
   }
   core::u64 total() const noexcept { return total_; }
 
-  // The least bucket end that at least this share of the values does not exceed; 0 when there are none.
+  // The smallest bucket end that at least this share of the values does not exceed; 0 if there are none.
   core::i64 percentile(double share) const noexcept {
     const double wanted = share * static_cast<double>(total_);
     core::u64 seen = 0;

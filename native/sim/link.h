@@ -1,4 +1,5 @@
-// One direction of a wire behind a queue: serves datagrams in order at a rate, delays, drops, marks and loses them.
+// One direction of a link with a queue in front: sends datagrams in order at a rate, and delays, drops, marks and loses
+// them.
 #pragma once
 
 #include <vector>
@@ -10,23 +11,23 @@
 namespace weft::sim {
 
 struct LinkConfig {
-  i64 bytes_per_s = 0;      // 0: it takes no time to send, and nothing ever waits
-  i64 delay_ns = 0;         // of propagation
-  i64 queue_bytes_max = 0;  // what waits or is being sent; 0: without limit. One datagram always fits.
-  // ECN, by what waits when a datagram comes: never below the first, always from the second on, in proportion between.
-  // Equal: a step. Both 0: never.
+  i64 bytes_per_s = 0;      // 0: sending takes no time, and nothing waits
+  i64 delay_ns = 0;         // propagation delay
+  i64 queue_bytes_max = 0;  // waiting or being sent; 0: no limit. One datagram always fits
+  // ECN by the queue length at arrival: never marks below the first, always at or above the second, proportionally in
+  // between. Equal: a step. Both 0: never.
   i64 mark_from_bytes = 0, mark_full_bytes = 0;
-  double loss = 0;         // of a datagram, on the wire
-  i64 jitter_ns = 0;       // each datagram takes up to so much longer
-  double reorder = 0;      // how many are held back, on top of it
-  i64 reorder_ns_max = 0;  // and for how long at most
+  double loss = 0;         // probability per datagram, on the wire
+  i64 jitter_ns = 0;       // maximal random extra delay per datagram
+  double reorder = 0;      // fraction of datagrams held back in addition
+  i64 reorder_ns_max = 0;  // maximal time that they are held back
 };
 
 struct LinkTotals {
   i64 offered = 0, delivered = 0;  // datagrams
   i64 lost = 0;                    // on the wire
-  i64 dropped = 0;                 // the queue was full
-  i64 swallowed = 0;               // the link was down
+  i64 dropped = 0;                 // because the queue was full
+  i64 swallowed = 0;               // because the link was down
   i64 marked = 0;
   i64 bytes_delivered = 0;
 };
@@ -35,14 +36,14 @@ class Link {
  public:
   Link(u64 seed, const LinkConfig& config);
 
-  // False: dropped. The caller keeps the header.
+  // False: dropped; the caller keeps the header.
   bool offer(i64 now_ns, const Packet& packet);
-  // Nothing comes out of it before then.
+  // Time of the next possible delivery.
   i64 next_ns() const noexcept;
-  // The next datagram that has come to its end; false when none has.
+  // Takes the next delivered datagram; false if there is none.
   bool poll(i64 now_ns, Packet* out);
 
-  // Whatever is still in it, in no order: for who takes the network down.
+  // Takes out any datagram still in the link, in no particular order; for tearing down the network.
   bool discard(Packet* out) noexcept {
     if (!late_.empty()) {
       *out = late_.back().packet;
@@ -54,7 +55,7 @@ class Link {
     return true;
   }
 
-  // What waits is served at the new rate from now on.
+  // Datagrams in the queue are sent at the new rate from now on.
   void set_rate(i64 now_ns, i64 bytes_per_s);
   void set_loss(double loss) noexcept { config_.loss = loss; }
   void set_delay(i64 delay_ns) noexcept { config_.delay_ns = delay_ns; }
@@ -68,9 +69,9 @@ class Link {
 
  private:
   struct Entry {
-    i64 leaves_ns = 0;  // the last bit is on the wire
-    i64 due_ns = 0;     // and, undisturbed, at the other end
-    i64 held_ns = 0;    // held back beyond that
+    i64 leaves_ns = 0;  // when its last bit is sent
+    i64 due_ns = 0;     // when it arrives if not held back
+    i64 held_ns = 0;    // extra time that it is held back
     i64 comes_ns() const noexcept { return due_ns + held_ns; }
     u64 order = 0;
     Packet packet;
@@ -91,10 +92,10 @@ class Link {
   core::Random random_;
   LinkTotals totals_;
   Histogram queue_seen_;
-  std::vector<Entry> ring_;  // in order: [head_, left_) fly, [left_, tail_) wait
+  std::vector<Entry> ring_;  // in order: [head_, left_) are on the wire, [left_, tail_) wait
   u64 mask_, head_ = 0, left_ = 0, tail_ = 0;
-  std::vector<Entry> late_;  // a heap of those held back beyond their turn
-  i64 busy_until_ps_ = 0;    // picoseconds: a rate in bytes a second is no whole number of nanoseconds a byte
+  std::vector<Entry> late_;  // a heap of those held back
+  i64 busy_until_ps_ = 0;    // in picoseconds, as the time per byte is rarely a whole number of nanoseconds
   i64 waiting_bytes_ = 0;
   u64 order_ = 0;
   bool up_ = true;

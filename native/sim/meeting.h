@@ -1,4 +1,4 @@
-// Where a number of threads wait until all of them have come, again and again.
+// A reusable barrier for threads, like std::barrier, that spins for a while before it blocks.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class Meeting {
       all_here_.notify_all();
       return;
     }
-    // Windows are short: who has a core of its own is there in a microsecond or two.
+    // Windows are short: a thread with a core of its own arrives within microseconds, so spinning comes first.
     for (int look = 0; look < kLooks; ++look) {
       if (round_.load(std::memory_order_acquire) != round) return;
     }

@@ -1,4 +1,4 @@
-// What a simulated link carries: a datagram's size and its header bytes, never its payload; and where headers are kept.
+// Packets of the arena's links (sizes and header bytes, no payload), and the pool of their headers.
 #pragma once
 
 #include <cstring>
@@ -15,23 +15,23 @@ using core::u64;
 using core::u8;
 
 struct Packet {
-  u8* header = nullptr;  // from a HeaderPool: whoever drops the packet gives it back
+  u8* header = nullptr;  // from a HeaderPool; whoever drops the packet must return it
   u32 from = 0, to = 0;  // hosts
   u32 payload_bytes = 0;
   u16 header_bytes = 0;
   u8 path = 0;
   bool congestion_experienced = false;
-  bool lost = false;  // it takes its place in the queue and on the wire, and nobody receives it
+  bool lost = false;  // it uses the queue and the wire but is not received
 
   i64 bytes() const noexcept { return i64{header_bytes} + payload_bytes; }
 };
 
-// Two sizes: a data header and a short acknowledgment share one, a long acknowledgment takes the other.
+// Two block sizes: one for data headers and short acknowledgments, one for long acknowledgments.
 class HeaderPool {
  public:
   HeaderPool() : short_(kShortBytes, kBlocksMax), long_(wire::kControlBytesMax, kBlocksMax) {}
 
-  // Null when the cap is reached: the packet is dropped then, as a switch without memory would.
+  // Null at the cap: the packet is then dropped, as by a switch without memory.
   u8* copy_of(const u8* header, u16 bytes) noexcept {
     void* block = (bytes <= kShortBytes ? short_ : long_).take();
     if (block != nullptr) std::memcpy(block, header, bytes);

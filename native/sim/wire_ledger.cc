@@ -1,5 +1,5 @@
-// A ring of the flow's window, by sequence number. Sequence numbers are the flow's own and begin at zero.
-// Reads acknowledgments as any receiver of them would: cumulative position, then the bitmap.
+// A ring over the flow's window, indexed by sequence numbers, which begin at zero in each flow. Acknowledgments are
+// read like by any sender: cumulative position, then bitmap.
 #include "native/sim/wire_ledger.h"
 
 #include <algorithm>

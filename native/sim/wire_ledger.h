@@ -1,5 +1,5 @@
-// What one flow has in flight, counted from what passes between its stack and the wire: segments out, acknowledgments
-// in. Shares no count with the core, so that the two can be compared; draws no conclusion itself.
+// Counts a flow's bytes in flight from its packets on the wire (segments out, acknowledgments in), independently of the
+// core, for comparison with the core's count.
 #pragma once
 
 #include <vector>
@@ -17,12 +17,12 @@ class WireLedger {
  public:
   WireLedger() : segments_(core::kWindowSegments) {}
 
-  enum class Sent : u8 { first, copy, needless, foreign };  // needless: its acknowledgment had already come in
+  enum class Sent : u8 { first, copy, needless, foreign };  // needless: its acknowledgment had already arrived
   Sent on_sent(u64 seq, u64 payload_bytes) noexcept;
-  // False when it speaks of what was never sent.
+  // False if it acknowledges segments that were not sent.
   bool on_ack(const wire::Ack& ack) noexcept;
 
-  // Sent and not acknowledged, lost or not: only the core's verdict tells the two apart.
+  // Sent and not acknowledged. Lost segments are included, as only the core declares them lost.
   i64 unacked_bytes() const noexcept { return unacked_bytes_; }
   u64 first_copies() const noexcept { return end_; }
   i64 copies() const noexcept { return copies_; }
@@ -38,8 +38,8 @@ class WireLedger {
   void acknowledge(u64 seq) noexcept;
 
   std::vector<Segment> segments_;
-  u64 begin_ = 0;  // everything below is acknowledged
-  u64 end_ = 0;    // 1 + the newest sent
+  u64 begin_ = 0;  // all segments below are acknowledged
+  u64 end_ = 0;    // 1 + newest sequence number sent
   i64 unacked_bytes_ = 0;
   i64 copies_ = 0, copies_max_ = 0;
 };

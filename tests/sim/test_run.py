@@ -67,7 +67,7 @@ except OutOfMemoryError as error:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert "of 64 could not be made" in done.stdout
+    assert "of 64 cannot be created" in done.stdout
 
 
 def test_run__the_same_is_the_same_and_another_seed_is_not() -> None:

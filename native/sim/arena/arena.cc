@@ -1,5 +1,5 @@
-// The loop: whatever is due next, wherever it is; then every host that was touched handles all it can at that instant.
-// Setting up is in arena_setup.cc, counting and judging in arena_checks.cc.
+// The event loop: handles the next event, then lets every host that was affected do all it can at that time. Setup is
+// in arena_setup.cc, counting and checks in arena_checks.cc.
 #include "native/sim/arena/arena.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace weft::sim {
 namespace {
 
-// Nobody reads a payload byte: place_payload is off and no CRC covers one. The address only has to be no null.
+// Payload is never read, as place_payload is off and no CRC covers it; the address only has to be non-null.
 u8 nowhere[1];
 
 }  // namespace
@@ -35,7 +35,7 @@ bool Arena::step() {
   ++report_.steps;
   core::TimerHeap::Entry due;
   while (agenda_.pop_due(now_ns_, &due)) wake(due.id);
-  // A host may touch another only through a link, so the list does not grow under the loop.
+  // Hosts affect each other only through links, so the list does not grow during the loop.
   for (const u32 host : touched_) {
     hosts_[host]->touched = false;
     pump(host);
@@ -110,7 +110,7 @@ void Arena::post(Flow& flow) {
 void Arena::pump(u32 host) {
   core::Stack& stack = hosts_[host]->stack;
   if (stack.poll_timeout() <= now_ns_) stack.on_timer(now_ns_);
-  // Bounded: a stack that never runs dry is a defect, not a reason to hang.
+  // Bounded, so that a stack which always has something to send is reported instead of hanging the run.
   for (int bursts = 0; stack.poll_transmit(now_ns_, burst_.get()); ++bursts) {
     if (bursts == 1'000'000) return violate("P-2", "a stack transmits without end");
     check_burst(host, *burst_);
@@ -128,7 +128,7 @@ void Arena::drain_events(u32 host) {
     switch (event.kind) {
       case core::Event::Kind::send_done:
         Message::of(event.cookie).sent = true;
-        // What is posted next concerns the other host too: not from in here.
+        // Posting more also concerns the other host, so it is done by an event instead of here.
         agenda_.set(now_ns_, starts_at_ + Message::of(event.cookie).flow);
         break;
       case core::Event::Kind::stripe_placed:

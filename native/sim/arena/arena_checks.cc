@@ -1,5 +1,5 @@
-// The account kept beside the core: what the wire saw, held against what the core says and what the window allowed.
-// And the report: samples on the way, totals at the end.
+// Checks the bytes on the wire, counted independently, against the core's count and the policy's window. Also produces
+// the report: samples during the run and totals at the end.
 #include <algorithm>
 
 #include "native/sim/arena/arena_state.h"
@@ -56,7 +56,7 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
       case WireLedger::Sent::copy:
         break;
       case WireLedger::Sent::needless:
-        violate("P-4", "a copy of what had been acknowledged");
+        violate("P-4", "a copy of a segment that had been acknowledged");
         break;
       case WireLedger::Sent::foreign:
         violate("wire", "a sequence number out of turn");
@@ -67,7 +67,8 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
   const i64 window_bytes = sender.tx.window().window_bytes();
   const i64 segment_bytes = plan_.segment_bytes;
   if (!fresh) {
-    // The core lets copies pass a full window, one at a time, so that it cannot stall a repair: counted, not judged.
+    // Resends are only counted: the bytes in flight are those of all flows to the peer, and may exceed this flow's
+    // window.
     if (core_inflight_bytes(sender.peer->paths()) > window_bytes) flow->copies_beyond_window += burst.count;
   } else if (!sender.tx.has_lost() && flow->ledger.unacked_bytes() > std::max(window_bytes, segment_bytes)) {
     violate("window", "flow " + std::to_string(flow->number) + " has " + std::to_string(flow->ledger.unacked_bytes()) +
@@ -82,10 +83,10 @@ void Arena::check_ack(u32 host, const Packet& packet) {
   }
   if (decoded.common.type != wire::Type::ack) return;
   Flow& flow = *flows_[hosts_[host]->flows[decoded.common.flow]];
-  if (!flow.ledger.on_ack(decoded.ack)) violate("wire", "an acknowledgment of what was never sent");
+  if (!flow.ledger.on_ack(decoded.ack)) violate("wire", "an acknowledgment of a segment that was never sent");
 }
 
-// Both counts of what is in flight, after each step of a host.
+// Compares both counts of bytes in flight, after each step of a host.
 void Arena::check_host(u32 host) {
   Host& here = *hosts_[host];
   report_.storage_bytes_max = std::max(report_.storage_bytes_max, static_cast<i64>(here.stack.storage_bytes()));

@@ -1,16 +1,15 @@
-// What the arena keeps of each host, each pair of hosts and each flow.
-// Private to the arena's own files.
+// The arena's state for each host, pair of hosts, flow and message. Private to the arena's files.
 #pragma once
 
 #include "native/sim/arena/arena.h"
 
 namespace weft::sim {
 
-// A message from the posting of its receive until both ends are through with it.
+// A message from the posting of its receive until both ends are done with it.
 struct Message {
   core::ReceiveTicket ticket;  // first: of() finds the message by it
   u32 flow = 0;
-  i64 posted_ns = 0;  // its send
+  i64 posted_ns = 0;  // when its send was posted
   bool sent = false, placed = false;
 
   static Message& of(void* cookie) noexcept { return *static_cast<Message*>(cookie); }
@@ -21,9 +20,9 @@ struct Arena::Flow {
   u32 number = 0;
   u32 at_sender = 0, at_receiver = 0;  // index in their stacks
   WireLedger ledger;
-  std::unique_ptr<Message[]> messages;  // a ring of twice as many as may be ahead: receives are posted a round early
-  std::vector<i64> times_ns;            // one a whole message
-  u64 first = 0;                        // not yet through
+  std::unique_ptr<Message[]> messages;  // a ring of 2 * ahead: receives are posted one round early
+  std::vector<i64> times_ns;            // one per completed message
+  u64 first = 0;                        // the oldest message that is not done at both ends
   u64 posted_receives = 0, posted = 0, received = 0;
   i64 finished_ns = -1;
   i64 measured_from_ns = 0, measured_from_bytes = 0;
@@ -34,7 +33,7 @@ struct Arena::Flow {
   Message& at(u64 number_of_message) noexcept { return messages[number_of_message % (2 * u64{plan.ahead})]; }
 };
 
-// Two hosts that have flows with each other share the paths between them and one path policy.
+// Two hosts with flows between them, which share the paths and one path policy.
 struct Arena::Pair {
   u32 from = 0, to = 0;
   u32 at_sender = 0, at_receiver = 0;  // index of the peer in their stacks
@@ -46,9 +45,9 @@ struct Arena::Host {
   core::Stack stack;
   bool sends = false;
   bool touched = false;
-  std::vector<u32> flows;  // of the arena, by index in the stack
-  std::vector<u32> peers;  // hosts, by index in the stack
-  std::vector<u32> pairs;  // that it sends to
+  std::vector<u32> flows;  // the arena's number of each flow, by index in the stack
+  std::vector<u32> peers;  // host number of each peer, by index in the stack
+  std::vector<u32> pairs;  // to which it sends
 };
 
 }  // namespace weft::sim

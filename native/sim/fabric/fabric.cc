@@ -1,5 +1,6 @@
-// The loop over windows, alone or in a crew: step, stand still, take over what came from the others, agree on the next.
-// What a plan must be is in fabric_plan.cc, setting up in fabric_setup.cc, what is reported in fabric_report.cc.
+// The loop over windows, by one or several threads: step, wait for the others, take over packets from other shards,
+// agree on the next window. Plans are validated in fabric_plan.cc, setup is in fabric_setup.cc, reports in
+// fabric_report.cc.
 #include "native/sim/fabric/fabric.h"
 
 #include <algorithm>
@@ -10,15 +11,15 @@
 
 namespace weft::sim {
 
-// What the threads of one run() agree by. Written by each in its own place, read by all between two barriers.
+// State shared by the threads of one run(). Each writes its own elements, and all read them between two barriers.
 class Fabric::Crew {
  public:
   explicit Crew(std::size_t size) : meeting(size), next(size), hops(size), through(size) {}
   Meeting meeting;
-  std::atomic<int> begun{0};  // 1: all are there; -1: not all could be had
-  std::vector<i64> next;      // window
+  std::atomic<int> begun{0};  // 1: all threads exist; -1: not all could be created
+  std::vector<i64> next;      // each shard's next window
   std::vector<i64> hops;
-  std::vector<i64> through;  // transfers received, and sent: a thread counts those of its hosts
+  std::vector<i64> through;  // transfers received plus transfers sent; each thread counts those of its hosts
 };
 
 bool Fabric::run(i64 hops) {
@@ -38,7 +39,7 @@ bool Fabric::run(i64 hops) {
         if (crew.begun.load(std::memory_order_acquire) == 1) step_thread(i, hops, &crew);
       });
     }
-  } catch (...) {  // nothing was stepped: the caller may try again with fewer
+  } catch (...) {  // nothing was stepped, so the caller may try again with fewer
     begin(-1);
     for (std::thread& other : others) other.join();
     throw NoThread(others.size() + 2, count);
@@ -49,7 +50,7 @@ bool Fabric::run(i64 hops) {
   for (const auto& shard : shards_) {
     if (!shard->starved()) continue;
     over_ = true;
-    throw std::bad_alloc();  // what is left is half a step: there is nothing to be said of it
+    throw std::bad_alloc();  // the step is incomplete, so its state must not be reported
   }
   if (over_) settle_accounts();
   return !over_;
@@ -59,7 +60,7 @@ i64 Fabric::next_sample_ps() const noexcept {
   return plan_.sample_ns == 0 ? core::kNever : static_cast<i64>(samples_.at_ns.size()) * plan_.sample_ns * 1000;
 }
 
-// Every thread takes the same decisions from the same numbers; the first alone writes what the fabric keeps.
+// All threads make the same decisions from the same numbers; only the first one writes the fabric's members.
 void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   FabricShard& shard = *shards_[index];
   const bool alone = shards_.size() == 1;
@@ -69,7 +70,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;
   for (const auto& each : shards_) begun_at += each->packet_hops();
-  wait();  // nobody steps while another still counts
+  wait();  // no thread may step while another still counts
   for (;;) {
     crew->next[index] = shard.next_window();
     crew->hops[index] = shard.packet_hops();
@@ -95,7 +96,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
       if (!over) now_ps_ = (next + 1) * window_ps_;
       if (!over) ++windows_;
     }
-    wait();  // the sample is taken, and nobody reads the crew's numbers any more
+    wait();  // the sample is taken, and the crew's numbers have been read
     if (over || done >= hops) return;
     shard.clear_outboxes();
     shard.guarded([&] { shard.step(next); });
@@ -105,7 +106,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
         if (i != index) shard.import_from(*shards_[i]);
       }
     });
-    // Nobody clears an outbox before all have passed the two waits above.
+    // An outbox is only cleared after all threads have passed the two waits above.
   }
 }
 

@@ -1,5 +1,6 @@
-// A network of a thousand hosts in virtual time: real stacks, switches and links, stepped window by window by one or
-// several threads, with the same result for any number of them. A run is its plan, and a plan holds its seed.
+// A simulated network of up to thousands of hosts in virtual time: real stacks, switches and links, stepped in time
+// windows by one or several threads, with the same result for any number of threads. A run is determined by its plan,
+// which includes the seed.
 #pragma once
 
 #include <cstdio>
@@ -12,12 +13,12 @@
 
 namespace weft::sim {
 
-// As little memory as no memory: a thread that a run needs cannot be made.
+// Thrown when a thread of the run cannot be created.
 class NoThread final : public std::bad_alloc {
  public:
   NoThread(std::size_t number, std::size_t of) noexcept {
-    static_cast<void>(
-        std::snprintf(words_, sizeof words_, "thread %zu of %zu could not be made: run with fewer", number, of));
+    static_cast<void>(std::snprintf(words_, sizeof words_,
+                                    "thread %zu of %zu cannot be created: run with fewer threads", number, of));
   }
   const char* what() const noexcept override { return words_; }
 
@@ -27,14 +28,14 @@ class NoThread final : public std::bad_alloc {
 
 class Fabric {
  public:
-  // The plan must outlive it, and hold: complaint(plan) is empty.
+  // The plan must outlive the object and be valid: complaint(plan) is empty.
   explicit Fabric(const FabricPlan& plan);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  // Goes on for about so many packet-hops. False: it is over (all is through, the limit is reached, or it failed).
-  // Throws NoThread, when it may be called again, or std::bad_alloc, when it is over.
+  // Runs for about this many packet-hops. False: the run is over (everything is done, the limit is reached, or it
+  // failed). Throws NoThread, after which it may be called again, or std::bad_alloc, after which the run is over.
   bool run(i64 hops);
 
   FabricTotals totals();
@@ -64,7 +65,7 @@ class Fabric {
   FabricNodes nodes_;
   std::vector<std::unique_ptr<FabricShard>> shards_;
   i64 window_ps_ = 0;
-  i64 window_ = 0;  // that comes next
+  i64 window_ = 0;  // the next one
   i64 windows_ = 0;
   bool over_ = false, finished_ = false;
   i64 now_ps_ = 0;

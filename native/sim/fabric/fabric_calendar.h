@@ -1,5 +1,5 @@
-// What is due when, by windows of one lookahead: within a window no node can reach another, so each window's events are
-// handed out whole, and each node handles its own in their order.
+// A calendar queue of events in windows of one lookahead, during which no node can affect another. So a window's events
+// are taken as a whole, and each node handles its own in order.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +11,19 @@
 
 namespace weft::sim {
 
-// A packet that arrives at a node, or (packet null) a node that is to look at itself.
+// The arrival of a packet at a node, or (packet null) a wake-up of a node.
 struct FabricDue {
   i64 at_ps = 0;
   u32 node = 0;
-  u32 port = 0;  // that the packet came in by, or that the node is to look at; kSelf: the node itself
+  u32 port = 0;  // that the packet came in by, or that must be checked; kSelf: the node itself
   FabricPacket* packet = nullptr;
 
-  static constexpr u32 kPause = 0x4000'0000u;   // plus one of the node's ports: the packet stops it or lets it go on
-  static constexpr u32 kChange = 0x8000'0000u;  // plus the number of a change of one of its ports
+  // plus a port of the node: the packet is a PFC frame that stops or restarts it
+  static constexpr u32 kPause = 0x4000'0000u;
+  static constexpr u32 kChange = 0x8000'0000u;  // plus the index of a planned change of one of the node's ports
   static constexpr u32 kSelf = 0xFFFF'FFFFu;
-  // A port delivers one packet after the other, PFC's frames too, so that two of a node's events never tie but by being
-  // the same.
+  // A port delivers one packet (or PFC frame) at a time, so two events of a node are never equal unless they are the
+  // same.
   bool before(const FabricDue& other) const noexcept {
     return at_ps != other.at_ps ? at_ps < other.at_ps : port < other.port;
   }
@@ -41,7 +42,7 @@ class FabricCalendar {
     far_.push_back(due);
     std::push_heap(far_.begin(), far_.end(), later);
   }
-  // The first window that holds anything; kNever when none does.
+  // The first window with an event; kNever if there is none.
   i64 next_window() const noexcept {
     const i64 far = far_.empty() ? core::kNever : far_.front().at_ps / window_ps_;
     for (i64 window = begin_; window < begin_ + static_cast<i64>(kNear); ++window) {
@@ -49,8 +50,8 @@ class FabricCalendar {
     }
     return far;
   }
-  // Everything of a window, in the order of pushing but for what came from far; nothing of earlier ones may be left.
-  // What is pushed from now on is later.
+  // Takes all events of a window, in the order of pushing except for those that were far ahead. Earlier windows must be
+  // empty, and later pushes must be for later windows.
   void take(i64 window, std::vector<FabricDue>* out) {
     begin_ = window;
     while (!far_.empty() && far_.front().at_ps / window_ps_ < begin_ + static_cast<i64>(kNear)) {
@@ -87,7 +88,7 @@ class FabricCalendar {
   std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:
-  static constexpr std::size_t kNear = 8;  // windows ahead that have a list of their own: a wire is about one long
+  static constexpr std::size_t kNear = 8;  // windows ahead with a list of their own; a link's delay is about one window
   static constexpr std::size_t kChunk = 1024;
   struct Chunk {
     FabricDue due[kChunk];

@@ -1,5 +1,5 @@
-// A packet's header names a message and an offset; its address names a transfer and an offset: they must agree, and a
-// message is whole exactly when each of its segments has come with its payload.
+// Checks a run's packets. A packet's header names a message and an offset, and its payload address a transfer and an
+// offset: these must agree. A message is complete exactly when each of its segments has arrived with its payload.
 #include "native/sim/fabric/fabric_checks.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kHostBytesMax = 64 << 20;       // P-7: the budget of an engine
-constexpr u64 kStorageEvery = 256;            // bursts between two looks at it
-constexpr i64 kBackTimeouts = 20;             // of the largest: a path that answers is back by then
-constexpr i64 kHeaderQueueBytes = 64 * 1024;  // a probe finds room in it
+constexpr i64 kHostBytesMax = 64 << 20;  // P-7: the budget of an engine
+constexpr u64 kStorageEvery = 256;       // number of bursts between two checks of the storage
+constexpr i64 kBackTimeouts = 20;        // in units of rto_ns_max: a path that answers must be usable again by then
+constexpr i64 kHeaderQueueBytes = 64 * 1024;  // enough for probes to get through
 
 }  // namespace
 
@@ -42,7 +42,7 @@ FabricChecks::Arrived& FabricChecks::arrived(u32 transfer) {
   return *arrived_[transfer];
 }
 
-// Every connection has a flow of its own at both ends.
+// Every connection has its own flow at both ends.
 u32 FabricChecks::connection_at(u32 host, u32 flow) {
   if (flows_.empty()) {
     senders_.resize(work_.connections.size());
@@ -80,7 +80,7 @@ void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::Tx
     const auto transfer = static_cast<u32>((address >> 40) - 1);
     if (transfer >= plan_.transfers.size() || plan_.transfers[transfer].from != host ||
         plan_.transfers[transfer].to != to) {
-      violate("P-1", "bytes that are no transfer's of this host");
+      violate("P-1", "bytes that belong to no transfer of this host");
       continue;
     }
     if (!sent_.empty() && sent_[transfer] != 0)
@@ -93,8 +93,8 @@ void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::Tx
   }
 }
 
-// P-4: a copy goes out only after a loss verdict, never of what is known to have arrived, and over another path where
-// one answers: ports take what they are given, so that each has room.
+// P-4: a segment is resent only after a loss verdict, never once its arrival is known, and over another path if one is
+// usable. Ports accept every packet here, so each path has room.
 void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path) {
   const u32 connection = connection_at(to, packet.common.flow);
   if (connection == core::kNone || work_.connections[connection].from != host)
@@ -148,28 +148,28 @@ void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
   if (connection == core::kNone) return;
   std::vector<Copy>& segments = sender(connection).segments;
   const wire::Ack& ack = packet.ack;
-  if (ack.cumulative_seq > segments.size()) return violate("P-3", "an acknowledgment of what was never sent");
-  // Below the first that was not acknowledged everything is.
+  if (ack.cumulative_seq > segments.size()) return violate("P-3", "an acknowledgment of a segment that was never sent");
+  // Everything below the first unacknowledged segment is acknowledged already.
   for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;
     std::memcpy(&bits, ack.bitmap + 8 * word, 8);
     for (; bits != 0; bits &= bits - 1) {
       const u64 seq = ack.base_seq + 64 * word + static_cast<u64>(std::countr_zero(bits));
-      if (seq >= segments.size()) return violate("P-3", "an acknowledgment of what was never sent");
+      if (seq >= segments.size()) return violate("P-3", "an acknowledgment of a segment that was never sent");
       segments[seq].acked = true;
     }
   }
 }
 
-// Of the copy in flight alone: of an older one it says nothing that is still of use.
+// Only a refusal of the copy in flight counts; one of an older copy has no effect.
 void FabricChecks::on_nack(u32 host, const wire::Packet& packet) {
   const u32 connection = connection_at(host, packet.common.flow);
   if (connection == core::kNone) return;
   Sender& at = sender(connection);
   for (std::size_t i = 0; i < packet.nack.count; ++i) {
     const wire::NackEntry entry = packet.nack.entry(i);
-    if (entry.seq >= at.segments.size()) return violate("P-4", "a verdict on what was never sent");
+    if (entry.seq >= at.segments.size()) return violate("P-4", "a verdict on a segment that was never sent");
     Copy& copy = at.segments[entry.seq];
     if (copy.acked || copy.refused || copy.sent_ns != entry.sent_ns) continue;
     copy.refused = true;
@@ -184,7 +184,7 @@ void FabricChecks::on_placed(u32 transfer) {
     violate("P-1", "a message completed with " + std::to_string(at.left) + " segments missing", transfer);
   }
   const u32 connection = work_.connection_of[transfer];
-  // Eager messages complete in any order; each only once, and only if it was posted.
+  // Eager messages may complete in any order, each only once and only after its receive was posted.
   if (work_.number_of[transfer] >= work_.posted_receives[connection])
     violate("P-3", "a message completed before its receive was posted", transfer);
   at.placed = true;
@@ -242,8 +242,8 @@ void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finishe
     violate("P-7", "a sender keeps what is acknowledged", first);
 }
 
-// P-5, as far as a moment shows it: who is silent has a probe to come. And who was silent before all links were well
-// for long is so no more.
+// P-5, as far as a single moment shows it: a silent path has a scheduled probe, and a path that was silent long before
+// all links were repaired is usable again.
 void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
   i64 healed_ns = 0;
   const bool judged = came_to_rest(&healed_ns);
@@ -258,12 +258,12 @@ void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool fi
       if (finished && state.inflight_bytes != 0) violate("P-7", told(" ends with bytes in flight"));
       if (state.usable) continue;
       if (peer.paths().trouble(path).probe_ns == core::kNever)
-        violate("P-5", told(" is silent, and nobody will probe it"));
+        violate("P-5", told(" is silent, and no probe is scheduled"));
       if (peer.paths().trouble(path).probe_ns < now_ns - plan_.rto_ns_max)
         violate("P-5", told(" is silent, and its probe is overdue"));
       const auto since = down_.find({host, number, static_cast<u8>(path)});
       if (since == down_.end()) {
-        violate("P-5", told(" fell silent, and nobody was told"));
+        violate("P-5", told(" fell silent without an event"));
       } else if (judged && now_ns - std::max(since->second, healed_ns) > kBackTimeouts * plan_.rto_ns_max) {
         violate("P-5", told(" did not come back"));
       }
@@ -271,7 +271,7 @@ void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool fi
   }
 }
 
-// Whether every link carries without loss in the end, and since when.
+// Whether no link loses packets or is down at the end, and since when.
 bool FabricChecks::came_to_rest(i64* healed_ns) const {
   std::vector<double> loss;
   std::vector<u8> down(plan_.ports.size(), 0);
@@ -286,8 +286,8 @@ bool FabricChecks::came_to_rest(i64* healed_ns) const {
          std::all_of(down.begin(), down.end(), [](u8 is_down) { return is_down == 0; });
 }
 
-// P-3: a sender is told that it is over when the receiver has everything, not before. (What comes unannounced before
-// its receive is posted waits in the receiver's memory: then a send may be over first.)
+// P-3: a send completes only after the receiver has everything. (Not checked with advertised receives: an eager message
+// may wait in the receiver's memory, and its send then completes before the receive.)
 void FabricChecks::on_transfers() {
   if (!plan_.receives_ready) return;
   for (u32 i = 0; i < work_.transfers.size(); ++i) {

@@ -1,5 +1,5 @@
-// One host of the fabric: a real stack, its ports, and the transfers that begin and end here. Handles a window's
-// packets in their order, and lets the stack send whenever a port is free.
+// A host of the fabric: a real stack, its ports, and the transfers that begin and end there. It handles a window's
+// packets in order, and lets the stack send whenever a port is free.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace weft::sim {
 
 class FabricChecks;
 
-// What hosts of one shard use in turn, and what they count together.
+// State that the hosts of one shard use in turn, and their common counters.
 struct FabricShared {
   const FabricPlan* plan = nullptr;
   FabricNet* net = nullptr;
@@ -23,42 +23,41 @@ struct FabricShared {
   FabricSink* sink = nullptr;
   FabricPacketPool* packets = nullptr;
   core::TxBurst* burst = nullptr;
-  FabricChecks* checks = nullptr;  // null: nobody checks
+  FabricChecks* checks = nullptr;  // null: no checks
   i64 data_packets = 0;
   i64 received = 0, sent = 0;  // transfers
   i64 policies_failed = 0;
-  std::string policy_failure;  // the first
-  std::string failure;         // of a flow or a peer: the first
+  std::string policy_failure;  // the first one
+  std::string failure;         // of a flow or a peer: the first one
 };
 
-// What is due at a node and is no packet of a host: a change of one of its ports, PFC, or only a look at itself.
-// False: it is a packet.
+// Handles events other than packets for a host: port changes, PFC frames, wake-ups. False: it is a packet.
 bool handle_special(FabricShared* shared, const FabricDue& due);
 
 class FabricHost {
  public:
-  // Far from zero, as real clocks are: "never yet" and "at the beginning" must not look alike.
+  // Not zero, like real clocks, so that "never yet" and "at the beginning" are different values.
   static constexpr i64 kBeginNs = 1'000'000'000;
   static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
 
-  // `link_bytes_per_s`: of its ports together, which it is told where the plan says nothing else.
+  // `link_bytes_per_s`: sum of its ports' rates, which the stack is told unless the plan sets another value.
   FabricHost(const FabricPlan& plan, i64 link_bytes_per_s, u32 index);
 
   core::Stack& stack() noexcept { return stack_; }
   void add_peer(u32 at, u32 host);
   void add_flow(u32 at, u32 connection);
-  void add_transfer(u32 transfer, i64 start_ns);  // depends on nothing
-  void begin() noexcept;                          // all is opened: it looks at itself first
-  // Posts the first receives of a connection that ends here.
+  void add_transfer(u32 transfer, i64 start_ns);  // one without dependencies
+  void begin() noexcept;                          // after setup: schedules the first wake-up
+  // Posts the first receives of a connection that ends at this host.
   void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
 
-  // Everything of this host before `end_ps`: `dues` are its packets, in order. Its ports are settled by then.
+  // Handles all events of this host before `end_ps`, where `dues` are its packets in order. Its ports are then settled.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
-  // What handling it touches first.
+  // Prefetches what handle() touches first.
   void prefetch() const noexcept { stack_.prefetch(); }
-  // When it has to be called again without a packet; kNever: not.
+  // When it must be called even without a packet; kNever: not needed.
   i64 next_ps() const noexcept { return self_ps_; }
-  i64 pending_ps = core::kNever;  // of the calendar's entry for it
+  i64 pending_ps = core::kNever;  // time of the calendar's entry for this host
   u64 fingerprint() const noexcept { return fingerprint_; }
 
  private:
@@ -90,10 +89,10 @@ class FabricHost {
 
   core::Stack stack_;
   u32 index_;
-  bool data_waits_ = false;  // the stack has more to send than the ports take now
+  bool data_waits_ = false;  // the stack could send more than the ports accept now
   i64 self_ps_ = core::kNever;
   u64 fingerprint_ = 0;
-  std::vector<u32> peers_;        // hosts, by index in the stack
+  std::vector<u32> peers_;        // host numbers, by index in the stack
   std::vector<u32> connections_;  // by index of the flow in the stack
   std::vector<Start> starts_;     // a heap
 };

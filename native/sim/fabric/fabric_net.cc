@@ -1,4 +1,5 @@
-// A host's own switches know it; all others go by its group, and where several ports lead there, by a hash.
+// Switches route directly to attached hosts, and by group to others; among several ports of a route, a hash selects
+// one.
 #include "native/sim/fabric/fabric_net.h"
 
 #include <map>
@@ -7,7 +8,7 @@
 namespace weft::sim {
 namespace {
 
-// A keyed mix of 64 bits (SplitMix64's): every switch draws its own way for a packet.
+// A keyed 64-bit hash (from SplitMix64), so that every switch selects independently.
 u64 mixed(u64 key, u64 value) noexcept { return core::Random(key ^ value * 0x9E3779B97F4A7C15u).next(); }
 
 }  // namespace
@@ -43,7 +44,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
     if (plan.ports[i].to < hosts_) attached_[place[plan.ports[i].to]++] = {plan.ports[i].from, i};
   }
   if (plan.pause_bytes == 0) return;
-  std::map<std::pair<u32, u32>, u32> by_ends;  // of several between the same nodes, the last stands for all
+  std::map<std::pair<u32, u32>, u32> by_ends;  // of several links between the same nodes, the last one is used
   for (u32 i = 0; i < count; ++i) by_ends[{plan.ports[i].from, plan.ports[i].to}] = i;
   opposite.assign(count, core::kNone);
   for (u32 i = 0; i < count; ++i) {
@@ -66,7 +67,7 @@ u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
   const u32 begin = set_begin_[static_cast<u32>(set)];
   const u32 count = set_begin_[static_cast<u32>(set) + 1u] - begin;
   if (count == 1) return set_ports_[begin];
-  if (even_) {  // digit after digit of the path's number
+  if (even_) {  // successive digits of the path's number
     const u32 way = packet->hash % count;
     packet->hash /= count;
     return set_ports_[begin + way];

@@ -1,4 +1,4 @@
-// Ports and routes: which port of a switch a packet leaves by.
+// The ports and routes of the network: which port of a switch a packet leaves by.
 #pragma once
 
 #include <vector>
@@ -11,17 +11,17 @@ class FabricNet {
  public:
   void open(const FabricPlan& plan, const FabricRules* rules);
 
-  // The port of switch `node` towards the packet's host; kNone: there is no way.
+  // The port of switch `node` towards the packet's destination; kNone: there is no route.
   u32 route(u32 node, FabricPacket* packet) const noexcept;
-  // The port that a host sends a path's packets by.
+  // The port by which a host sends packets of a path.
   u32 host_port(u32 host, u8 path) const noexcept {
     return first_port[host] + path % (first_port[host + 1] - first_port[host]);
   }
-  // What routers see of a path between two hosts.
+  // The value that routers hash for a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
 
   std::vector<FabricPort> ports;
-  std::vector<u32> first_port;  // by node; its ports follow one another
+  std::vector<u32> first_port;  // index of a node's first port; a node's ports are contiguous
   std::vector<u32> opposite;    // the port of the same link in the other direction, or kNone
 
  private:
@@ -32,9 +32,9 @@ class FabricNet {
   std::vector<i32> route_;
   std::vector<u32> set_begin_, set_ports_;
   struct Attached {
-    u32 node, port;  // a switch, and its port that leads to the host
+    u32 node, port;  // a switch, and its port to the host
   };
-  std::vector<u32> attached_begin_;  // by host, into attached_
+  std::vector<u32> attached_begin_;  // by host: begin in attached_
   std::vector<Attached> attached_;
 };
 

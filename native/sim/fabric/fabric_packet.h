@@ -1,4 +1,4 @@
-// What the fabric's links carry: sizes, where to, and the header bytes; never a payload. And where packets are kept.
+// The fabric's packets (sizes, destination and header bytes, no payload), and their pool.
 #pragma once
 
 #include <cstring>
@@ -10,30 +10,30 @@
 
 namespace weft::sim {
 
-// The fabric counts picoseconds: a rate in bytes a second is no whole number of nanoseconds a byte.
+// The fabric's time unit is a picosecond, as the time per byte is rarely a whole number of nanoseconds.
 inline constexpr i64 kFabricPsPerNs = 1000;
 inline constexpr i64 kFabricPsPerS = 1'000'000'000'000;
 
-// Two cache lines. A data header lies within; a longer header has a block of its own.
+// Two cache lines. A data header is stored inline; longer headers use a separate block.
 struct alignas(64) FabricPacket {
   static constexpr std::size_t kInlineBytes = wire::kDataBytes;
 
-  FabricPacket* next = nullptr;  // behind it in a queue, or free
-  i64 due_ps = 0;                // when it reaches the node that it is on its way to
-  const u8* payload = nullptr;   // never read: where it would lie tells which bytes these are
-  u8* block = nullptr;           // of a header that is longer than kInlineBytes
-  u32 from = 0, to = 0;          // hosts
-  u32 hash = 0;                  // of hosts and path: what routers choose by
+  FabricPacket* next = nullptr;  // next in a queue or free list
+  i64 due_ps = 0;                // when it reaches the next node
+  const u8* payload = nullptr;   // never read: the address identifies the bytes
+  u8* block = nullptr;           // for a header longer than kInlineBytes
+  u32 from = 0, to = 0;          // host numbers
+  u32 hash = 0;                  // of hosts and path; routers choose by it
   u32 port = 0;                  // that it came in by
-  u32 payload_bytes = 0;         // as it was sent
+  u32 payload_bytes = 0;         // as sent, before trimming
   u16 header_bytes = 0;
   u8 path = 0;
-  bool first : 1 = false;  // goes before data
+  bool first : 1 = false;  // has priority over data
   bool data : 1 = false;
   bool marked : 1 = false;    // congestion experienced
   bool trimmed : 1 = false;   // its payload was cut off
-  bool last_hop : 1 = false;  // ... on its last link
-  bool pause : 1 = false;     // no packet: PFC, against the direction of a port
+  bool last_hop : 1 = false;  // trimmed in the queue of its last link
+  bool pause : 1 = false;     // a PFC frame, which travels against the direction of a port
   bool resume : 1 = false;
   u8 inline_header[kInlineBytes];
 
@@ -41,7 +41,7 @@ struct alignas(64) FabricPacket {
 };
 static_assert(sizeof(FabricPacket) == 128);
 
-// Packets of one shard. A packet that goes to another shard is copied there and given back here.
+// The packets of one shard. A packet for another shard is copied into that shard's pool, and the original is returned.
 class FabricPacketPool {
  public:
   FabricPacketPool() = default;
@@ -83,7 +83,7 @@ class FabricPacketPool {
 
  private:
   static constexpr std::size_t kSlabPackets = 512;
-  static constexpr std::size_t kMediumBytes = 256;  // an acknowledgment of a few paths
+  static constexpr std::size_t kMediumBytes = 256;  // fits acknowledgments of a few paths
 
   struct alignas(64) Slab {
     FabricPacket packets[kSlabPackets];

@@ -1,5 +1,4 @@
-// What a plan must be before anything is made of it, and what it would cost.
-// Makes nothing, changes nothing.
+// Validates plans and estimates their memory.
 #include "native/sim/fabric/fabric_plan.h"
 
 #include <algorithm>
@@ -13,8 +12,8 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kFar = 1'000'000'000'000'000;   // ns: eleven days, whose picoseconds fit
-constexpr i64 kRateMax = 10'000'000'000'000;  // bytes a second
+constexpr i64 kFar = 1'000'000'000'000'000;   // ns: eleven days, which fit as picoseconds
+constexpr i64 kRateMax = 10'000'000'000'000;  // bytes per second
 
 std::string at(const char* what, std::size_t index) {
   return std::string(what).append(" ").append(std::to_string(index)).append(": ");
@@ -100,7 +99,7 @@ std::string work_complaint(const FabricPlan& plan) {
   return "";
 }
 
-// Kahn's order, with each connection's own: who waits in a circle would wait for ever.
+// Topological sort (Kahn) of the dependencies and of each connection's order: transfers in a cycle would wait forever.
 bool has_circle(const FabricPlan& plan) {
   FabricWork work;
   work.open(plan);
@@ -165,13 +164,14 @@ std::string complaint(const FabricPlan& plan) {
 }
 
 i64 estimated_bytes(const FabricPlan& plan) {
-  // A peer at each end keeps its paths, a flow its windows: as measured, with room to spare.
+  // Each end of a connection has a peer with paths and a flow with windows; the constants were measured and have a
+  // margin.
   FabricWork work;
   work.open(plan);
   const auto connections = static_cast<i64>(work.connections.size());
   const i64 by_path = static_cast<i64>(sizeof(core::PathState) + 2 * sizeof(core::FlowPath)) + 160;
   const i64 by_end = static_cast<i64>(sizeof(core::Peer) + sizeof(core::Flow)) + 1024 + plan.paths * by_path;
-  // What may be under way: the largest windows that the network's delay fills, a packet and its ledger entry each.
+  // Packets in flight: enough for the bandwidth-delay product and queues, with a packet and a ledger entry each.
   i64 wire_bytes = 0;
   for (const PortPlan& port : plan.ports) {
     wire_bytes += port.queue_bytes_max / 8 + port.bytes_per_s / 1'000'000 * port.delay_ns / 1000;

@@ -1,5 +1,5 @@
-// First come, first served, in two priorities; a queue that is full trims or drops; marks by what the queue holds when
-// a segment goes. What has begun to go arrives, whatever becomes of the link.
+// Serves packets in order of arrival within two priorities; a full queue trims or drops; ECN marks depend on the queue
+// when a segment is sent. Packets whose sending has begun arrive, whatever happens to the link.
 #include "native/sim/fabric/fabric_port.h"
 
 #include <algorithm>
@@ -28,14 +28,14 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   random_ = core::Random(seed);
 }
 
-// A division costs as much as all else that a packet does here: most rates need none.
+// A division would cost as much as everything else here per packet, and most rates do not need one.
 void FabricPort::set_rate(i64 bytes_per_s) noexcept {
   bytes_per_s_ = bytes_per_s;
   ps_per_byte_ = kFabricPsPerS % bytes_per_s == 0 ? kFabricPsPerS / bytes_per_s : 0;
 }
 
 i64 FabricPort::takes_ps(i64 bytes) const noexcept {
-  constexpr i64 kExactBytes = 9'000'000;  // beyond, the product would not fit
+  constexpr i64 kExactBytes = 9'000'000;  // larger products would overflow
   if (ps_per_byte_ != 0) return bytes * ps_per_byte_;
   if (bytes <= kExactBytes) return bytes * kFabricPsPerS / bytes_per_s_;
   return static_cast<i64>(static_cast<double>(bytes) * 1e12 / static_cast<double>(bytes_per_s_));
@@ -63,7 +63,7 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   if (low) mark(packet, low_bytes_ + bytes);
   sending_low_bytes_ = low ? bytes : 0;
   const i64 takes = takes_ps(bytes);
-  // A token bucket: what was not sent meanwhile, up to its size, goes at once.
+  // Token bucket: sending time that was not used, up to the bucket's size, is available at once.
   free_ps_ = odd_ ? std::max(free_ps_, at_ps - burst_ps_) + takes : at_ps + takes;
   busy_ps_ += takes;
   ++packets_;
@@ -79,7 +79,7 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   sink->arrive(packet, index_, to_);
 }
 
-// What chance does to a packet on the wire. Two never arrive at one time: who came first must come first.
+// Applies random loss and jitter. Arrival times are distinct, so that packets stay in order.
 bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
   if (lost_on_wire(bytes)) return false;
   if (jitter_ps_ > 0) packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
@@ -118,8 +118,9 @@ void FabricPort::join_high(FabricPacket* packet, FabricSink* sink) {
   high_bytes_ += bytes;
 }
 
-// NDP (Handley et al., SIGCOMM 2017, section 3.1): the one that comes or the last that waits, by chance, or flows in
-// step with each other would always lose the same one's payload. False: `packet` waits after all.
+// NDP (Handley et al., SIGCOMM 2017, section 3.1): trims either the arriving packet or the last waiting one at random,
+// as synchronised flows would otherwise always lose the payload of the same one. False: `packet` (then trimmed) is
+// still to be queued.
 bool FabricPort::overflow(FabricPacket* packet, FabricSink* sink) {
   if (!rules_->trim) {
     ++dropped_;
@@ -169,7 +170,7 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
   settle(now_ps, sink);
   if (change.bytes_per_s >= 0) {
     const double share = static_cast<double>(bytes_per_s_) / static_cast<double>(change.bytes_per_s);
-    burst_ps_ = static_cast<i64>(static_cast<double>(burst_ps_) * share);  // the bucket holds as many bytes as before
+    burst_ps_ = static_cast<i64>(static_cast<double>(burst_ps_) * share);  // the bucket keeps its size in bytes
     set_rate(change.bytes_per_s);
   }
   if (change.loss >= 0) {

@@ -1,5 +1,5 @@
-// One direction of a link: what waits, in two priorities, and when each packet goes on the wire. Its node settles it
-// up to a time; what has begun to go by then is handed on with the time at which it arrives. Chooses no route.
+// One direction of a link: a queue with two priorities, and the times at which packets are sent. Its node settles it up
+// to a time; packets whose sending has begun by then are passed on with their arrival times.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace weft::sim {
 
-// What all ports of a fabric do alike.
+// Properties common to all ports of a fabric.
 struct FabricRules {
   bool trim = false;
   bool priority = true;
@@ -18,13 +18,14 @@ struct FabricRules {
   u32 wire_overhead_bytes = 0;
 };
 
-// Where a port puts what it has sent, and what it has lost.
+// Receives the packets that a port has sent or lost.
 class FabricSink {
  public:
   virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // at packet->due_ps
   virtual void lose(FabricPacket* packet) = 0;
-  virtual void look(u32 node, u32 port, i64 at_ps) = 0;                     // the node is to settle its port then
-  virtual void leave(const FabricPacket& packet, u32 port, i64 at_ps) = 0;  // begins to go; PFC alone listens
+  virtual void look(u32 node, u32 port, i64 at_ps) = 0;  // asks the node to settle this port at that time
+  // the packet begins to be sent; used by PFC only
+  virtual void leave(const FabricPacket& packet, u32 port, i64 at_ps) = 0;
 
  protected:
   ~FabricSink() = default;
@@ -33,27 +34,27 @@ class FabricSink {
 class alignas(64) FabricPort {
  public:
   void open(const PortPlan& plan, u32 index, u64 seed, const FabricRules* rules);
-  // Added to the delay of what goes to a host: its own, and up to `jitter_ps` more, in order.
+  // Adds to the delay of packets to a host: a constant, and up to `jitter_ps` more, keeping the order.
   void add_host(i64 delay_ps, i64 jitter_ps) noexcept {
     delay_ps_ += delay_ps;
     jitter_ps_ = jitter_ps;
     set_odd();
   }
 
-  // Takes a packet, or loses it. Settles the port up to now first, so that who came first goes first.
+  // Accepts a packet or loses it. Settles the port up to now first, so that packets are sent in order of arrival.
   void offer(i64 now_ps, FabricPacket* packet, FabricSink* sink);
-  // Everything that begins to go at `until_ps` or before.
+  // Sends everything that can begin at `until_ps` or before.
   void settle(i64 until_ps, FabricSink* sink);
   bool waits() const noexcept { return high_.head != nullptr || low_.head != nullptr; }
   bool busy(i64 now_ps) const noexcept { return free_ps_ > now_ps; }
-  // When the next that waits begins to go; kNever: nothing waits, or nothing may go.
+  // When the next waiting packet begins to be sent; kNever: nothing waits, or nothing may be sent.
   i64 next_ps() const noexcept { return waits() && !paused_ && up_ ? free_ps_ : core::kNever; }
-  // When everything in it has gone, if nothing more comes; kNever: paused.
+  // When the port is empty if nothing more arrives; kNever: paused.
   i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
 
   void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
   void pause(i64 now_ps, bool paused, FabricSink* sink);
-  // Data that waits or is being sent.
+  // Bytes of data that wait or are being sent.
   i64 queue_bytes(i64 now_ps) const noexcept {
     return low_bytes_ + (sending_low_bytes_ != 0 && free_ps_ > now_ps ? sending_low_bytes_ : 0);
   }
@@ -69,7 +70,8 @@ class alignas(64) FabricPort {
   }
   u32 from() const noexcept { return from_; }
   u32 to() const noexcept { return to_; }
-  // For its node: it is called when the next that waits may go; it has to settle the port in this window.
+  // For the port's node: a wake-up is scheduled for when the next packet can be sent; and the port must be settled in
+  // this window.
   bool& wake_pending() noexcept { return wake_pending_; }
   bool& touched() noexcept { return touched_; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }
@@ -103,18 +105,18 @@ class alignas(64) FabricPort {
   bool overflow(FabricPacket* packet, FabricSink* sink);
   void join_high(FabricPacket* packet, FabricSink* sink);
 
-  // What each packet touches comes first, in three cache lines.
-  i64 free_ps_ = 0;  // the last bit of what is being sent is out
+  // Members that each packet touches come first, in three cache lines.
+  i64 free_ps_ = 0;  // when the last bit of the current packet is sent
   Queue high_, low_;
-  i64 low_bytes_ = 0, high_bytes_ = 0;  // that wait
-  // Headers of what is trimmed may fill a link for ever, each answered by a copy that is trimmed as well: one segment
-  // goes for every so many of them (NDP, section 3.1, has ten).
+  i64 low_bytes_ = 0, high_bytes_ = 0;  // waiting
+  // Headers of trimmed packets could occupy a link forever, as each is answered by a resend that is trimmed too. So one
+  // segment is sent after this many headers (NDP, section 3.1, uses ten).
   static constexpr u32 kHighInARowMax = 256;
-  u32 high_in_a_row_ = 0;  // while data waited
+  u32 high_in_a_row_ = 0;  // consecutive priority packets sent while data waited
   i64 sending_low_bytes_ = 0;
 
-  i64 ps_per_byte_ = 0;       // where that is a whole number
-  double seen_per_byte_ = 0;  // shares of the queue
+  i64 ps_per_byte_ = 0;       // 0: not a whole number
+  double seen_per_byte_ = 0;  // kSeen / (queue_bytes_max + 1)
   i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;
   i64 mark_from_bytes_ = 0, mark_full_bytes_ = 0;
@@ -123,17 +125,17 @@ class alignas(64) FabricPort {
 
   i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
   core::Random random_{0};
-  bool odd_ = false;  // it loses, delays by chance, or saves up: then start() looks further
+  bool odd_ = false;  // it has losses, jitter or a token bucket, so start() takes the slow path
   bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
 
   i64 bytes_per_s_ = 0;
   double loss_ = 0, bit_error_rate_ = 0;
-  i64 burst_ps_ = 0;  // of sending that an idle port saves up
+  i64 burst_ps_ = 0;  // sending time that an idle port saves up
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
-  static constexpr std::size_t kSeen = 32;  // shares of the queue
-  std::array<u32, kSeen> seen_{};           // how full arriving data found it
+  static constexpr std::size_t kSeen = 32;  // histogram buckets of the queue's occupancy
+  std::array<u32, kSeen> seen_{};           // occupancy seen by arriving data
 };
 
 }  // namespace weft::sim

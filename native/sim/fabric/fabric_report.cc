@@ -1,12 +1,11 @@
-// Counts brought together when all threads stand still.
-// Nothing here changes what happens next.
+// Collects results while no thread is stepping; it does not affect the run.
 #include <algorithm>
 
 #include "native/sim/fabric/fabric.h"
 
 namespace weft::sim {
 
-// In the order of nodes, so that it does not depend on who stepped them.
+// In the order of nodes, so that the result does not depend on the number of threads.
 FabricTotals Fabric::totals() {
   FabricTotals totals;
   totals.ended_ns = std::min(now_ps_ / 1000, plan_.limit_ns);
@@ -85,7 +84,7 @@ void Fabric::sample(i64 at_ps) {
   samples_.queue_bytes_sum.push_back(sum);
 }
 
-// What no shard sees alone.
+// Checks that need all shards.
 void Fabric::check_all(FabricChecks* checks) const {
   std::size_t lent = 0, found = 0, blocks_lent = 0, blocks_found = 0;
   const auto look = [&](const FabricPacket& packet) {
@@ -102,7 +101,7 @@ void Fabric::check_all(FabricChecks* checks) const {
   checks->on_transfers();
 }
 
-// What is wrong, from whoever saw it first: the same for any number of threads.
+// Reports the violation or failure that came first, which is the same for any number of threads.
 void Fabric::settle_accounts() {
   FabricMoment violated, failed, policy_failed;
   for (const auto& shard : shards_) {

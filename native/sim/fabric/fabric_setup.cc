@@ -1,5 +1,4 @@
-// Opens stacks, peers and flows as a handshake would have, and lays the first events into the calendars.
-// Runs nothing.
+// Opens stacks, peers and flows as a handshake would, and schedules the first events.
 #include <algorithm>
 #include <map>
 
@@ -8,7 +7,8 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kWindowPsMax = 20'000'000;  // samples and limits are taken at windows' ends
+// bounds the precision of samples and limits, which are taken at the end of a window
+constexpr i64 kWindowPsMax = 20'000'000;
 
 u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {
   return core::Random(plan.seed ^ kind << 40 ^ number * 0x9E3779B97F4A7C15u).next();
@@ -30,7 +30,7 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   const u32 count = std::min(plan.threads, plan.hosts);
   const u32 nodes = plan.hosts + plan.switches;
   nodes_.shard_of.resize(nodes);
-  // Hosts in blocks, and switches too: what is near is mostly together.
+  // Contiguous blocks of hosts and of switches, as nodes that are close together usually have close numbers.
   for (u32 i = 0; i < plan.hosts; ++i) nodes_.shard_of[i] = static_cast<u8>(u64{i} * count / plan.hosts);
   for (u32 i = 0; i < plan.switches; ++i) {
     nodes_.shard_of[plan.hosts + i] = static_cast<u8>(u64{i} * count / plan.switches);
@@ -86,9 +86,10 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   nodes_.hosts[connection.to]->add_peer(*at_receiver, connection.from);
 }
 
-// Two hosts share their paths, whichever of them sends.
+// Two hosts share their paths in both directions.
 void Fabric::make_connections() {
-  std::map<std::pair<u32, u32>, std::pair<u32, u32>> peers;  // by the two hosts, the lower first: index at each
+  // by the two hosts, the lower one first: index of the peer at each
+  std::map<std::pair<u32, u32>, std::pair<u32, u32>> peers;
   const u32 ahead = plan_.ahead;
   for (u32 number = 0; number < work_.connections.size(); ++number) {
     FabricConnection& connection = work_.connections[number];

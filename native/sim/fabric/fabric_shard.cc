@@ -1,5 +1,4 @@
-// A window's events are dealt out to their nodes by lists, and each node's are put into order: no queue of all events
-// is ever sorted.
+// Distributes a window's events to lists per node and sorts each list, so that no queue of all events has to be sorted.
 #include "native/sim/fabric/fabric_shard.h"
 
 #include <algorithm>
@@ -28,7 +27,7 @@ FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNe
   shared_.checks = checks_.get();
 }
 
-// Packets belong to slabs that go as a whole; what is under way needs no hand.
+// Packets are in slabs that are freed as a whole, so those in flight need no cleanup.
 FabricShard::~FabricShard() = default;
 
 void FabricShard::enlist(u32 host) {
@@ -72,7 +71,7 @@ void FabricShard::step(i64 window) {
   if (checks_ != nullptr) check_late(window);
   chain_.resize(due_.size());
   active_.clear();
-  // From the last to the first, so that each list is in the order of pushing.
+  // Backwards, so that each list is in the order of pushing.
   for (std::size_t i = due_.size(); i-- != 0;) {
     u32& head = heads_[due_[i].node];
     if (head == core::kNone) active_.push_back(due_[i].node);
@@ -84,7 +83,7 @@ void FabricShard::step(i64 window) {
   gather(0, &next_);
   for (std::size_t k = 0; k < active_.size(); ++k) {
     sorted_.swap(next_);
-    // What the next node will touch is fetched while this one works: nearly every first touch would miss.
+    // Prefetches the next node's data while this one works, as nearly every first access would miss the cache.
     if (k + 1 < active_.size()) gather(k + 1, &next_);
     handle(active_[k], end_ps);
     note({window, active_[k]});
@@ -100,7 +99,7 @@ void FabricShard::note(const FabricMoment& now) noexcept {
   stamp(&first_policy_failure_, shared_.policy_failure);
 }
 
-// From the lowest node on: which of them was first is then the same however nodes are shared out.
+// In order of nodes, so that the first one reported is the same for any distribution of nodes.
 void FabricShard::check_late(i64 window) {
   active_.clear();
   for (const FabricDue& due : due_) {
@@ -128,7 +127,7 @@ void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {
   heads_[node] = core::kNone;
 }
 
-// By time, roughly: what is left to sort is little.
+// A bucket sort by time, after which little is left to sort.
 void FabricShard::deal(i64 begin_ps) {
   std::array<u32, kTimes + 1> place{};
   const auto time_of = [&](const FabricDue& due) {
@@ -141,7 +140,7 @@ void FabricShard::deal(i64 begin_ps) {
   sorted_.swap(dealt_);
 }
 
-// Equal ones keep their order, which is one node's own.
+// A stable insertion sort; events that compare equal belong to one node and keep their order.
 void FabricShard::sort(i64 begin_ps) {
   constexpr std::size_t kFew = 12;
   if (sorted_.size() > kFew) deal(begin_ps);

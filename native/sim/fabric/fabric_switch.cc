@@ -1,5 +1,5 @@
-// Ports are settled when somebody comes to them and at the end of the window. Under PFC, whose frames depend on when
-// each packet left, all of them are settled at each arrival.
+// Ports are settled when a packet arrives for them and at the end of the window. With PFC, whose frames depend on when
+// each packet leaves, all ports in use are settled at each arrival.
 #include "native/sim/fabric/fabric_switch.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
   const bool pfc = !ingress_.empty();
-  // A look at a port stands for what waits there: known from the window's beginning on.
+  // A wake-up for a port means that packets wait there, so it is noted at the start of the window.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
     net.ports[dues[i].port].wake_pending() = false;
@@ -92,7 +92,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   touched_.clear();
 }
 
-// Only data counts: what goes before it is never stopped, so that a pause cannot stop what would end it.
+// Only data counts towards PFC. Priority packets are never paused, so that a pause cannot block what would end it.
 void FabricSwitch::count(FabricShared* shared, const FabricPacket& packet, i64 now_ps) {
   Ingress* ingress = packet.data ? ingress_of(packet.port) : nullptr;
   if (ingress == nullptr) return;
@@ -117,8 +117,8 @@ void FabricSwitch::say(FabricShared* shared, Ingress& ingress, bool pause, i64 n
   frame->data = false;
   frame->pause = pause;
   frame->resume = !pause;
-  // It takes the wire back, and no time to send: 64 bytes ahead of all else.
-  // A pause and the resume that follows it at once keep their order: two are never due at one time.
+  // A frame takes the link's delay but no sending time, being 64 bytes with precedence over everything. Frames to one
+  // port never arrive at the same time, so a pause and a resume right after it keep their order.
   frame->due_ps = std::max(now_ps + shared->plan->ports[ingress.port].delay_ns * 1000, ingress.said_ps + 1);
   ingress.said_ps = frame->due_ps;
   shared->sink->arrive(frame, FabricDue::kPause + ingress.port, shared->plan->ports[ingress.port].from);

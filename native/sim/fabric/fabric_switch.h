@@ -1,5 +1,5 @@
-// What a switch does with a window's packets: a route, a queue, and PFC where it is on. Keeps what each of its ingress
-// links has in its queues, for PFC alone.
+// A switch: routes and queues a window's packets, and applies PFC if enabled, for which it counts each ingress link's
+// bytes in its queues.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ class FabricSwitch {
  public:
   FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net);
 
-  // Everything of this switch before `end_ps`; its ports are settled by then.
+  // Handles all events of this switch before `end_ps`; its ports are then settled.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
   // PFC: a packet has left a queue, or was lost from it (at_ps 0).
   void on_left(FabricShared* shared, const FabricPacket& packet, i64 at_ps);
@@ -20,10 +20,10 @@ class FabricSwitch {
 
  private:
   struct Ingress {
-    u32 port = 0;  // of the other end, that leads here
+    u32 port = 0;  // the port at the other end of the link, which leads here
     i64 bytes = 0;
     bool paused = false;
-    i64 said_ps = 0;  // when the last frame to it arrives
+    i64 said_ps = 0;  // when the last PFC frame to it arrives
   };
   void touch(FabricNet& net, u32 port);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);
@@ -31,9 +31,9 @@ class FabricSwitch {
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
-  std::vector<u32> ways_;         // by due: the port that it leaves by
-  std::vector<u32> touched_;      // ports to be settled at the window's end
-  std::vector<Ingress> ingress_;  // PFC on: by port
+  std::vector<u32> ways_;         // by event: the port that the packet leaves by
+  std::vector<u32> touched_;      // ports to settle at the end of the window
+  std::vector<Ingress> ingress_;  // only with PFC
   i64 now_ps_ = 0;
   i64 unroutable_ = 0;
 };

@@ -1,5 +1,4 @@
-// Sorts transfers into connections and dependencies by what they wait for.
-// Starts nothing: a host does, when it may.
+// Groups transfers into connections and dependencies by the transfer that they wait for. Hosts start the transfers.
 #include "native/sim/fabric/fabric_work.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The transfers of a run as they happen: which connection carries each, what each waits for, when it was through.
-// Each field has one writer, the host that it is about, so that shards share it without a lock.
+// The transfers of a run in progress: connection, dependencies and completion of each. Each field is written by one
+// host only, so shards share it without a lock.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace weft::sim {
 
-// One (from, to, stream). Its transfers in their order are its messages.
+// A connection: one (from, to, stream). Its transfers in order are its messages.
 struct FabricConnection {
   u32 from = 0, to = 0, stream = 0;
   u32 first = 0, count = 0;            // in FabricWork::order
@@ -22,30 +22,30 @@ struct FabricConnection {
 struct FabricReceive {
   core::ReceiveTicket ticket;  // first: of() finds the receive by it
   u32 transfer = 0;
-  bool waits = false;  // posted and not placed: nobody else's yet
+  bool waits = false;  // posted and not placed, so it must not be reused
 
   static FabricReceive& of(void* cookie) noexcept { return *static_cast<FabricReceive*>(cookie); }
 };
 
 struct FabricWork {
-  std::vector<FabricConnection> connections;  // by from, to and stream
-  std::vector<u32> order;                     // transfers, connection by connection
+  std::vector<FabricConnection> connections;  // sorted by from, to and stream
+  std::vector<u32> order;                     // transfers grouped by connection
   std::vector<u32> connection_of;             // by transfer
-  std::vector<u32> number_of;                 // by transfer: its message in its connection
+  std::vector<u32> number_of;                 // by transfer: its message number in the connection
   std::vector<TransferReport> transfers;
 
-  // Written by a transfer's sender.
-  std::vector<u32> waits_for;     // of what it depends on
-  std::vector<i64> may_start_ns;  // the latest of what has happened, with its delay
-  // What waits for a transfer: dependencies[next_begin[t]] up to next_begin[t + 1].
+  // Written by the transfer's sender.
+  std::vector<u32> waits_for;     // number of unfinished dependencies
+  std::vector<i64> may_start_ns;  // latest end of a dependency, with its delay
+  // The dependents of transfer t are next[next_begin[t]] to next[next_begin[t + 1] - 1].
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // By connection. The first three belong to the sender, the others to the receiver.
+  // By connection. The first three are the sender's, the others the receiver's.
   std::vector<u32> posted, through;
-  std::vector<u32> oldest;  // message that is not through: messages overtake each other
+  std::vector<u32> oldest;  // oldest unfinished message; messages may overtake each other
   std::vector<u32> posted_receives, placed;
-  std::vector<std::unique_ptr<FabricReceive[]>> receives;  // a ring of two rounds of what may be ahead
+  std::vector<std::unique_ptr<FabricReceive[]>> receives;  // a ring of 2 * ahead receives
 
   void open(const FabricPlan& plan);
   std::size_t bytes_held() const noexcept;

@@ -1,5 +1,5 @@
-// A link of several paths between two stacks: delays, and loses, repeats, reorders, corrupts and marks by a seed.
-// A named model of the network, for tests and fault schedules; holds no protocol state.
+// A link of several paths between two stacks that delays, loses, repeats, reorders, corrupts and marks datagrams by a
+// seed. It models the network for tests and fault schedules.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@ using core::u32;
 using core::u64;
 using core::u8;
 
-// Probabilities are per datagram. Times are virtual nanoseconds.
+// Probabilities are per datagram. Times are in virtual nanoseconds.
 struct LinkFaults {
   double loss = 0, reorder = 0, duplicate = 0, corrupt = 0, mark = 0;
-  double replay = 0;  // a copy of an old datagram comes again, up to `replay_ns_max` later
-  double stray = 0;   // bytes that no stack sent come in
+  double replay = 0;  // an old datagram is delivered again, up to `replay_ns_max` later
+  double stray = 0;   // bytes that no stack sent are delivered
   i64 delay_ns = 20'000;
   i64 jitter_ns = 0;
   i64 reorder_ns_max = 500'000;
@@ -35,10 +35,10 @@ struct PathOutage {
   i64 until_ns = 0;
 };
 
-// A path that swallows datagrams longer than this for a while, without a word.
+// A path that silently drops datagrams longer than this for a while.
 struct SizeLimit {
   u8 path = 0;
-  int from = -1;  // which end's datagrams; -1: both ends'
+  int from = -1;  // the end whose datagrams are dropped; -1: both
   u32 bytes_max = 0;
   i64 from_ns = 0;
   i64 until_ns = 0;
@@ -47,22 +47,22 @@ struct SizeLimit {
 struct LinkCounters {
   i64 sent = 0, delivered = 0, lost = 0, reordered = 0, duplicated = 0, corrupted = 0, marked = 0, replayed = 0,
       strays = 0;
-  i64 lost_data = 0;  // of `lost`: data segments
+  i64 lost_data = 0;  // the data segments among `lost`
   i64 outage_drops = 0;
   i64 too_long = 0;
 };
 
 struct Arrival {
   i64 at_ns = 0;
-  u64 order = 0;  // ties break by the order of sending
-  int to = 0;     // which end
+  u64 order = 0;  // breaks ties by the order of sending
+  int to = 0;     // the receiving end
   u8 path = 0;
   bool congestion_experienced = false;
   bool corrupted = false;
-  bool settled = false;  // its payload was read before its buffer was given back
+  bool settled = false;  // the payload was read before its buffer was returned
   std::vector<u8> header;
   std::vector<u8> payload;
-  core::Payload source;  // of the segment: where it was sent from, and where it is to be written to
+  core::Payload source;  // the segment's source, and its target address if written
 };
 
 class LossyLink {
@@ -70,7 +70,7 @@ class LossyLink {
   LossyLink(u64 seed, const LinkFaults& faults, std::vector<PathOutage> outages, std::vector<SizeLimit> limits = {});
 
   void send(i64 now_ns, int from, const core::TxBurst& burst);
-  // What `from` has sent so far is not read from its buffers any more.
+  // Datagrams sent by `from` so far are no longer read from its buffers.
   void settle(int from);
   i64 next_ns() const noexcept { return queue_.empty() ? core::kNever : queue_.front()->at_ns; }
   // The next arrival that is due, or null.
@@ -92,9 +92,9 @@ class LossyLink {
   std::vector<PathOutage> outages_;
   std::vector<SizeLimit> limits_;
   LinkCounters counters_;
-  std::vector<std::unique_ptr<Arrival>> queue_;  // heap by (at_ns, order)
+  std::vector<std::unique_ptr<Arrival>> queue_;  // a heap by (at_ns, order)
   std::array<std::array<i64, core::kMaxPaths>, 2> busy_until_ns_{};
-  std::unique_ptr<Arrival> kept_;  // what a replay may bring back
+  std::unique_ptr<Arrival> kept_;  // the datagram that a replay delivers again
   u64 order_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// The caller's side of the bench: posts, completes, poisons and compares. What it checks after each step and at the end
-// is in rig_checks.cc.
+// The simulated caller: posts, handles completions, overwrites returned buffers and compares contents. The invariants
+// checked after each step and at the end are in rig_checks.cc.
 #include "native/sim/rig/rig.h"
 
 #include <algorithm>
@@ -159,7 +159,7 @@ void Rig::post_due(int end) {
   }
 }
 
-// Copiers come by when they like: about every other time that there is something to do.
+// The copiers act at random, about every other time that they could.
 void Rig::stage_due(int end) {
   Side& side = *sides_[end];
   if (side.failed) return;
@@ -204,7 +204,7 @@ void Rig::on_send_done(int end, Transfer& transfer) {
   --outstanding_;
   ++report_.completed;
   mix(transfer.number * 4 + static_cast<u64>(end));
-  // The buffer is the caller's again: a copy sent from it after this would carry other bytes.
+  // The caller owns the buffer again; it is overwritten, so that a copy sent from it later would carry wrong bytes.
   std::memset(transfer.send_buffer.data(), kReused, transfer.send_buffer.size());
   if (transfer.outgoing != nullptr) transfer.outgoing->spoil(kReused);
   const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished &&
@@ -244,7 +244,7 @@ void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
   side.windows.clear();
-  // Engines let go of a buffer once no NIC reads it any more: what is under way was read before.
+  // Engines return a buffer only when no NIC reads it any more, so everything in flight counts as read before.
   link_.settle(end);
   if (side.first_failure == Status::ok) side.first_failure = status;
   for (std::size_t i = 0; i < side.next_send; ++i) {
@@ -260,7 +260,7 @@ void Rig::fail_outstanding(int end, Status status) {
     transfer.receive_finished = true;
     --outstanding_;
     ++report_.failed;
-    // Given up: from here on nobody may write to it.
+    // The receive failed: nothing may write to its buffer from here on.
     std::fill(transfer.receive_buffer.begin(), transfer.receive_buffer.end(), kReused);
   }
 }
@@ -272,7 +272,8 @@ void Rig::on_flow_failed(int end, Status status) {
   fail_outstanding(end, status);
 }
 
-// What came before the peer closed may still be received, unless something waits that will never come.
+// Messages that arrived before the peer closed can still be received, unless a request is waiting that will never
+// complete.
 void Rig::on_peer_closed(int end, u64 held) {
   Side& side = *sides_[end];
   side.held += held;
@@ -332,11 +333,11 @@ void Rig::pump(int end) {
   Side& side = *sides_[end];
   if (dead(end)) return;
   side.stack.on_timer(now_ns_);
-  // Bounded: a stack that never runs dry is a defect, not a reason to hang.
+  // Bounded, so that a stack which always has something to send is reported instead of hanging the run.
   for (int bursts = 0; bursts < 100'000; ++bursts) {
     if (!side.stack.poll_transmit(now_ns_, burst_.get())) {
       drain_events(end);
-      // The caller may have closed a flow on what it heard.
+      // Handling the events may have closed a flow.
       if (!side.stack.poll_transmit(now_ns_, burst_.get())) return drain_events(end);
     }
     check_burst(end);
@@ -375,7 +376,7 @@ bool Rig::step() {
     if (!dead(end)) post_due(end);
   }
   if (dead(1)) {
-    // Its caller died with it: what it had and would have posted is nobody's any more.
+    // Its caller died with it: its outstanding and planned requests are void.
     Side& side = *sides_[1];
     const std::size_t never = side.sends.size() - side.next_send + side.receives.size() - side.next_receive;
     unposted_ -= static_cast<i64>(never);
@@ -399,7 +400,7 @@ bool Rig::step() {
   return true;
 }
 
-// What a NIC does with a write: all of it, where the key is of an open window that it lies in; else none of it.
+// Emulates a NIC's RDMA write: all of it if the key belongs to an open window that contains the range, else nothing.
 core::RxDatagram::Body Rig::write(const Arrival& arrival) {
   const Side& side = *sides_[arrival.to];
   const auto open = side.windows.find(arrival.source.remote_key);
@@ -417,7 +418,7 @@ core::RxDatagram::Body Rig::write(const Arrival& arrival) {
 }
 
 void Rig::deliver(const Arrival& arrival) {
-  // A NIC checks what it writes and drops what was damaged.
+  // A NIC checks what it writes and drops damaged packets.
   const bool by_window = arrival.source.remote_key != 0;
   if (by_window && arrival.corrupted) return;
   core::RxDatagram datagram;
@@ -430,7 +431,8 @@ void Rig::deliver(const Arrival& arrival) {
   if (by_window) {
     datagram.body = write(arrival);
     datagram.payload = nullptr;
-    if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;  // written, and nobody says so
+    // the payload was written but its header is lost
+    if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;
   }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));
   sides_[arrival.to]->stack.on_datagram(now_ns_, datagram);

@@ -1,5 +1,6 @@
-// Two stacks, one clock, a lossy link and a caller that checks everything: the protocol's test bench, driven by a seed.
-// Owns every buffer it lends to the stacks, so that it can tell a late write; reads no clock and no entropy.
+// The rig (two-endpoint test harness): two stacks with a common virtual clock, a lossy link between them, and a
+// simulated caller that checks everything, all driven by a seed. It owns the buffers that it passes to the stacks, so
+// that it can detect late writes.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace weft::sim {
 
-// Another policy on an end's live flows.
+// Replaces a policy on an end's live flows.
 struct PolicySwap {
   i64 at_ns = 0;
   int end = 0;
@@ -24,46 +25,46 @@ struct Schedule {
   u16 paths = 4;
   u16 segment_bytes = 1472;
   u8 stripes = 1;
-  u32 messages = 8;  // each way
+  u32 messages = 8;  // in each direction
   u64 message_bytes_max = 65536;
-  double zero_fraction = 0.1;   // of messages
-  double small_fraction = 0.3;  // at most eager_bytes long
+  double zero_fraction = 0.1;   // of the messages
+  double small_fraction = 0.3;  // of the messages: at most eager_bytes long
   bool both_ways = true;
   bool send_too_long = false;  // the last message of end 0 is longer than its receive
   i64 post_gap_ns_max = 200'000;
-  i64 close_at_ns = -1;            // end 0 closes with whatever is outstanding; -1: after everything is done
-  i64 dies_at_ns = -1;             // end 1 falls silent for good
-  i64 limit_ns = 120'000'000'000;  // of virtual time: beyond it the run counts as hung
+  i64 close_at_ns = -1;            // end 0 closes whatever is outstanding; -1: when everything is done
+  i64 dies_at_ns = -1;             // end 1 stops for good
+  i64 limit_ns = 120'000'000'000;  // virtual time after which a run counts as hung
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
   i64 window_bytes_max = 1 << 20;
-  i64 peer_silence_ns = 5'000'000'000;  // 25 timeouts: at 30 % loss silence by chance is out of the question
+  i64 peer_silence_ns = 5'000'000'000;  // 25 timeouts: with 30 % loss, silence by chance is practically impossible
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
-  // Receives longer than eager_bytes are advertised with a window, and the link writes into it when a segment arrives.
+  // Receives longer than eager_bytes are advertised with a memory window, and arriving segments are written through it.
   bool windows = false;
-  bool windows_outlive = false;  // a defect to be found: a window stays open after its message is whole
-  // Of sends, and of receives: their bytes pass through small rings, as those of device memory do.
+  bool windows_outlive = false;  // a planted defect: windows stay open after their message is complete
+  // Fractions of sends and receives whose bytes pass through small bounce buffers, like those of device memory.
   double staged_sends = 0.0, staged_receives = 0.0;
-  // The link reads payload when it delivers, not when it is sent: a NIC that gets to a request late.
+  // The link reads payload at delivery instead of when it is sent, like a NIC that processes a request late.
   bool late_reads = false;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
-  bool search_size = false;  // both ends find out what the paths carry
+  bool search_size = false;  // both ends search for the size that the paths carry
   std::vector<SizeLimit> limits;
   std::vector<PolicySwap> swaps;  // in order of time
 };
 
 struct RunReport {
-  std::string violation;  // empty: every invariant held; otherwise its number and what was seen
-  bool hung = false;      // P-2 broken: requests outstanding at the limit
-  u64 fingerprint = 0;    // of everything that was delivered and completed, in order
+  std::string violation;  // empty: all invariants held; otherwise the invariant's number and what was seen
+  bool hung = false;      // P-2 is broken: requests were outstanding at the time limit
+  u64 fingerprint = 0;    // hash of everything delivered and completed, in order
   i64 ended_ns = 0;
-  i64 completed = 0, failed = 0;  // requests, both ends
+  i64 completed = 0, failed = 0;  // requests of both ends
   i64 corrupt_messages = 0;
-  i64 writes = 0;          // segments that were written through a window
-  i64 writes_refused = 0;  // because the window was closed
+  i64 writes = 0;          // segments written through a window
+  i64 writes_refused = 0;  // refused because the window was closed
   core::FlowCounters counters[2];
   telemetry::EngineCounters stack[2];
   LinkCounters link;
@@ -71,7 +72,7 @@ struct RunReport {
   i64 segment_bytes_last[2] = {};  // in force at the end
   i64 size_changes = 0;
   i64 storage_bytes_max = 0;
-  std::vector<i64> path_bytes;  // sent by end 0, by path
+  std::vector<i64> path_bytes;  // sent by end 0, per path
 };
 
 class Rig {
@@ -79,13 +80,13 @@ class Rig {
   explicit Rig(const Schedule& schedule);
   ~Rig();
 
-  // One step of virtual time: the earliest thing that is due. False when nothing will ever happen again.
+  // Advances virtual time to the next event and handles it. False when no event is left.
   bool step();
   bool finished() const noexcept { return outstanding_ == 0 && unposted_ == 0; }
   i64 now_ns() const noexcept { return now_ns_; }
   const std::string& violation() const noexcept { return report_.violation; }
   i64 outstanding() const noexcept { return outstanding_; }
-  // Runs to the end (everything done or failed and both sides closed, or the limit) and checks what is left.
+  // Runs until everything is done or failed and both sides are closed, or until the limit; then checks the final state.
   RunReport run();
   RunReport report();
 
@@ -114,7 +115,7 @@ class Rig {
   void deliver(const Arrival& arrival);
   core::RxDatagram::Body write(const Arrival& arrival);
   bool read_late(const Arrival& arrival) const noexcept { return schedule_.late_reads && !arrival.settled; }
-  bool settled() const noexcept;  // nothing is left but time
+  bool settled() const noexcept;  // only time is left to pass
   void check_burst(int end);
   void violate(const char* invariant, const std::string& what);
   void check_window(int end, u32 remote_flow);
@@ -139,13 +140,13 @@ class Rig {
 // Runs a schedule to its end.
 RunReport run_schedule(const Schedule& schedule);
 
-// The policies that drawn schedules choose from; an empty list means `fixed`.
+// The policies that generated schedules choose from; an empty list means `fixed`.
 struct PolicyMenu {
   std::vector<core::PolicyChoice> window, path, loss, credit;
 };
-// A schedule drawn from a seed: which faults, how many paths, flows and messages. The same seed is the same schedule.
+// Generates a schedule (faults, number of paths, flows and messages) from a seed, deterministically.
 Schedule draw_schedule(u64 seed, const PolicyMenu& menu);
-// The kinds of fault a schedule holds, as bits in this order.
+// The kinds of faults in a schedule, as bits.
 enum FaultKind : u32 {
   kLoss = 1,
   kReorder = 2,

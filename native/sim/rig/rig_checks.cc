@@ -1,5 +1,5 @@
-// The invariants of PROTOCOL.md, looked at from outside: after each step what is cheap, at the end everything.
-// Each violation names its number.
+// Checks the invariants of PROTOCOL.md from outside: the cheap ones after each step, all of them at the end. Each
+// violation names its number.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace weft::sim {
 namespace {
 
-// P-7: what one stack of two ends with at most a few flows may hold (window, bitmaps, eager slots), with room to spare.
+// P-7: bound for one stack of two ends with at most a few flows (window, bitmaps, eager slots), with a margin.
 constexpr i64 kStorageBytesMax = 16 << 20;
 
 }  // namespace
@@ -24,7 +24,7 @@ void Rig::mix(u64 value) noexcept {
   report_.fingerprint ^= report_.fingerprint >> 29;
 }
 
-// P-4: a copy goes out only after a loss verdict, and over another path where one has room.
+// P-4: a segment is resent only after a loss verdict, and over another path if one has room.
 void Rig::check_burst(int end) {
   const core::TxBurst& burst = *burst_;
   Side& side = *sides_[end];
@@ -45,7 +45,7 @@ void Rig::check_burst(int end) {
       return violate("P-3", "bytes left a buffer that its send had given back");
     }
     check_window(end, packet.common.flow);
-    if (packet.data.fragment_offset != 0) continue;  // of the copy that the first fragment began
+    if (packet.data.fragment_offset != 0) continue;  // belongs to the copy that its first fragment started
     const u64 key = u64{packet.common.flow} << 40 | packet.data.seq;
     const auto [place, fresh] = side.last_path.try_emplace(key, burst.path);
     if (fresh) continue;
@@ -62,7 +62,8 @@ void Rig::check_burst(int end) {
   }
 }
 
-// After each burst: the policy's window holds for every flow, whatever the length of its messages. One segment may go.
+// Checked after each burst: the policy's window limits every flow, whatever its message sizes. One segment is always
+// allowed.
 void Rig::check_window(int end, u32 remote_flow) {
   Side& side = *sides_[end];
   const std::vector<u32>& there = sides_[1 - end]->flows;
@@ -90,7 +91,7 @@ void Rig::check_step() {
     for (std::size_t path = 0; path < paths.count(); ++path) {
       const i64 inflight_bytes = paths.path(path).inflight_bytes;
       if (inflight_bytes < 0) violate("P-7", "bytes in flight below zero on a path");
-      // A port smaller than one segment still takes one.
+      // A port smaller than one segment still accepts one.
       if (inflight_bytes > schedule_.port_buffer_bytes && inflight_bytes > schedule_.segment_bytes) {
         violate("P-7", "more bytes in flight on a path than its port holds");
       }
@@ -105,8 +106,8 @@ bool Rig::settled() const noexcept {
     const Side& side = *sides_[end];
     if (side.flows_closed < side.flows.size()) return false;
     if (schedule_.dies_at_ns >= 0) continue;
-    // P-5: a path that healed must come back by itself. Many probe intervals are given, from the healing or, since the
-    // last timeout may have struck just before, from the close on.
+    // P-5: a healed path must become usable again by itself. It is given many probe intervals, from its healing or from
+    // the close, since the last timeout may have come just before that.
     i64 healed_ns = closed_ns_;
     for (const PathOutage& outage : schedule_.outages) {
       if (outage.from_ns <= now_ns_ && outage.until_ns > healed_ns) healed_ns = outage.until_ns;

@@ -1,5 +1,5 @@
-// Fills a piece anew only when every byte of its last use is acknowledged, and empties one only when all of it is
-// there; the caller looks again.
+// A piece is refilled only when all bytes of its previous use are acknowledged, and emptied only when it is complete;
+// the caller polls.
 #include "native/sim/rig/rig_stage.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Staging::Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes)
   }
 }
 
-// Of the piece that comes next.
+// Size of the next piece.
 u64 Staging::left(const Lane& lane) noexcept {
   const i64 bytes = lane.stage->stripe_bytes.load(std::memory_order_acquire);
   if (bytes < 0) return 0;

@@ -1,5 +1,5 @@
-// The copier of a message that passes through rings: what a GPU's copy engine does, by hand and by chance.
-// Private to the rig's own files.
+// An emulated copier for messages that pass through bounce buffers, controlled step by step. Private to the rig's
+// files.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ using core::u8;
 
 class Staging {
  public:
-  // One ring for each flow that may carry a part. `limit_bytes`: what each stage allows from the start.
+  // One ring per flow that may carry a stripe. `limit_bytes`: initial limit of each stage.
   Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes);
 
   core::Stage* stage(u32 stripe) noexcept { return &stages_[stripe]; }
-  // Copies at most a piece of the stripe from `message` into its ring. True: it did.
+  // Copies at most one piece of the stripe from `message` into its ring. True: it did.
   bool fill(u32 stripe, const u8* message) noexcept;
-  // Copies what is whole from a stripe's ring to `message`. True: there was something.
+  // Copies complete pieces from a stripe's ring to `message`. True: there was one.
   bool empty(u32 stripe, u8* message) noexcept;
-  // Whether either could do something now.
+  // Whether fill() or empty() could do something now.
   bool may_fill(u32 stripe) const noexcept;
   bool may_empty(u32 stripe) const noexcept;
-  // Whatever the rings hold is nobody's any more.
+  // Overwrites the rings; their contents must not be used any more.
   void spoil(u8 byte) noexcept;
 
  private:
@@ -42,7 +42,7 @@ class Staging {
   static u64 piece_at(const Lane& lane, u64 at) noexcept {
     return at % lane.stage->ring_bytes / lane.stage->piece_bytes;
   }
-  std::unique_ptr<core::Stage[]> stages_;  // side by side, as the engines take them
+  std::unique_ptr<core::Stage[]> stages_;  // contiguous, as the engines expect them
   std::vector<Lane> lanes_;
 };
 

@@ -1,5 +1,4 @@
-// What the rig keeps of each message and of each end, and the small pure helpers around them.
-// Private to the rig's own files.
+// The rig's state for each message and each end, with small helpers. Private to the rig's files.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +10,11 @@
 namespace weft::sim {
 
 inline constexpr u32 kStripesMax = 16;
-inline constexpr u64 kGuardBytes = 64;  // beyond a receive's capacity: must stay as it was
-inline constexpr u8 kUntouched = 0xA5;  // a receive buffer before anything arrives
-inline constexpr u8 kReused = 0x5A;     // a buffer that went back to its owner
+inline constexpr u64 kGuardBytes = 64;  // bytes after a receive's capacity, which must not change
+inline constexpr u8 kUntouched = 0xA5;  // content of a receive buffer before anything arrives
+inline constexpr u8 kReused = 0x5A;     // content of a buffer that was returned to its owner
 inline constexpr u64 kRingBytes = 32'768, kPieceBytes = 8'192;
-inline constexpr i64 kStageNs = 50'000;  // between two looks of a copier that has something to do
+inline constexpr i64 kStageNs = 50'000;  // polling interval of a copier that has something to do
 
 struct Rig::Transfer {
   core::ReceiveTicket ticket;  // first: of() finds the transfer by it
@@ -26,7 +25,7 @@ struct Rig::Transfer {
   std::vector<u8> send_buffer, receive_buffer;
   u32 next_send_stripe = 0, next_receive_stripe = 0, stripes_sent = 0;
   bool send_finished = false, receive_finished = false;
-  std::unique_ptr<Staging> outgoing, incoming;  // null: its bytes lie in the buffers themselves
+  std::unique_ptr<Staging> outgoing, incoming;  // null: the bytes are in the buffers themselves
 
   static Transfer* of(core::ReceiveTicket* ticket) noexcept { return reinterpret_cast<Transfer*>(ticket); }
 };
@@ -36,15 +35,15 @@ struct Rig::Side {
   core::Stack stack;
   u32 peer = 0;
   std::vector<u32> flows;
-  std::vector<std::unique_ptr<Transfer>> owned;  // those this end sends
+  std::vector<std::unique_ptr<Transfer>> owned;  // the transfers that this end sends
   std::vector<Transfer*> sends, receives;
   std::size_t next_send = 0, next_receive = 0;
   u64 received = 0;
   u32 flows_closed = 0, flows_peer_closed = 0;
-  u64 held = 0;  // messages that came before the peer closed
+  u64 held = 0;  // number of messages that arrived before the peer closed
   bool failed = false;
   Status first_failure = Status::ok;
-  std::unordered_map<u64, u8> last_path;  // of each (flow, seq) sent
+  std::unordered_map<u64, u8> last_path;  // path of the last copy of each (flow, seq) sent
   struct Window {
     u8* begin;
     u64 bytes;
@@ -65,7 +64,8 @@ inline core::StackConfig stack_config(const Schedule& schedule, int end) {
   config.window_bytes_max = schedule.window_bytes_max;
   config.rto_ns_max = schedule.rto_ns_max;
   config.peer_silence_ns = schedule.peer_silence_ns;
-  // Without it nothing but P-1's own rules keeps wrong bytes out; a NIC discards what the network damaged.
+  // Without it, only P-1's rules keep wrong bytes out. With late reads it is only used if packets can be corrupted, as
+  // a NIC discards corrupted ones.
   config.payload_crc = !schedule.late_reads || schedule.faults.corrupt > 0;
   config.window = schedule.window;
   config.path = schedule.path;
@@ -74,7 +74,7 @@ inline core::StackConfig stack_config(const Schedule& schedule, int end) {
   return config;
 }
 
-// The content of a message: any eight bytes say where in which message they belong.
+// The content of a message: any eight bytes identify their message and position.
 inline u8 content(u64 seed, u64 offset) noexcept {
   const u64 word = (seed + offset / 8) * 0x9E3779B97F4A7C15u;
   return static_cast<u8>((word ^ (word >> 29)) >> (8 * (offset % 8)));
