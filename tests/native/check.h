@@ -1,5 +1,5 @@
-// What a native test is made of: named cases, checks that report both sides, a main that runs them.
-// Never catches a crash and never retries: a failed check ends its case, a failed case fails the executable.
+// The native test framework: named cases, checks that report both values, and a main that runs them. A failed check
+// ends its case, and a failed case fails the executable; crashes are not caught.
 #pragma once
 
 #include <cstdio>
@@ -48,7 +48,7 @@ void check_equal(const A& a, const B& b, const char* text, const char* file, int
   if (!(a == b)) fail(file, line, std::string(text) + ": " + show(a) + " is not " + show(b));
 }
 
-// Runs the cases whose name contains the first argument, or all; 1 when any failed or none was found.
+// Runs the cases whose name contains the first argument, or all; returns 1 if any failed or none was found.
 inline int run(int argc, char** argv) {
   int failed = 0;
   int ran = 0;

@@ -1,5 +1,5 @@
-// Counts what the process allocates: every operator new, and malloc itself where no sanitizer has taken it.
-// To be included by one source file of a test: it defines the global operators.
+// Counts allocations: every operator new, and malloc itself unless a sanitizer has replaced it. It defines the global
+// operators, so only one source file of a test may include it.
 #pragma once
 
 #include <malloc.h>
@@ -60,7 +60,7 @@ void free(void* at) {
 }
 }
 #else
-// The sanitizers keep malloc for themselves; what C++ allocates is still counted.
+// Sanitizers replace malloc, so only C++ allocations are counted.
 void* operator new(std::size_t bytes) {
   void* at = std::malloc(bytes);
   if (at == nullptr) throw std::bad_alloc();

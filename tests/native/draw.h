@@ -1,4 +1,4 @@
-// What tests of the kernels draw by chance: numbers, which a seed brings again on any machine, and sizes of pieces.
+// Random numbers for tests of the kernels, the same for a seed on any machine, and random sizes of pieces.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace weft::test {
 
-// A small generator whose numbers are the same everywhere.
+// A small generator with the same numbers on every machine.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
@@ -26,7 +26,7 @@ class Draw {
   std::uint64_t state_;
 };
 
-// Sizes that people have, and those at which something changes.
+// Common sizes, and sizes at which the code behaves differently.
 inline std::size_t draw_piece_bytes(Draw* draw) {
   switch (draw->below(8)) {
     case 0:

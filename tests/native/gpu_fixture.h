@@ -1,5 +1,5 @@
-// Workers of a fake device over real engines on loopback: its memory, its failures, messages posted with patience.
-// The fake is fake_cuda.cc: copies end late, and any call can fail.
+// Workers of a fake device (fake_cuda.cc) with real engines on loopback: its memory, its failures, and helpers that
+// post messages and retry.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +21,8 @@ namespace weft::test {
 using namespace weft::engine;
 
 inline constexpr int kIllegalAddress = 700;
-inline const DeviceLimits kTight{1 << 21, 1 << 18, "any"};  // messages go around their rings; kernels are the fake's
+// messages wrap around in their rings; the kernels are the fake's
+inline const DeviceLimits kTight{1 << 21, 1 << 18, "any"};
 
 inline const gpu::Driver& driver() {
   std::string error;
@@ -31,7 +32,7 @@ inline const gpu::Driver& driver() {
   return *found;
 }
 
-// The fake's own switches; it is loaded by path, as the driver is.
+// A control function of the fake, which is loaded by path like the driver.
 template <class Function>
 Function* fake(const char* name) {
   static_cast<void>(driver());
@@ -44,13 +45,13 @@ Function* fake(const char* name) {
 inline void fail_at(const char* symbol, int nth, bool stays = false) {
   fake<void(const char*, int, int, int)>("fake_cuda_fail")(symbol, nth, kIllegalAddress, stays ? 1 : 0);
 }
-// Contexts and so on that are left. No call was made that would wait for a stream which waits for a message.
+// Number of contexts and other objects not freed. Also checks that no call would have blocked behind a waiting stream.
 inline int live() {
   CHECK_EQUAL(fake<int()>("fake_cuda_held_up")(), 0);
   return fake<int()>("fake_cuda_live")();
 }
 
-// Memory of a device, with a guard behind it that no message may reach.
+// Memory of a device, followed by guard bytes that no message may overwrite.
 class Memory {
  public:
   explicit Memory(const std::vector<std::uint8_t>& bytes, int device = 0, bool managed = false)
@@ -65,7 +66,7 @@ class Memory {
   std::uint8_t* data() { return bytes_.data(); }
   gpu::Address at() const { return reinterpret_cast<std::uintptr_t>(bytes_.data()); }
   std::shared_ptr<gpu::Layout> all() const { return std::make_shared<gpu::Layout>(at(), size()); }
-  // The first `sent.size()` bytes are those, and nothing behind them was touched.
+  // Whether the first sent.size() bytes equal `sent` and the following bytes are unchanged.
   bool holds(const Memory& sent) const {
     if (std::memcmp(bytes_.data(), sent.bytes_.data(), sent.size()) != 0) return false;
     for (std::size_t i = sent.size(); i < bytes_.size(); ++i) {
@@ -97,7 +98,7 @@ inline gpu::Event mark_of(DeviceWorker& worker, gpu::Stream stream, std::string*
   return made;
 }
 
-// As a caller with patience does. Null where the connection has ended.
+// Posts and retries while it would block. Null if the connection has ended.
 inline std::shared_ptr<DeviceRequest> post_unless_closed(DeviceWorker& worker,
                                                          const std::shared_ptr<Connection>& connection, gpu::Way way,
                                                          const std::shared_ptr<const gpu::Layout>& layout,

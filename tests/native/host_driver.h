@@ -1,5 +1,5 @@
-// A driver whose kernels run on the host, at once: in the very call that launches them.
-// For who wants what they compute; streams, contexts and failures are fake_cuda.cc's.
+// A minimal driver that runs kernels on the host, synchronously in the launching call, for tests of their results.
+// Streams, contexts and failures are emulated by fake_cuda.cc.
 #pragma once
 
 #include "native/gpu/driver.h"
@@ -16,7 +16,7 @@ inline bool& only_counts() {
   return only;
 }
 
-// What Kernels calls of libcuda, and no more.
+// Only the functions that Kernels calls.
 inline const gpu::Driver& host_driver() {
   static const gpu::Driver all = [] {
     gpu::Driver driver;

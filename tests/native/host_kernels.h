@@ -1,5 +1,5 @@
-// Runs the kernels of native/gpu on the host, found by name as a driver finds them: every thread does its very share,
-// one after another, the last first, since a GPU promises no order. Knows nothing of streams.
+// Runs the kernels of native/gpu on the host, found by name: each thread's share is computed in turn, in reverse order,
+// since a GPU guarantees no order.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace weft::test {
 
 struct HostKernel {
   const char* name;
-  // The launch, with its parameters taken as they are now. False: it stays, and is to be called again.
+  // The launch, with a copy of its current parameters. False: it has not finished and must be called again.
   std::function<bool()> (*prepare)(unsigned blocks, void** parameters);
 };
 
@@ -28,7 +28,7 @@ std::function<bool()> each_thread(unsigned blocks, void** parameters, Share shar
   };
 }
 
-// Block after block does a job here, and one block no more than one at a time: the host may ask in between.
+// Does one block's share of a job per call, so that the host can query in between.
 inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
   return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
     auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);
@@ -65,7 +65,7 @@ std::function<bool()> prepare_reduce(unsigned blocks, void** parameters) {
                                      });
 }
 
-// Null: there is none of that name.
+// Null: there is no kernel of that name.
 inline const HostKernel* find_host_kernel(const char* name) {
 #define WEFT_HOST_KERNEL(operation, type) \
   {"weft_reduce_" #type "_" #operation, prepare_reduce<gpu::ElementType::type, gpu::Operation::operation>},

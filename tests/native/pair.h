@@ -1,5 +1,5 @@
-// Two stacks wired to each other in memory: what the native tests of the stack have in common.
-// Loses a datagram only where a test's filter says so; keeps its own clock.
+// Two stacks connected in memory with a clock of their own, for native tests. Packets are lost only if a test's filter
+// says so.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace weft::test {
 
 using namespace weft::core;
 
-// Where the build puts the shipped policies: beside its executables.
+// The build's directory of shipped policies, next to its executables.
 inline std::string policy_directory() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
 }
 
-// A shipped policy, loaded for the life of the test program.
+// A shipped policy, which stays loaded until the program ends.
 inline PolicyChoice shipped(policy::Family family, const char* name) {
   static std::vector<std::shared_ptr<const policy::Library>> kept;
   std::string error;
@@ -39,7 +39,7 @@ inline StackConfig shipped_config() {
   return config;
 }
 
-// One packet as bytes, kept after its burst is gone.
+// A copy of one packet, which outlives its burst.
 struct Wired {
   int to = 0;
   u8 path = 0;
@@ -56,7 +56,7 @@ struct Wired {
   }
 };
 
-// Ends 0 and 1, one flow between them.
+// Ends 0 and 1, with one flow between them.
 struct Pair {
   static constexpr u64 kToken[2] = {0x1111'2222'3333'4444u, 0x5555'6666'7777'8888u};
   static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
@@ -93,7 +93,7 @@ struct Pair {
     ReceiveTicket ticket;
   };
 
-  // Another flow between the two, on the same peers. Its index at each end, by end.
+  // Adds a flow between the same peers; returns its index at each end.
   std::array<u32, 2> add_flow() {
     std::array<u32, 2> made{};
     const u64 number = ++flows_added;
@@ -118,7 +118,7 @@ struct Pair {
     return stack[end].post_receive(now_ns, flow[end], message, data, bytes, 0, ticket);
   }
 
-  // Everything `end` would send now, as packets.
+  // All packets that `end` would send now.
   std::vector<Wired> take(int end) {
     std::vector<Wired> out;
     while (stack[end].poll_transmit(now_ns, burst.get())) {
@@ -137,11 +137,12 @@ struct Pair {
   }
   void give(const Wired& packet) { stack[packet.to].on_datagram(now_ns, packet.view()); }
 
-  // One exchange: what both have to say arrives 20 us later, less what `drops` takes. False when both were silent.
+  // One exchange: the packets of both ends arrive 20 us later, except those for which `drops` is true. False if there
+  // were none.
   bool exchange(const std::function<bool(const Wired&)>& drops = nullptr) {
     std::vector<Wired> packets = take(0);
     for (Wired& packet : take(1)) packets.push_back(std::move(packet));
-    if (packets.empty()) return false;  // and no time passes: what a timer makes due must not be passed over
+    if (packets.empty()) return false;  // time must not pass, or a timer's deadline could be skipped
     now_ns += 20'000;
     for (const Wired& packet : packets) {
       if (drops == nullptr || !drops(packet)) give(packet);
@@ -149,7 +150,7 @@ struct Pair {
     for (Stack& each : stack) each.on_timer(now_ns);
     return true;
   }
-  // Until `done` or nothing is left to happen before `limit_ns` from now.
+  // Runs until `done`, or until nothing more happens before `limit_ns` from now.
   bool run(const std::function<bool()>& done, const std::function<bool(const Wired&)>& drops = nullptr,
            i64 limit_ns = 60'000'000'000) {
     const i64 end_ns = now_ns + limit_ns;
@@ -162,14 +163,14 @@ struct Pair {
     }
     return done();
   }
-  // Counts the events of a kind and forgets the others.
+  // Counts the events of one kind and discards the others.
   int events(int end, Event::Kind kind) {
     int count = 0;
     for (Event event; stack[end].poll_event(&event);) count += event.kind == kind ? 1 : 0;
     return count;
   }
 
-  // Distinct payload bytes that reached the receiving half of `end`.
+  // Distinct payload bytes received by `end`.
   u64 received_bytes(int end) { return static_cast<u64>(stack[end].flow(flow[end])->rx.counters().bytes_received); }
 
   u64 flows_added = 0;

@@ -1,5 +1,5 @@
-// Two runtimes over loopback with a connection between them, and bytes to send: what tests of whole engines begin with.
-// Never leaves the loopback interface; every wait has an end.
+// Two runtimes on loopback with a connection between them and data to send, for tests of whole engines. Every wait has
+// a time limit.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Ends of queue pairs over softverbs, for its own tests: one device, memory, queues, and waits that end.
-// Knows nothing of weft's datapath.
+// Ends of queue pairs over softverbs, for tests of the provider itself, without weft's datapath: a device, memory,
+// queues, and waits with a time limit.
 #pragma once
 
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ inline const Ibv* softverbs() {
   return found;
 }
 
-// What befalls packets in a case: read when the first device of the process is opened.
+// Settings of the simulated network for a case; read when the process opens its first device.
 class Weather {
  public:
   Weather(std::initializer_list<std::pair<const char*, const char*>> what) : what_(what) {
@@ -54,7 +54,7 @@ class Weather {
   std::vector<std::pair<const char*, const char*>> what_;
 };
 
-// A device with one queue pair's surroundings.
+// A device with everything that one queue pair needs.
 struct Node {
   explicit Node(int entries = 1024) : ibv(softverbs()), memory(kMemoryBytes) {
     int count = 0;
@@ -107,7 +107,7 @@ struct Node {
     if (!pair.make(ibv, plan, &error)) fail(__FILE__, __LINE__, error);
   }
 
-  void join(const Node& far, std::uint32_t psn = 0xFF'FFF0) {  // packet numbers come round soon
+  void join(const Node& far, std::uint32_t psn = 0xFF'FFF0) {  // packet numbers wrap around soon
     QpTraits traits;
     traits.mtu = IBV_MTU_1024;
     traits.remote_writes = true;
@@ -175,7 +175,7 @@ struct Node {
     CHECK_EQUAL(done->wr_id, id);
     return *done;
   }
-  // Whether this is raised within our patience; others are passed over.
+  // Whether this event is raised within the time limit; other events are skipped.
   bool raised(ibv_event_type wanted) {
     for (const std::int64_t until = datapath::now_ns() + kPatienceNs; datapath::now_ns() < until;) {
       ibv_async_event event{};
@@ -217,7 +217,7 @@ struct Joined {
   Node a, b;
 };
 
-// A window over part of a node's memory, bound by its own queue pair.
+// A window onto part of a node's memory, bound by the node's queue pair.
 struct OpenWindow {
   OpenWindow(Node* node, std::size_t offset, std::size_t bytes)
       : node(node), window(ibv_alloc_mw(node->pd, IBV_MW_TYPE_1)) {
@@ -250,7 +250,7 @@ inline void fill(std::vector<std::uint8_t>* memory, std::size_t offset, std::siz
   }
 }
 
-// What the provider has counted since its first device was opened.
+// A counter of the provider since its first device was opened.
 std::int64_t counted(const char* name);
 
 }  // namespace weft::test

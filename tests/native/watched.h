@@ -1,5 +1,5 @@
-// Sees each access of kernels that run on the host: a byte read or written that a test did not allow is a breach,
-// however harmless it would be. Include it before anything of the kernels.
+// Observes every access of kernels that run on the host: any byte read or written that the test did not allow is
+// reported, even if it does no harm. Must be included before the kernels' headers.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class Watched {
       breaches_ = (stores ? "stored " : "loaded ") + std::to_string(bytes) + " bytes that it may not";
     }
   }
-  // Words about the first; empty: none.
+  // Describes the first one; empty: none.
   const std::string& breaches() const { return breaches_; }
   std::uint64_t accesses() const { return accesses_; }
 
@@ -46,7 +46,7 @@ class Watched {
     std::uint64_t begin, end;
     bool operator<(const Range& other) const { return begin != other.begin ? begin < other.begin : end < other.end; }
   };
-  std::vector<Range> allowed_[2];  // loads, stores: each range apart, though two touch
+  std::vector<Range> allowed_[2];  // loads, stores; adjacent ranges are not merged
   std::string breaches_;
   std::uint64_t accesses_ = 0;
   bool sorted_ = false;
@@ -57,7 +57,7 @@ inline Watched& watched() {
   return one;
 }
 
-// Bytes at a chosen place modulo 16, at the very end of their allocation, with guards before them.
+// Bytes with a given alignment modulo 16 that end exactly with their allocation, and guard bytes before them.
 class Placed {
  public:
   Placed(std::size_t bytes, std::size_t place, std::uint8_t fill)
@@ -82,7 +82,7 @@ class Placed {
  private:
   static constexpr std::uint8_t kGuard = 0xA5;
   std::size_t shift_, bytes_;
-  std::uint8_t* memory_;  // new[] gives multiples of 16
+  std::uint8_t* memory_;  // new[] returns multiples of 16
 };
 
 }  // namespace weft::test

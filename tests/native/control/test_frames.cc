@@ -1,4 +1,4 @@
-// Control frames and handles survive encoding and decoding; damaged ones are refused without harm.
+// Control frames and handles survive encoding and decoding; damaged ones are refused safely.
 #include <cstdlib>
 #include <iterator>
 
@@ -87,7 +87,7 @@ TEST(frames__others_survive) {
   CHECK(decode(take(encode(Verdict{6})).body, &verdict_back));
   CHECK_EQUAL(verdict_back.status, 6u);
   Refuse refuse;
-  refuse.text = std::string(2000, 'x');  // cut, not refused
+  refuse.text = std::string(2000, 'x');  // truncated, not refused
   refuse.status = 3;
   Refuse refuse_back;
   CHECK(decode(take(encode(refuse)).body, &refuse_back));
@@ -124,8 +124,8 @@ TEST(frames__stranger_version_damage) {
   CHECK_EQUAL(take_frame(&endless, &frame, &version), Take::damaged);
 }
 
-// Whatever the bytes of a body are, a decoder says yes or no and reads nothing beyond them (the sanitizers watch).
-// Starts from a body of every type. WEFT_FUZZ_FRAMES=100000000 in the environment tries as many (make fuzz).
+// For any body a decoder succeeds or fails without reading beyond it (checked by the sanitizers). Starts from a body of
+// every type. WEFT_FUZZ_FRAMES=100000000 sets the number of tries (make fuzz).
 TEST(frames__any_body_is_answered) {
   Random random(1);
   Hello greeting;

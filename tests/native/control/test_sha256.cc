@@ -1,5 +1,4 @@
-// Decides whether SHA-256 and HMAC are the standard's: FIPS 180-4 examples, RFC 4231 cases 1, 2 and 6.
-// Never measures speed.
+// SHA-256 and HMAC conform to the standards: FIPS 180-4 examples, RFC 4231 cases 1, 2 and 6.
 #include "native/control/sha256.h"
 #include "tests/native/check.h"
 

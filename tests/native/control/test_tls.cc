@@ -1,5 +1,5 @@
-// Two ends of a TLS stream without a socket: the same secret, another one, none, and a stream that is damaged or
-// relayed.
+// Two ends of a TLS stream without a socket: with the same secret, different ones, none, and with a damaged or relayed
+// stream.
 #include <algorithm>
 #include <string>
 
@@ -25,7 +25,7 @@ struct Ends {
     left = TlsStream::make(*left_context, true);
     right = TlsStream::make(*right_context, false);
   }
-  // Carries bytes to and fro until neither end has anything to say; a few at a time.
+  // Passes bytes in both directions, a few at a time, until neither end has any.
   void carry(std::size_t piece = 7) {
     for (bool moved = true; moved && alive;) {
       moved = false;

@@ -1,4 +1,4 @@
-// Advertisements from both ends: said until confirmed, taken once, bounded, in any order of arrival.
+// Advertisements at both ends: repeated until confirmed, accepted once, bounded, in any order of arrival.
 #include <vector>
 
 #include "native/core/advert_ledger.h"
@@ -60,13 +60,13 @@ TEST(advertiser__a_partial_confirmation_leaves_the_rest_to_be_said) {
   advertiser.on_sent(10, 0, 1000);
   advertiser.on_confirm(4);
   advertiser.on_confirm(2);   // old
-  advertiser.on_confirm(99);  // of what was never posted
+  advertiser.on_confirm(99);  // never posted
   advertiser.on_timer(1000);
   CHECK(advertiser.due());
   CHECK_EQUAL(advertiser.first(), 4u);
 }
 
-// Advertisements that overtake each other on their paths: each stands on what is confirmed, so none waits for a timer.
+// Each advertisement starts at the confirmed position, so if they overtake each other, none has to wait for a timer.
 TEST(advertiser__says_again_what_is_not_confirmed) {
   Advertiser advertiser;
   for (u64 posted = 1; posted <= 16; ++posted) {
@@ -80,7 +80,7 @@ TEST(advertiser__says_again_what_is_not_confirmed) {
   CHECK_EQUAL(advertiser.first(), 10u);
   advertiser.on_sent(30, 0, 1000);
   CHECK(!advertiser.due());
-  advertiser.on_post(0, 41, true, 16);  // too many to say again: only what is new
+  advertiser.on_post(0, 41, true, 16);  // too many to repeat: only the new one
   CHECK_EQUAL(advertiser.first(), 40u);
   advertiser.on_sent(1, 0, 1000);
   CHECK(!advertiser.due());

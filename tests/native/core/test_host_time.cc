@@ -1,5 +1,5 @@
-// A host that is short of processors is not a congested network: neither the window nor the loss policy takes it for
-// one.
+// A host that lacks CPU time is not mistaken for a congested network, neither by the window policy nor by the loss
+// policy.
 #include <deque>
 
 #include "native/core/host_time.h"
@@ -13,7 +13,7 @@ using weft::test::Wired;
 namespace {
 
 constexpr i64 kUs = 1'000, kMs = 1'000'000;
-constexpr i64 kDelayNs = 20 * kUs;  // one way
+constexpr i64 kDelayNs = 20 * kUs;  // in each direction
 constexpr i64 kAwayNs = 10 * kMs;
 constexpr u64 kBytes = 64 << 20;
 
@@ -22,11 +22,11 @@ struct Mail {
   Wired packet;
 };
 
-// End 0 always runs; so does end 1 at first. Then it has one turn in 10 ms: another thread has its processor.
+// End 0 always runs, and so does end 1 at first. Then end 1 runs once in 10 ms, as if another thread had its CPU.
 struct Starved {
   explicit Starved(bool says_when) : pair(weft::test::shipped_config()), says_when_(says_when) {}
 
-  // Until `bytes` have come, or a minute is over.
+  // Runs until `bytes` have arrived, for at most a minute.
   bool run(u64 bytes) {
     i64 ran_ns = pair.now_ns;
     while (pair.received_bytes(1) < bytes && pair.now_ns < 60'000 * kMs) {
@@ -82,19 +82,19 @@ Found transfer(bool says_when) {
 TEST(host_time__a_datagram_waits_for_what_its_thread_was_away) {
   HostTime host;
   host.on_away(100, 200);
-  host.on_datagram(210, 150);  // came while the thread was away
+  host.on_datagram(210, 150);  // arrived while the thread was away
   CHECK_EQUAL(host.arrived_ns(), 150);
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 50);
   host.on_datagram(210, 50);  // before
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 100);
   host.on_datagram(210, 205);  // after
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 0);
-  host.on_datagram(210, 0);  // nobody said when
+  host.on_datagram(210, 0);  // no time stamp
   CHECK_EQUAL(host.arrived_ns(), 210);
-  host.on_datagram(210, 300);  // during the round that began at 210
+  host.on_datagram(210, 300);  // during the iteration that began at 210
   CHECK_EQUAL(host.arrived_ns(), 300);
   CHECK_EQUAL(host.late_ns(), 0);
-  host.on_away(150, 250);  // told twice
+  host.on_away(150, 250);  // reported twice
   CHECK_EQUAL(host.away_ns(), 150);
   host.on_away(150, 200);
   CHECK_EQUAL(host.away_ns(), 150);
@@ -104,7 +104,7 @@ TEST(host_time__what_is_told_in_two_parts_is_one_time_away) {
   HostTime host;
   host.on_away(100, 200);
   host.on_away(1000, 3000);  // until the sleep was over
-  host.on_away(1000, 3001);  // until the next round began
+  host.on_away(1000, 3001);  // until the next iteration began
   CHECK_EQUAL(host.away_ns(), 2101);
   host.on_datagram(3001, 1500);
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 1501);
@@ -123,7 +123,7 @@ TEST(host_time__the_last_late_departures_are_known) {
   HostTime host;
   CHECK(!host.left_late(0));
   for (i64 at = 100; at < 600; at += 100) host.on_late_departure(at, at + 10);
-  CHECK(!host.left_late(105));  // forgotten
+  CHECK(!host.left_late(105));  // no longer remembered
   for (i64 at = 200; at < 600; at += 100)
     CHECK(host.left_late(at) && host.left_late(at + 10) && !host.left_late(at + 11));
 }
@@ -143,7 +143,7 @@ TEST(host_time__the_longest_delay_is_forgotten_by_and_by) {
 
 TEST(host_time__a_starved_receiver_is_no_congestion) {
   const Found told = transfer(true), untold = transfer(false);
-  // Send times of a train run ahead of the clock, by a nanosecond a segment.
+  // Send times within a train run ahead of the clock, by a nanosecond per segment.
   CHECK(told.rtt_min_ns <= 2 * kDelayNs && told.rtt_min_ns > kDelayNs);
   std::printf("64 MiB to a receiver with a turn in 10 ms: %lld ms, %lld resent; untold %lld ms, %lld\n",
               static_cast<long long>(told.took_ns / kMs), static_cast<long long>(told.resent),

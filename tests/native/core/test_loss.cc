@@ -1,4 +1,4 @@
-// A million segments at one percent loss, fixed seeds: every message arrives, and what is sent again is bounded.
+// A million segments at one percent loss with fixed seeds: every message arrives, and the number of resends is bounded.
 #include <string>
 #include <vector>
 

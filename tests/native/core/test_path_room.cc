@@ -1,4 +1,5 @@
-// Flows of one peer share the room of its paths: whoever waits for room is woken when it is there, however it came.
+// Flows of a peer share the room of its paths: a flow that waits for room is woken when there is some, for whatever
+// reason.
 #include <algorithm>
 
 #include "tests/native/check.h"
@@ -13,10 +14,10 @@ namespace wire = weft::wire;
 namespace {
 
 constexpr u64 kBytes = 1 << 20;
-constexpr i64 kRoomBytes = 64 << 10;  // of the one path: less than a flow's window
-constexpr i64 kSoonNs = 100'000'000;  // far below the 10 s that a waiting flow's next chance was away
+constexpr i64 kRoomBytes = 64 << 10;  // of the only path: less than a flow's window
+constexpr i64 kSoonNs = 100'000'000;  // much less than the 10 s until the waiting flow would have tried again
 
-// The first flow has filled the path with segments that nobody acknowledges; the second has something to send.
+// The first flow has filled the path with segments that are never acknowledged; the second has something to send.
 struct Bench {
   Bench() : pair(config(), 1, 1472, kRoomBytes), sent(weft::test::pattern(kBytes, 1)) {
     second = pair.add_flow();
@@ -38,12 +39,12 @@ struct Bench {
   }
   static StackConfig config() {
     StackConfig config;
-    config.rto_ns_min = 200'000'000;  // so that no timer of the first flow comes to the rescue
+    config.rto_ns_min = 200'000'000;  // so that no timer of the first flow frees the path
     return config;
   }
   const PathState& path() { return pair.stack[0].peer(pair.peer[0])->paths().path(0); }
   Flow& waiter() { return *pair.stack[0].flow(second[0]); }
-  // The first flow's segments get lost; the second's arrive.
+  // The first flow's segments are lost; the second's arrive.
   bool second_flow_gets_through() {
     const i64 until_ns = pair.now_ns + kSoonNs;
     return pair.run([&] { return received_bytes() == kBytes || pair.now_ns >= until_ns; }, swallows) &&
@@ -85,7 +86,7 @@ TEST(path_room__so_does_releasing_a_flow_and_its_number_may_be_used_again) {
   pair.stack[0].release_flow(pair.flow[0]);
   CHECK_EQUAL(bench.path().inflight_bytes, 0);
   CHECK(pair.stack[0].wants_to_send());
-  // The waiter goes as well, and its number comes back: it must not be in any queue twice.
+  // The waiting flow is released, too, and its index reused: it must not be in any queue twice.
   pair.stack[0].release_flow(bench.second[0]);
   CHECK(!pair.stack[0].wants_to_send());
   CHECK(pair.stack[0].peer(pair.peer[0])->path_waiters().empty());
@@ -117,7 +118,7 @@ TEST(path_room__a_path_that_comes_back_wakes_those_that_wait) {
   common.token = Pair::kPeerToken[0];
   common.flow = pair.peer[0];
   common.path = 1;
-  // A probe of the peer's may be a replay and proves nothing; the answer to ours does.
+  // A probe from the peer may be a replay and proves nothing; the answer to ours does.
   common.type = wire::Type::probe;
   wire::encode_probe(probe.header.data(), common, {7, 7});
   pair.give(probe);

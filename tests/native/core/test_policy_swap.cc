@@ -1,5 +1,5 @@
-// Policies replaced and given other parameters in the middle of a transfer: nothing lost, nothing corrupt, the new one
-// decides from where the old one stood; and what a tap is told.
+// Policies are replaced and given other parameters during a transfer: nothing is lost or corrupted, and the new policy
+// continues from the current state. Also tests what a decision tap observes.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -64,7 +64,7 @@ class Counting final : public DecisionTap {
   std::array<int, 5> told{};
 };
 
-// What policies were told at their start.
+// Collects the events with which policies were started.
 class Starts final : public DecisionTap {
  public:
   void on_decision(const Decision& decision) noexcept override {
@@ -106,7 +106,7 @@ TEST(policy_swap__every_family_changes_in_mid_transfer) {
     CHECK_EQUAL(name_in_force(transfer, Family::window), windows[swaps % 2]);
     CHECK_EQUAL(name_in_force(transfer, Family::path), paths[swaps % 3]);
     CHECK_EQUAL(name_in_force(transfer, Family::loss), losses[swaps % 2]);
-    if (swaps % 2 == 1) {  // swift takes the window over that it is told
+    if (swaps % 2 == 1) {  // swift takes over the window that it is told
       CHECK_EQUAL(transfer.sender().flow(transfer.flow())->tx.window().window_bytes(), window_before);
     }
   }
@@ -134,7 +134,7 @@ TEST(policy_swap__parameters_change_and_state_stays) {
   config.window.params = &first_bytes;
   Transfer transfer(config);
   transfer.until(kBytes / 4);
-  const i64 wanted_bytes = 100'000;  // fixed has one parameter, its window
+  const i64 wanted_bytes = 100'000;  // the only parameter of fixed is its window
   const PolicyChoice wider{config.window.descriptor, &wanted_bytes};
   CHECK(transfer.sender().set_default(transfer.pair.now_ns, Family::window, wider, true));
   transfer.until(kBytes / 2);
@@ -245,7 +245,7 @@ TEST(policy_swap__other_families_are_told_where_things_stand) {
   CHECK(tap.credits.at(0).received_bytes > 0 && tap.credits.at(0).granted_bytes >= tap.credits.at(0).received_bytes);
 }
 
-// A policy that fails hands over to `fixed` as any policy starts: with on_start before its first event.
+// When a policy fails, `fixed` is started by on_start before its first event, like any policy.
 TEST(policy_swap__fixed_credit_starts_before_it_decides) {
   weft::policy::Descriptor failing = weft::policy::fixed(Family::credit);
   for (auto& hook : failing.hooks) hook = bad;

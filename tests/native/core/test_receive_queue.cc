@@ -1,4 +1,4 @@
-// Where received bytes go: eager and posted messages, sizes that disagree, and everything that is refused.
+// Where received bytes go: eager and posted messages, contradictory sizes, and everything that is refused.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -69,12 +69,12 @@ TEST(receive_queue__a_posted_receive_takes_segments_in_any_order) {
   CHECK_EQUAL(bench.placed_events(&message_bytes), 1);
   CHECK_EQUAL(message_bytes, 30u);
   for (std::size_t i = 0; i < 40; ++i) CHECK_EQUAL(int{buffer[i]}, i < 30 ? static_cast<int>(1 + i / 10) : 0xEE);
-  // P-1: whole is whole.
+  // P-1: nothing is accepted for a complete message.
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(10, 9), 30), Placement::refused);
   CHECK_EQUAL(int{buffer[0]}, 1);
 }
 
-// A damaged segment leaves its bytes and no trace: they count for nothing, and the ones that come again replace them.
+// Bytes of a damaged segment do not count, and are replaced when the segment arrives again.
 TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
   const std::vector<u8> good = {1, 2, 3, 4, 5, 6, 7, 8}, damaged = {1, 2, 3, 0xBD, 5, 6, 7, 8};
   const u32 crc = wire::crc32c(0, good.data(), good.size());
@@ -109,7 +109,8 @@ TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
   }
 }
 
-// Around the end of a ring: in two parts, of which the second begins where the CRC of the first ends.
+// A segment that wraps around the end of a ring is written in two parts; the CRC of the second continues that of the
+// first.
 TEST(receive_queue__a_checked_segment_may_straddle_the_end_of_a_ring) {
   Bench bench;
   std::vector<u8> ring(16), payload(24);
@@ -183,7 +184,7 @@ TEST(receive_queue__what_does_not_fit_is_refused_and_writes_nothing) {
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), kMessageBytesMax + 1), Placement::refused);
   CHECK(buffer == bytes_of(100, 0xEE));
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), 64), Placement::placed);
-  // The size is settled: no segment may claim another.
+  // The size is fixed: no segment may claim another.
   CHECK_EQUAL(bench.deliver(0, 8, bytes_of(8, 1), 72), Placement::refused);
   CHECK_EQUAL(bench.placed_events(), 0);
 }
@@ -227,7 +228,7 @@ TEST(receive_queue__flows_of_a_connection_agree_on_the_size) {
   CHECK_EQUAL(second.post(0, &buffer, &ticket), Status::ok);
   CHECK_EQUAL(first.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::placed);
   CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes - 4096), Placement::refused);
-  // A stripe of the other flow's.
+  // It belongs to the other flow's stripe.
   CHECK_EQUAL(second.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::refused);
   CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes), Placement::placed);
 }

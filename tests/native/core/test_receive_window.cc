@@ -1,4 +1,4 @@
-// The receive window against a set of numbers: what is new, the cumulative edge, and the words that are reported.
+// The receive window compared with a set of numbers: new segments, the cumulative position, and the reported words.
 #include <set>
 
 #include "native/core/random.h"
@@ -63,7 +63,7 @@ TEST(receive_window__in_order_takes_no_bitmap) {
   ReceiveWindow window(&pool);
   for (u64 seq = 0; seq < 100'000; ++seq) CHECK_EQUAL(window.on_arrival(seq), Arrival::fresh);
   CHECK_EQUAL(window.cumulative_seq(), 100'000u);
-  // Without storage for a gap nothing is marked.
+  // Without memory for a bitmap nothing is marked.
   CHECK_EQUAL(window.on_arrival(100'001), Arrival::beyond);
   CHECK_EQUAL(window.cumulative_seq(), 100'000u);
   CHECK(!window.has_gap());

@@ -1,4 +1,5 @@
-// A receiver without memory for a segment says so: the segment waits for room, is no loss, and nobody else pays for it.
+// A receiver without memory for a segment reports that: the segment waits for room, is not a loss, and other flows are
+// not affected.
 #include <algorithm>
 #include <map>
 
@@ -18,7 +19,7 @@ constexpr u64 kSmallBytes = 4000;  // three segments
 constexpr u64 kBulkBytes = 4 << 20;
 constexpr i64 kMs = 1'000'000;
 
-// Connections whose small messages nobody receives, beside one that moves a long message.
+// Connections whose small messages are not received, and one that transfers a long message.
 struct Crowd {
   Crowd(u64 connections, const StackConfig& config) : pair(config), small(weft::test::pattern(kSmallBytes, 5)) {
     for (u64 i = 0; i < connections; ++i) flows.push_back(pair.add_flow());
@@ -30,12 +31,12 @@ struct Crowd {
       }
     }
   }
-  // Everybody has sent what it may, and knows what there is no room for.
+  // Runs until every sender has sent what it may and knows which messages lack room.
   void settle(i64 for_ns) {
     const i64 until_ns = pair.now_ns + for_ns;
     static_cast<void>(pair.run([&] { return pair.now_ns >= until_ns; }, drops));
   }
-  // Receives everything, a message of each connection in turn.
+  // Receives everything, one message per connection in turn.
   void read_all(u64 messages) {
     for (u64 message = 0; message < messages; ++message) {
       for (std::size_t i = 0; i < flows.size(); ++i) {
@@ -76,13 +77,13 @@ StackConfig config_of(u64 blocks) {
 
 }  // namespace
 
-// 200 connections want 3,200 of the 2,048 blocks of an engine.
+// 200 connections want 3,200 of an engine's 2,048 blocks.
 TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   Crowd crowd(200, config_of(2048));
   crowd.settle(50 * kMs);
   CHECK(crowd.sum(&FlowCells::segments_held) > 0);
   CHECK_EQUAL(crowd.sum(&FlowCells::segments_lost), 0);
-  // Each connection holds as much as another, and some blocks are left for who comes with its first message.
+  // All connections hold about the same number of blocks, and some are left for new connections.
   u64 least = ~u64{0}, most = 0;
   for (const auto& flow : crowd.flows) {
     const u64 held = crowd.pair.stack[1].flow(flow[1])->rx.eager_held();
@@ -102,7 +103,7 @@ TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   const FlowCells& bulk = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
   CHECK_EQUAL(bulk.segments_resent, 0);
   CHECK_EQUAL(bulk.segments_lost, 0);
-  // A second of waiting costs a few tries a connection.
+  // A second of waiting costs each connection a few tries.
   crowd.settle(1000 * kMs);
   CHECK(crowd.sum(&FlowCells::segments_sent) - sent_before < 200 * 3 * 8);
   CHECK_EQUAL(crowd.sum(&FlowCells::segments_lost), 0);
@@ -125,10 +126,10 @@ TEST(room__a_connection_that_holds_nothing_finds_a_block_though_others_want_all)
   CHECK_EQUAL(fresh.segments_resent, 0);
 }
 
-// As soon as there is room the sender hears of it: it need not find out by itself.
+// The sender is told of room as soon as there is some, and need not find out by itself.
 TEST(room__a_read_message_lets_another_in_within_a_round_trip) {
   Crowd crowd(12, config_of(64));
-  crowd.settle(3000 * kMs);  // the tries have become rare
+  crowd.settle(3000 * kMs);  // tries have become rare
   const i64 received = crowd.pair.stack[1].flow(crowd.flows[0][1])->rx.counters().bytes_received;
   crowd.drops = [](const Wired&) { return false; };
   crowd.read_all(1);
@@ -174,7 +175,7 @@ TEST(room__blocks_of_a_closed_connection_go_to_those_that_wait) {
 
 namespace {
 
-// A message that passes through a ring of 32 KB, of which a piece is emptied every so often.
+// A message that passes through a ring of 32 KB, of which one piece is emptied at regular intervals.
 void receive_through_a_ring(const std::function<bool(const Wired&)>& drops, i64 every_ns, bool tells) {
   constexpr u64 kBytes = 1 << 20, kRing = 32 << 10, kPiece = 8 << 10;
   Pair pair(weft::test::shipped_config());
@@ -205,7 +206,7 @@ void receive_through_a_ring(const std::function<bool(const Wired&)>& drops, i64 
   if (drops != nullptr) return;
   CHECK_EQUAL(sender.counters().segments_lost, 0);
   CHECK(sender.counters().segments_held > 0);
-  CHECK(window_least > 64 << 10);  // nothing was lost, so nothing is to be slowed down
+  CHECK(window_least > 64 << 10);  // nothing was lost, so the window must not shrink
   if (tells) CHECK(sender.counters().segments_resent < static_cast<i64>(kBytes / 1408));
 }
 

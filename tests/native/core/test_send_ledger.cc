@@ -1,4 +1,4 @@
-// The send ledger against a plain map: states, bytes in flight, send order, resend order, and slabs given back.
+// The send ledger compared with a plain map: states, bytes in flight, send order, resend order, and returned slabs.
 #include <deque>
 #include <map>
 #include <vector>
@@ -19,7 +19,7 @@ struct Model {
     u8 path;
     SentSegment::State state;
   };
-  std::map<u64, Segment> segments;  // from the cumulative edge on
+  std::map<u64, Segment> segments;  // from the cumulative position on
   std::deque<u64> order[kPaths];
   std::deque<u64> lost;
   i64 inflight_bytes = 0;
@@ -123,7 +123,7 @@ struct Bench {
 TEST(send_ledger__matches_a_map_under_random_operations) {
   for (u64 seed = 1; seed <= 8; ++seed) {
     Bench bench(seed);
-    const u64 appetite = 2 + seed % 4;  // some runs grow long windows, some stay near empty
+    const u64 appetite = 2 + seed % 4;  // some runs grow long windows, others stay almost empty
     for (int step = 0; step < 20'000; ++step) {
       const u64 choice = bench.random.next() % 10;
       if (choice < appetite) {
@@ -149,7 +149,7 @@ TEST(send_ledger__the_window_of_numbers_is_full_at_its_bound) {
   for (u64 i = 0; i < kWindowSegments; ++i) CHECK(bench.append());
   CHECK(!bench.ledger.reserve());
   CHECK_EQUAL(bench.pool.blocks_in_use(), kWindowSegments / SendLedger::kSlabSegments);
-  // Everything but the first acknowledged: nothing is free yet.
+  // Everything but the first is acknowledged: nothing can be freed yet.
   for (u64 seq = 1; seq < kWindowSegments; ++seq) bench.acknowledge(seq);
   bench.advance();
   CHECK(!bench.ledger.reserve());

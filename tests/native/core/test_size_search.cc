@@ -1,4 +1,5 @@
-// Paths that swallow long datagrams without a word: what they carry is found, used, and tried again later.
+// Paths that silently drop long datagrams: the size that they carry is found and used, and larger ones are tried again
+// later.
 #include <algorithm>
 
 #include "native/core/partial_segments.h"
@@ -17,7 +18,7 @@ constexpr u64 kBytes = 8 << 20;
 constexpr i64 kMs = 1'000'000;
 constexpr u16 kLong = 8972, kShort = 1472;
 
-// A transfer of 8 MB over four paths that can carry 8,972 bytes, until `narrow` says otherwise.
+// A transfer of 8 MB over four paths that carry 8,972 bytes until `narrow` says otherwise.
 struct Bench {
   explicit Bench(u16 segment_bytes = kLong)
       : pair(weft::test::shipped_config(), 4, segment_bytes, 1 << 20, true), sent(weft::test::pattern(kBytes, 1)) {
@@ -88,12 +89,12 @@ TEST(size_search__a_transfer_goes_on_where_all_paths_swallow_long_datagrams) {
     const i64 start_ns = bench.pair.now_ns;
     const u64 sent_before = bench.data_sent;
     bench.finish();
-    // To the sender the way back is as good as ever: acknowledgments are short.
+    // The sender sees no problem on the way back, as acknowledgments are short.
     CHECK_EQUAL(bench.paths().segment_bytes(), from == 1 ? kLong : kShort);
     CHECK(bench.pair.now_ns - start_ns < 1000 * kMs);
-    // What had left long, once more in fragments; the rest at the new size.
+    // Segments sent with the old size are resent as fragments; the rest uses the new size.
     CHECK(bench.data_sent - sent_before < 2 * segments_of(kBytes, kShort));
-    bench.run_for(20 * kMs);  // the last probes may be under way when the transfer ends
+    bench.run_for(20 * kMs);  // the last probes may be in flight when the transfer ends
     CHECK_EQUAL(bench.usable(), 4);
   }
 }
@@ -123,7 +124,7 @@ TEST(size_search__where_one_path_carries_long_ones_it_is_used_alone) {
   CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
   CHECK_EQUAL(bench.usable(), 1);
   CHECK(bench.paths().path(2).usable);
-  // Small datagrams come over the others all the while, and do not make them look well.
+  // Small datagrams get through on the other paths all the time, without making these paths usable.
   const i64 events = bench.pair.events(0, Event::Kind::path_up);
   bench.run_for(5000 * kMs);
   CHECK_EQUAL(bench.pair.events(0, Event::Kind::path_up), 0);
@@ -139,7 +140,7 @@ TEST(size_search__the_size_comes_up_again_when_paths_heal) {
   bench.narrow = [](const Wired&) { return true; };
   bench.finish();
   bench.run_for(60'000 * kMs);
-  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);  // tried and not carried
+  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);  // tried without success
   bench.narrow = nullptr;
   bench.run_for(700'000 * kMs);
   CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
@@ -171,7 +172,7 @@ TEST(size_search__the_size_comes_up_when_half_of_the_paths_carry_it) {
   }
 }
 
-// What three paths carry that are silent for the moment is not for the fourth to say.
+// A single usable path must not determine the size for three others that are silent at the moment.
 TEST(size_search__one_path_alone_does_not_raise_the_size_for_all) {
   Bench bench;
   bench.run_to(kBytes / 4);
@@ -192,7 +193,7 @@ TEST(size_search__one_path_alone_does_not_raise_the_size_for_all) {
   CHECK_EQUAL(bench.usable(), 4);
 }
 
-// Nor is the time of the next raise put off while too few paths could prove it.
+// Too few usable paths do not postpone the next attempt to raise the size.
 TEST(size_search__silent_paths_do_not_put_off_the_next_raise) {
   Bench bench;
   bench.run_to(kBytes / 4);
@@ -212,7 +213,7 @@ TEST(size_search__silent_paths_do_not_put_off_the_next_raise) {
   CHECK(bench.pair.now_ns < back_ns + 60'000 * kMs);
 }
 
-// All paths were late at once beside one that carries short datagrams alone: the others are not to pay for it.
+// All paths were late at once, and one of them only carries short datagrams: the size must stay for the others.
 TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   Bench bench;
   bench.narrow = [](const Wired& packet) { return packet.path == 3; };
@@ -236,7 +237,8 @@ TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   CHECK_EQUAL(bench.usable(), 3);
 }
 
-// Short messages get through and their acknowledgments say that the paths live: long segments are missed all the same.
+// Short messages get through, and their acknowledgments show that the paths work: the loss of long segments is noticed
+// all the same.
 TEST(size_search__short_messages_in_between_hide_nothing) {
   Bench bench;
   const auto other = bench.pair.add_flow();
@@ -271,7 +273,7 @@ TEST(size_search__where_nothing_gets_through_ever_less_is_sent) {
   bench.run_for(2000 * kMs);
   const u64 before = bench.swallowed;
   bench.run_for(5000 * kMs);
-  CHECK(bench.swallowed - before < 200);  // probes and tries of four paths, at most one a second each
+  CHECK(bench.swallowed - before < 200);  // probes and tries on four paths, at most one per second each
   bench.narrow = nullptr;
   bench.finish(10'000 * kMs);
 }
@@ -288,7 +290,7 @@ TEST(size_search__lost_datagrams_beside_long_ones_only_delay) {
   CHECK(bench.paths().segment_bytes() <= kShort);
 }
 
-// Loss that has nothing to do with sizes changes none.
+// Loss that is independent of the size does not change it.
 TEST(size_search__loss_alone_leaves_the_size_as_it_is) {
   Bench bench;
   Random random(7);
@@ -307,15 +309,15 @@ TEST(size_search__where_all_is_well_nothing_long_is_probed) {
   };
   bench.finish();
   bench.run_for(100'000 * kMs);
-  CHECK(padded <= 4);  // a loss policy's question about a tail
+  CHECK(padded <= 4);  // a loss policy's probes for a tail
   CHECK_EQUAL(bench.pair.events(0, Event::Kind::segment_size), 0);
 }
 
-// ---- fragments
+// Fragments
 
 namespace {
 
-// Data for end 1 of a pair that waits for one message of 5,000 bytes, of which no byte has come.
+// Data for end 1 of a pair that waits for one message of 5,000 bytes, none of which has arrived.
 struct Fragments {
   Fragments() : pair(StackConfig{}, 4, kLong, 1 << 20, true), sent(weft::test::pattern(5000, 3)), buffer(5000) {
     CHECK_EQUAL(pair.receive(1, buffer.data(), 5000, &ticket), Status::ok);
@@ -356,7 +358,7 @@ TEST(fragments__a_segment_is_received_when_all_of_it_is_there) {
   bench.pair.give(bench.fragment(0, 0, 4000, 1408, 1408));
   bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));
   bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));    // again
-  bench.pair.give(bench.fragment(0, 0, 4000, 800, 1000));  // another cut of the same bytes
+  bench.pair.give(bench.fragment(0, 0, 4000, 800, 1000));  // the same bytes, divided differently
   CHECK_EQUAL(bench.pair.received_bytes(1), 0u);
   CHECK_EQUAL(bench.receiver().cumulative_seq(), 0u);
   bench.pair.give(bench.fragment(0, 0, 4000, 2816, 1184));
@@ -398,13 +400,13 @@ TEST(fragments__what_does_not_fit_together_is_refused) {
   };
   bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));
   refuses(bench.fragment(0, 0, 4008, 1408, 1408));    // of a longer segment
-  refuses(bench.fragment(0, 8, 4000, 1408, 1408));    // elsewhere
+  refuses(bench.fragment(0, 8, 4000, 1408, 1408));    // at another offset
   refuses(bench.fragment(2, 0, 4000, 3000, 1408));    // beyond its segment
-  refuses(bench.fragment(2, 0, 4000, 1404, 1408));    // between two words
-  refuses(bench.fragment(2, 0, 4000, 0, 1404));       // ends between two words
+  refuses(bench.fragment(2, 0, 4000, 1404, 1408));    // not at a word boundary
+  refuses(bench.fragment(2, 0, 4000, 0, 1404));       // does not end at a word boundary
   refuses(bench.fragment(2, 0, 4000, 8, 0));          // empty
   refuses(bench.fragment(2, 4000, 1008, 0, 504));     // a segment beyond the message
-  refuses(bench.fragment(2, 0, 0, 8, 504));           // of a segment of no length
+  refuses(bench.fragment(2, 0, 0, 8, 504));           // of an empty segment
   refuses(bench.fragment(2, 0, 9000, 0, 504));        // longer than any segment here
   Wired packet = bench.fragment(2, 0, 4000, 8, 504);  // would begin before its message
   wire::Common common;
@@ -428,7 +430,7 @@ TEST(fragments__more_begun_segments_than_fit_are_bounded) {
     CHECK_EQUAL(partial.on_fragment({seq, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::fresh);
   }
   CHECK(partial.bytes_held() < 32 << 10);
-  // The newest is remembered, the oldest begins anew.
+  // The newest is remembered; the oldest starts afresh.
   marked = true;
   CHECK_EQUAL(partial.on_fragment({999, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::repeated);
   CHECK_EQUAL(partial.on_fragment({0, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::fresh);

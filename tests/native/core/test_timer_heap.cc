@@ -1,5 +1,4 @@
-// Decides whether the timer heap keeps one deadline an id and gives them out in order, against a sorted model.
-// Never reads a clock.
+// The timer heap keeps one deadline per id and returns them in order, compared with a sorted model.
 #include <map>
 #include <set>
 #include <utility>

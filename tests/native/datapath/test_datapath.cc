@@ -1,4 +1,4 @@
-// Real sockets on loopback and memory rings bring bursts over as they were: order, sizes, marks, faults by seed.
+// Real sockets on loopback and memory rings deliver bursts unchanged (order, sizes, marks), and inject faults by seed.
 #include <sys/socket.h>
 
 #include <memory>
@@ -26,7 +26,7 @@ struct Sink final : RxSink {
   bool split_right = true;
 };
 
-// `count` data segments; the payload of each is its number, the last one is shorter.
+// `count` data segments; each payload is filled with the segment's number, and the last one is shorter.
 std::unique_ptr<wire::TxBurst> burst_of(const std::vector<std::uint8_t>& payload, std::uint16_t count,
                                         std::uint32_t bytes, std::uint32_t last_bytes) {
   auto burst = std::make_unique<wire::TxBurst>();
@@ -56,7 +56,7 @@ SocketAddress loopback(bool v6) {
   return address;
 }
 
-// One path from each to the other, over loopback.
+// One path in each direction, over loopback.
 struct Ends {
   explicit Ends(bool v6) {
     places[0].address = loopback(v6);
@@ -117,7 +117,7 @@ TEST(udp__a_train_arrives_as_it_left) {
 TEST(udp__marks_come_through) {
   Ends ends(false);
   UdpDatapath& b = ends.b;
-  // A sender of its own that marks what a congested switch would mark.
+  // A separate sender that marks its packets like a congested switch.
   const int marker = ::socket(AF_INET, SOCK_DGRAM, 0);
   const int congested = 3;
   CHECK(::setsockopt(marker, IPPROTO_IP, IP_TOS, &congested, sizeof congested) == 0);
@@ -149,7 +149,7 @@ TEST(udp__an_address_that_is_not_ours_is_an_error) {
   CHECK(datapath.open(&error));
   std::vector<Place> places(1);
   places[0].address = loopback(false);
-  places[0].address.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, for documentation
+  places[0].address.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, reserved for documentation
   CHECK(!datapath.open_link({0, 0, 8, &places}, &words, &error));
   CHECK(error.find("192.0.2.1") != std::string::npos);
 }

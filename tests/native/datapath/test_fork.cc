@@ -1,5 +1,5 @@
-// A child that is forked at any moment has none of the sockets of control and data: the kernel would tell nobody that
-// the parent has died.
+// A child forked at any moment has no sockets of control and data connections; otherwise the kernel would not tell
+// peers when the parent dies.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -27,7 +27,7 @@ constexpr int kForks = 300;
 int sockets() noexcept {
   int count = 0;
   for (int descriptor = 0; descriptor < kDescriptorsMax; ++descriptor) {
-    // Others, which ask the kernel for a moment (netlink, if_nametoindex), reach nobody else.
+    // Other sockets, opened briefly for queries of the kernel (netlink, if_nametoindex), have no peer.
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     const bool is_socket = ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0;
@@ -39,11 +39,11 @@ int sockets() noexcept {
 }  // namespace
 
 TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
-  const int before = sockets();  // what this program was started with
+  const int before = sockets();  // inherited by this program
   RuntimePair pair{Knobs{}};
   CHECK(sockets() > before);
   std::atomic<bool> over{false};
-  // Runtimes come and go: sockets are made, accepted and closed all the while.
+  // Runtimes come and go, so sockets are created, accepted and closed all the time.
   std::thread dialler([&] {
     while (!over) RuntimePair{Knobs{}};
   });
@@ -60,7 +60,7 @@ TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
   CHECK_EQUAL(kept, 0);
 }
 
-// A daemon closes what it inherited, opens files of its own, and forks again.
+// Like a daemon that closes what it inherited, opens files of its own, and forks again.
 TEST(fork__leaves_the_files_of_a_child_alone_when_it_forks_too) {
   RuntimePair pair{Knobs{}};
   const pid_t child = ::fork();

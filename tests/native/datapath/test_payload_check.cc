@@ -1,5 +1,5 @@
-// Payloads that are damaged on the way, behind every checksum that the kernel checks: at default knobs none is
-// delivered. The damage is done where datagrams come out of the kernel: this program has a recvmmsg of its own.
+// Payloads damaged after all checksums that the kernel verifies: with default knobs none is delivered. The damage is
+// done by this program's own recvmmsg, where datagrams leave the kernel.
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ using weft::test::kPatienceNs;
 std::atomic<bool> damaging{false};
 std::atomic<std::int64_t> seen{0}, damaged{0};
 
-// One bit of the first segment's payload, now and then: its header stays as it was.
+// Occasionally flips a bit of the first segment's payload; its header is unchanged.
 void damage(const msghdr& message, std::size_t bytes) {
   constexpr std::uint8_t kDataType = 1;
   if (message.msg_iovlen == 0 || message.msg_iov[0].iov_len < wire::kDataBytes) return;
@@ -40,7 +40,8 @@ void damage(const msghdr& message, std::size_t bytes) {
   }
 }
 
-// Sends of every kind of place: eager blocks, small and large posted receives. Returns how many came out wrong.
+// Sends to every kind of destination: eager blocks, small and large posted receives. Returns the number of wrong
+// messages.
 int wrong_of(test::RuntimePair& pair, int rounds) {
   int wrong = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -93,7 +94,7 @@ TEST(payload_check__by_default_nothing_damaged_is_delivered) {
   CHECK_EQUAL(pair.a->counters().injected_corrupt, 0);
 }
 
-// What the check is for: without it the same damage arrives. It is off by the knob alone, and that is said.
+// Without the check the same damage is delivered. Only the knob turns it off, and the summary says so.
 TEST(payload_check__off_is_the_operators_word_and_delivers_what_comes) {
   Knobs knobs;
   knobs.payload_crc = CrcMode::off;

@@ -1,5 +1,5 @@
-// Queue pairs without a device: the datapath over the null provider, two whole stacks at its ends.
-// What only a device does (packets, netem, rights) is tests/rdma's.
+// Queue pairs without a device: the datapath over the null provider with two complete stacks. What needs a device
+// (packets, netem, privileges) is in tests/rdma.
 #ifdef WEFT_HAS_VERBS
 
 #include <fcntl.h>
@@ -60,7 +60,7 @@ struct End final : RxSink {
   std::string words;
   std::uint32_t peer = 0, flow = 0;
   std::int64_t now_ns = 1'000'000'000;
-  // What the engine does of it: windows are closed before anything is transmitted.
+  // Handles events like the engine: windows are closed before anything is transmitted.
   void take_events() {
     core::Event event;
     while (stack.poll_event(&event)) {
@@ -73,7 +73,7 @@ struct End final : RxSink {
   int placed = 0, sent = 0, failed = 0;
 };
 
-// Two ends, stepped by one thread on one clock.
+// Two ends, stepped by one thread with one clock.
 struct Two {
   explicit Two(VerbsMode mode, double fault_qp_error = 0, bool direct = false) : registered(direct), ends() {
     VerbsOptions options = options_of(mode, direct);
@@ -135,7 +135,7 @@ struct Two {
     return end.datapath.add_memory(added, &error) ? added.id : 0;
   }
 
-  // Messages from a to b, each into a buffer of its own; true when all arrived as they left.
+  // Sends messages from a to b, each into a buffer of its own; true if all arrived unchanged.
   bool carry(int messages, std::size_t bytes, int rounds_max = 200'000) {
     std::vector<std::vector<std::uint8_t>> out, in;
     std::vector<core::ReceiveTicket> tickets(static_cast<std::size_t>(messages));
@@ -159,10 +159,10 @@ struct Two {
     next += messages;
     for (int round = 0; round < rounds_max && (b().placed < until || a().sent < sent_until); ++round) step();
     bool right = b().placed == until && a().sent == sent_until;
-    // What comes again now finds the buffers given back.
+    // Copies delivered from now on find the buffers returned to their owner.
     const std::vector<std::vector<std::uint8_t>> as_received = in, as_sent = out;
     for (auto& buffer : in) std::memset(buffer.data(), 0x5A, buffer.size());
-    // And the sender's reused: a request that is late reads what is there by then.
+    // The sender's buffers are reused: a late request reads their new contents.
     for (auto& buffer : out) std::memset(buffer.data(), 0xA5, buffer.size());
     null_provider_replay();
     for (int round = 0; round < 200; ++round) step();
@@ -215,7 +215,7 @@ TEST(verbs__pairs_in_error_are_mended) {
     Two two(mode, 0.02);
     const std::size_t posted = null_provider_posted();
     CHECK(two.carry(30, 60'000));
-    CHECK_EQUAL(null_provider_posted(), posted);  // no slot went with the resets
+    CHECK_EQUAL(null_provider_posted(), posted);  // no slot was lost by the resets
     const weft::telemetry::EngineCells& seen = two.a().datapath.counters();
     CHECK(seen.paths_broken > 0);
     CHECK(seen.paths_mended > 0);
@@ -229,7 +229,7 @@ TEST(verbs__direct__payload_goes_where_it_belongs_without_a_copy) {
     Two two(mode, 0, true);
     const std::size_t regions = null_provider_regions();
     CHECK(two.carry(20, 100'000));
-    CHECK(two.carry(200, 20'000));  // more than a window may be used for
+    CHECK(two.carry(200, 20'000));  // more messages than one window may be used for
     CHECK_EQUAL(two.a().failed + two.b().failed, 0);
     CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
     const std::int64_t total = 20 * 100'000 + 200 * 20'000, written = two.a().datapath.counters().payload_written_bytes;
@@ -262,7 +262,7 @@ TEST(verbs__direct__without_windows_or_room_to_register_bytes_are_copied) {
     Two two(VerbsMode::uc, 0, true);
     CHECK(two.carry(20, 60'000));
     CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
-    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);  // registered, if not windowed
+    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);  // registered, though without windows
     CHECK_EQUAL(two.b().datapath.counters().windows_refused, 20);
   }
   null_provider_reset({});
@@ -302,7 +302,7 @@ TEST(verbs__memory__of_a_gpu_by_dma_buf_then_by_address_then_not_at_all) {
 
 TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
   null_provider_reset({});
-  Two two(VerbsMode::ud, 0, true);  // has no writes, and sends registered memory without a copy all the same
+  Two two(VerbsMode::ud, 0, true);  // UD has no writes, but sends registered memory without a copy
   CHECK(two.carry(20, 60'000));
   CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
   CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
@@ -310,7 +310,7 @@ TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
 
 TEST(verbs__memory__is_forgotten_only_when_nothing_is_under_way) {
   NullProviderFaults faults;
-  faults.complete = false;  // a NIC that takes requests and is slow to finish them
+  faults.complete = false;  // a NIC that accepts requests and is slow to finish them
   null_provider_reset({});
   Two two(VerbsMode::uc, 0, true);
   std::vector<std::uint8_t> memory(60'000, 7);

@@ -1,5 +1,5 @@
-// Decides whether commands of several threads arrive once each, in each thread's order, and never beyond the
-// reservation. Never sleeps; every loop ends with the last command.
+// Commands of several threads arrive once each, in each thread's order, and never beyond the reservation. Loops end
+// with the last command; nothing sleeps.
 #include <thread>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Lines about paths and peers: each with address, path and cause, and bounded in rate.
+// Log lines about paths and peers contain address, path and cause, and are limited in rate.
 #include <string>
 #include <vector>
 
@@ -76,7 +76,7 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   CHECK(bench.lines().back().find("(and 1968 more like it before)") != std::string::npos);
 }
 
-// Once an interval, however many come.
+// Logged once per interval, however many packets are refused.
 TEST(event_log__packets_that_are_refused_now_are_named) {
   Bench bench;
   const std::uint8_t header[48] = {};  // no magic

@@ -1,4 +1,4 @@
-// The knob table as a user meets it: defaults, ranges, misspelt names, what an error says.
+// The knob table from the user's view: defaults, ranges, misspelt names, error texts.
 #include <cstdlib>
 #include <string>
 

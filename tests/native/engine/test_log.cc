@@ -1,4 +1,4 @@
-// Log lines come whole, in order and bounded, whatever reads them, and no caller waits for that.
+// Log lines arrive whole, in order and bounded in number, whatever reads them, and no caller waits for that.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ using namespace weft::engine;
 
 constexpr std::int64_t kPatienceNs = 20'000'000'000;
 
-// A sink that writes a line when it is given a permit.
+// A sink that writes one line per permit.
 struct Gate {
   std::mutex mutex;
   std::vector<std::string> lines;
@@ -54,7 +54,7 @@ void until_entered(int lines) {
   while (gate.entered < lines) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Standard error is another descriptor for as long as this lives.
+// Redirects standard error during its lifetime.
 class Redirected {
  public:
   explicit Redirected(int to) : before_(::dup(STDERR_FILENO)) { ::dup2(to, STDERR_FILENO); }
@@ -83,7 +83,7 @@ struct Pipe {
     }
     ::fcntl(ends[1], F_SETFL, 0);
   }
-  // What is in it by now.
+  // What has been written so far.
   std::string read() const {
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     std::string all, some(1 << 16, 0);
@@ -112,7 +112,7 @@ TEST(log__lines_come_in_order_and_a_line_says_what_was_dropped_before_it) {
   for (int i = 0; i <= most; ++i) CHECK_EQUAL(lines[static_cast<std::size_t>(i)], "line " + std::to_string(i));
   CHECK_EQUAL(lines[kLogLinesMax + 1].rfind("7 lines were dropped", 0), 0u);
   CHECK_EQUAL(lines[kLogLinesMax + 2], "after");
-  CHECK_EQUAL(lines[kLogLinesMax + 3].rfind("1 lines were dropped", 0), 0u);  // and nothing came after it
+  CHECK_EQUAL(lines[kLogLinesMax + 3].rfind("1 lines were dropped", 0), 0u);  // nothing came after it
 }
 
 TEST(log__a_call_is_one_line_of_bounded_length) {
@@ -149,7 +149,7 @@ TEST(log__standard_error_that_nobody_reads_holds_nobody_up) {
     for (int i = 0; i < 1000; ++i) log(LogLevel::warn, "line " + std::to_string(i));
     CHECK(!flush_log(1'000'000));
   }
-  // Once it is read all is there, in whole lines.
+  // Once it is read, everything arrives in whole lines.
   std::string all;
   for (int i = 0; !flush_log(1'000'000); ++i) {
     CHECK(i < 20'000);
@@ -162,7 +162,7 @@ TEST(log__standard_error_that_nobody_reads_holds_nobody_up) {
   CHECK(all.find(" lines were dropped here", begins) != std::string::npos);
 }
 
-// TSan ends a child of several threads that starts one.
+// TSan ends a multi-threaded child that starts a thread.
 #if !defined(__SANITIZE_THREAD__)
 
 namespace {
@@ -192,7 +192,7 @@ TEST(log__a_forked_child_has_a_log_of_its_own) {
   while (!flush_log(1'000'000)) static_cast<void>(full.read());
 }
 
-// ASan of GCC 12 leaves its allocator locked in a child where another thread allocated: any allocation hangs there.
+// ASan of GCC 12 leaves its allocator locked in a child if another thread was allocating, so that any allocation hangs.
 #if !defined(__SANITIZE_ADDRESS__)
 
 TEST(log__forks_while_others_log) {

@@ -1,5 +1,5 @@
-// P-7: what an idle flow and an idle peer cost, by the allocator's own count.
-// Counts an idle flow that has carried messages, not one that was just made.
+// P-7: the memory of idle flows and peers, measured by counting allocations. The idle flows have carried messages
+// before.
 #include "tests/native/check.h"
 #include "tests/native/counted.h"
 #include "tests/native/pair.h"
@@ -21,7 +21,7 @@ PeerConfig peer_config(u32 remote) {
   return config;
 }
 
-// Many flows between two stacks; all tokens alike, indices equal at both ends.
+// Many flows between two stacks, with equal tokens, and equal indices at both ends.
 struct Crowd {
   explicit Crowd(u32 count) : config(weft::test::shipped_config()), stack{Stack(config), Stack(config)}, flows(count) {
     for (Stack& each : stack) {
@@ -63,7 +63,7 @@ struct Crowd {
       }
     }
   }
-  // One message each way on every flow, then silence for longer than a flow counts as idle.
+  // One message in each direction on every flow, then silence for longer than the idle time.
   void talk(std::vector<ReceiveTicket>* tickets, u8* buffer, u64 bytes, u64 message) {
     for (u32 i = 0; i < flows; ++i) {
       for (int end = 0; end < 2; ++end) {
@@ -129,6 +129,6 @@ TEST(memory__what_is_released_is_given_back) {
     std::vector<u8> buffer(50'000);
     crowd.talk(&tickets, buffer.data(), buffer.size(), 0);
   }
-  // The shipped policies stay loaded for the life of the program.
+  // The shipped policies stay loaded until the program ends.
   CHECK(live_bytes.load() - before < 64 * 1024);
 }

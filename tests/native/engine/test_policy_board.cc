@@ -1,5 +1,5 @@
-// Policies of live connections as runtime.h promises them: chosen by text, changed from other threads, recorded, and
-// unloaded only when no engine refers to them. Never leaves loopback; every wait has an end.
+// Policies of live connections as specified in runtime.h: chosen by text, changed from other threads, recorded, and
+// unloaded only when no engine refers to them. Uses loopback; every wait has a time limit.
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -156,7 +156,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.here->change_policy("window", "window_bytes=400000", PolicyChange::params, &error), Status::ok);
   CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
   CHECK_EQUAL(first_word(pair.there->policies()[0].params), 300'000);
-  // Parameters of its own outlast those of all, and are no choice of a policy.
+  // A connection's own parameters stay in force when the defaults' parameters change, but are not a choice of policy.
   CHECK_EQUAL(pair.runtime->change_policy("window", "window_bytes=500000", PolicyChange::params, &error), Status::ok);
   CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
   CHECK_EQUAL(first_word(pair.there->policies()[0].params), 500'000);
@@ -180,7 +180,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   pair.exchange(1 << 20);
 }
 
-// Two threads change policies and a third records while the first sends: what TSan is for.
+// Two threads change policies and a third records while the first one sends; mainly for TSan.
 TEST(policy_board__changes_from_many_threads_while_data_flows) {
   Knobs knobs;
   knobs.fault_loss = 0.005;
@@ -211,7 +211,7 @@ TEST(policy_board__changes_from_many_threads_while_data_flows) {
       CHECK_EQUAL(stats.error, "");
     }
   });
-  // As long as it takes for each kind of change to have met data; a machine that never runs the others ends it, too.
+  // Runs until each kind of change has coincided with data; also ends on a machine that never runs the other threads.
   for (int i = 0; i < 40 || (changes <= 16 && i < 10'000); ++i) pair.exchange(300'000);
   stopping = true;
   for (std::thread* thread : {&one, &other, &recorder}) thread->join();
@@ -270,7 +270,7 @@ TEST(recording__an_encoder_names_a_policy_once_and_says_what_it_lost) {
   const std::int64_t other = 12345;
   decision.params = &other;
   CHECK_EQUAL(entries().size(), 2u);
-  encoder.drop();  // found no room: it is named again
+  encoder.drop();  // there was no room, so it is named again
   CHECK_EQUAL(entries().size(), 2u);
   const auto gap = encoder.encode_gap(3);
   CHECK_EQUAL(gap.size(), sizeof(core::RecordingEntry) + 8);
@@ -290,7 +290,7 @@ TEST(recording__a_full_ring_counts_and_never_waits) {
   CHECK_EQUAL(tap.decisions() + tap.lost(), 1000);
   std::vector<std::byte> out;
   CHECK(tap.take(&out) <= 4096);
-  tap.on_decision(decision);  // says how many were lost before it
+  tap.on_decision(decision);  // reports how many were dropped before it
   out.clear();
   CHECK(tap.take(&out) > 0);
   core::RecordingEntry entry;

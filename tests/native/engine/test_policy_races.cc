@@ -1,5 +1,5 @@
-// Policies changed for the process and for live connections while other threads dial with policies of their own, send
-// and close: no engine may run a library that was unloaded, or read parameters that were freed.
+// Policies are changed for the process and for live connections while other threads dial with policies of their own,
+// send and close: no engine may run an unloaded library or read freed parameters.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -17,7 +17,7 @@ using namespace weft;
 using namespace weft::engine;
 using weft::test::kPatienceNs;
 
-// Longer by hand: WEFT_TEST_SECONDS=60 test_policy_races.
+// For longer runs: WEFT_TEST_SECONDS=60 test_policy_races.
 std::int64_t run_ns() {
   const char* seconds = std::getenv("WEFT_TEST_SECONDS");
   return (seconds == nullptr ? 2 : std::atoll(seconds)) * 1'000'000'000;
@@ -34,8 +34,8 @@ void exchange(Connection& from, Connection& to, std::size_t bytes) {
   CHECK(sent == received);
 }
 
-// None of these is a default or what change() sets: the library of a dial's policy is loaded for the dial alone, and
-// goes when nobody refers to it.
+// None of these is a default or set by change(), so each library is loaded for the dial alone and unloaded when nothing
+// refers to it.
 const char* own_policies(int round) {
   const char* texts[] = {"window=cubic path=flowlet loss=sleek", "window=aimd path=plb loss=go_back_n credit=grant",
                          "window=timely loss=sleek", "window=fixed:window_bytes=300000 path=bitmap"};
@@ -46,7 +46,7 @@ struct Ends {
   std::shared_ptr<Connection> here, there;
 };
 
-// Once the dial is dropped only engines refer to its policies.
+// After the dial is destroyed, only engines refer to its policies.
 Ends dial_with(Listener& listener, Runtime& dialling, const std::string& policies) {
   std::string error;
   std::unique_ptr<Dial> dial;
@@ -98,10 +98,10 @@ TEST(policy_races__a_change_unloads_nothing_that_a_dial_has_just_opened) {
       std::string error;
       CHECK_EQUAL(pair.here->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
       CHECK_EQUAL(pair.b->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));  // or no dial gets the board's lock
+      std::this_thread::sleep_for(std::chrono::microseconds(50));  // so that dials get the board's lock, too
     }
   });
-  std::thread other([&] {  // whose connections change their policies before they end
+  std::thread other([&] {  // its connections change their policies before they end
     std::unique_ptr<Listener> listener;
     std::string error;
     CHECK_EQUAL(pair.a->listen(0, 0, own_policies(1), &listener, &error), Status::ok);
@@ -132,7 +132,7 @@ TEST(policy_races__a_dial_gets_its_path_policy_where_memory_is_used_again) {
       if (info.family == "path") name = info.name;
     }
     CHECK_EQUAL(name, "weighted");
-    // The peer has another policy from now on, and what the dial asked for is freed.
+    // The peer uses another policy now, and the one that the dial asked for is freed.
     CHECK_EQUAL(ends.here->change_policy("path", "reps", PolicyChange::policy, &error), Status::ok);
   }
 }

@@ -1,4 +1,4 @@
-// Text of a peer does nothing to a log line or a terminal.
+// Text from a peer can't affect a log line or a terminal.
 #include <string>
 #include <string_view>
 

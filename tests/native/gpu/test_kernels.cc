@@ -1,8 +1,7 @@
-// Decides whether pieces are gathered and scattered to the byte, whatever their sizes and alignments, and no byte
-// beside them is touched or read. The kernels' own code runs here, thread by thread, on the host; GPUs are for
-// tests/device.
+// Pieces are gathered and scattered exactly, whatever their sizes and alignments, without touching or reading other
+// bytes. The kernels' code runs on the host here, thread by thread; GPUs are used in tests/device.
 #include "tests/native/watched.h"
-// The above comes first: it watches what the others compile.
+// watched.h comes first, because it observes the code in the headers below.
 #include <dlfcn.h>
 
 #include <memory>
@@ -24,7 +23,7 @@ using test::watched;
 
 std::uint64_t at(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
 
-// Runs one launch of the kernels as they are called by name, with chunks of any size.
+// Runs one launch of a kernel by name, with chunks of any size.
 void run(const char* name, gpu::PiecesJob job) {
   const std::uint64_t chunks = (job.end_bytes - job.begin_bytes + job.contiguous % 128) / job.chunk_bytes + 1;
   void* parameters[] = {&job};
@@ -34,7 +33,7 @@ void run(const char* name, gpu::PiecesJob job) {
 struct Message {
   std::vector<Placed> parts;
   std::vector<gpu::Piece> table;
-  std::vector<std::uint8_t> bytes;  // what they hold, one after another
+  std::vector<std::uint8_t> bytes;  // their contents in order
 
   void add(std::size_t size, std::size_t place) {
     parts.emplace_back(size, place, 0xEE);
@@ -137,7 +136,7 @@ TEST(kernels__one_piece_at_every_alignment) {
         CHECK_EQUAL(watched().breaches(), "");
         CHECK(std::equal(source.data(), source.data() + size, target.data()));
         CHECK(target.guarded());
-        // Sixteen bytes at a time: as few accesses as there can be, and some at the ends.
+        // Sixteen bytes at a time: the minimal number of accesses, plus some at the ends.
         CHECK(watched().accesses() <= 3 * (size / 16 + 4 * 32) + 128);
       }
     }
@@ -157,7 +156,7 @@ TEST(kernels__drawn_tables) {
       std::uint64_t begin = range == 0 ? 0 : draw.below(total + 1), end = range == 0 ? total : draw.below(total + 1);
       if (begin > end) std::swap(begin, end);
       static constexpr std::uint64_t kChunks[] = {128, 384, 4'096, 32'768};
-      // Each thread looks for its piece for 32 of them here: fewer chunks of the longer tables.
+      // Each emulated thread searches on behalf of all 32 lanes, so long tables are tested with fewer chunks.
       const std::uint64_t chunk = kChunks[count > 100 ? 2 + draw.below(2) : draw.below(4)];
       if (begin == end) continue;
       check_gather(&message, begin, end, draw.below(16), chunk);
@@ -179,7 +178,7 @@ TEST(kernels__every_cut_of_a_small_message) {
   }
 }
 
-// What a warp does follows from its bytes: not from a piece of many megabytes, nor from many pieces of none.
+// A warp's work depends on its bytes only, not on pieces of many megabytes or on many empty pieces.
 TEST(kernels__very_uneven_pieces) {
   Draw draw(3);
   Message message;
@@ -201,7 +200,7 @@ TEST(kernels__very_uneven_pieces) {
   CHECK_EQUAL(test::blocks_launched(), bytes / 4'096 / 8 + 1);
   CHECK_EQUAL(watched().breaches(), "");
   CHECK(std::equal(message.bytes.begin(), message.bytes.end(), out.data()));
-  // Each of the threads looks for its piece anew, and on the host for 32 of them.
+  // Each emulated thread searches anew, on behalf of 32 lanes.
   CHECK(watched().accesses() < bytes / 16 * 4 + test::blocks_launched() * 256 * 5 * 32);
 }
 
@@ -259,10 +258,11 @@ TEST(kernels__what_a_launch_refuses_and_what_it_need_not_do) {
   CHECK_EQUAL(kernels->scatter(0, table, 0, 1, nullptr), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u);
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 30, 0, nullptr), gpu::kSuccess);
-  CHECK_EQUAL(test::blocks_launched(), 4'096u);  // 32 KB for a warp, at most
+  CHECK_EQUAL(test::blocks_launched(), 4'096u);  // at most 32 KB per warp
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 45, 0, nullptr), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u << 27);
-  CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 60, 0, nullptr), gpu::kInvalidValue);  // a grid has an end
+  // beyond the size of a grid
+  CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 60, 0, nullptr), gpu::kInvalidValue);
   test::only_counts() = false;
 }
 
@@ -293,7 +293,7 @@ TEST(kernels__run_in_the_order_of_their_stream) {
     CHECK_EQUAL(kernels->gather(table, 0, bytes / 3, at(back.data()), stream), gpu::kSuccess);
     CHECK_EQUAL(kernels->gather(table, bytes / 3, bytes, at(back.data()) + bytes / 3, stream), gpu::kSuccess);
     CHECK_EQUAL(driver.event_record(done, stream), gpu::kSuccess);
-    CHECK_EQUAL(fake<int()>("fake_cuda_waiting")(), 5);  // a launch waits for nothing
+    CHECK_EQUAL(fake<int()>("fake_cuda_waiting")(), 5);  // a launch does not wait
     while (driver.event_query(done) == gpu::kNotReady) continue;
     CHECK(back == message.bytes);
     for (Placed& part : message.parts) CHECK(part.guarded());
@@ -346,14 +346,14 @@ TEST(kernels__every_call_that_fails_is_told) {
     const gpu::Current current(driver, copier->context());
     static_cast<void>(driver.stream_destroy(stream));
   }
-  // A module that does not go: nothing to do, and nobody to tell.
+  // Unloading the module fails: there is nothing to do and nothing to report.
   fail_at("cuModuleUnload", 1);
   kernels.reset();
   fail_at(nullptr, 0);
   CHECK_EQUAL(live(), before + 1);
 }
 
-// Whichever way this tree was built.
+// Applies to builds with and without kernels.
 TEST(kernels__open_says_what_it_was_built_without) {
   std::string error;
   auto copier = gpu::Copier::open(fake_driver(), 0, &error);
@@ -366,7 +366,7 @@ TEST(kernels__open_says_what_it_was_built_without) {
   }
   CHECK_EQUAL(error, "");
   CHECK(kernels != nullptr && gpu::why_no_kernels() == nullptr);
-  static constexpr unsigned char kFatbin[] = {0x50, 0xed, 0x55, 0xba};  // how nvcc's images begin
+  static constexpr unsigned char kFatbin[] = {0x50, 0xed, 0x55, 0xba};  // start of nvcc's images
   CHECK(std::memcmp(gpu::kernel_image(), kFatbin, sizeof(kFatbin)) == 0);
   CHECK_EQUAL(at(gpu::kernel_image()) % 64, 0u);
 }

@@ -1,5 +1,5 @@
-// Decides whether device memory passes through pinned rings as native/gpu promises, over real engines on loopback.
-// The device is a fake libcuda (fake_cuda.cc): copies end late, and any call can fail. Real ones are for tests/device.
+// Device memory passes through pinned rings as specified in native/gpu, over real engines on loopback. The device is a
+// fake libcuda (fake_cuda.cc): copies end late, and any call can fail. Real devices are used in tests/device.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -51,20 +51,20 @@ TEST(gpu__over_several_flows_under_faults) {
   exchange_sizes(knobs, {});
 }
 
-// No result is passed over: whichever call fails, both ends end, in words, and nothing is kept.
+// Every result is checked: whichever call fails, both ends end with an error text, and everything is freed.
 TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   const Memory sent(pattern(1'000'000, 1)), received(untouched(1'000'000));
   for (const char* symbol : {"cuCtxPushCurrent_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuEventCreate",
                              "cuEventRecord", "cuEventQuery"}) {
-    for (const int nth : {1, 2, 3, -1, -3}) {  // below zero: and ever after, as a context that is broken does
-      // Events are used again: how many are made is a matter of time.
+    for (const int nth : {1, 2, 3, -1, -3}) {  // negative: all later calls fail, too, as with a broken context
+      // Events are reused, so the number created depends on timing.
       if (std::strcmp(symbol, "cuEventCreate") == 0 && std::abs(nth) != 1) continue;
       {
         Pair pair({});
         auto device = worker(0, kTight);
         fail_at(symbol, std::abs(nth), nth < 0);
         const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
-        // The receive may have failed by now, and have closed the connection.
+        // The receive may have failed and closed the connection by now.
         const auto send = post_unless_closed(*device, pair.here, gpu::Way::to_host, sent.all());
         const Status received_with = end_of(receive);
         const Status sent_with = send != nullptr ? end_of(send) : Status::connection_closed;
@@ -82,7 +82,8 @@ TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   }
 }
 
-// Two devices, both ways at once, more messages than there is pinned memory for: the first of each queue go on.
+// Two devices in both directions at once, with more messages than fit into pinned memory: the first ones of each queue
+// proceed.
 TEST(gpu__workers_carry_many_messages_through_little_memory) {
   Knobs knobs;
   knobs.stripes = 2;
@@ -123,7 +124,7 @@ TEST(gpu__workers_carry_many_messages_through_little_memory) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The other end holds host memory, knows nothing of devices, and its segments do not end where a ring does.
+// The other end uses host memory, and its segments do not end at the end of a ring.
 TEST(gpu__a_worker_and_a_host) {
   for (const std::size_t ring : {std::size_t{1}, std::size_t{1} << 18, std::size_t{32} << 20}) {
     Pair pair({});
@@ -147,7 +148,8 @@ TEST(gpu__a_worker_and_a_host) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The place is larger, so that the message would come in more parts were it as long: each of its parts is longer.
+// The receive's buffer is larger than the message, so the message has fewer stripes than the buffer's size suggests,
+// and each of them is longer.
 TEST(gpu__a_shorter_message_than_the_place_for_it) {
   for (const int flows : {2, 3, 4, 8}) {
     Knobs knobs;
@@ -170,7 +172,7 @@ TEST(gpu__a_shorter_message_than_the_place_for_it) {
   CHECK_EQUAL(live(), 0);
 }
 
-// A message of many pieces of any size is one message to the peer, which has other pieces, or none.
+// A message of many pieces of any size is a single message to the peer, whose pieces may differ.
 TEST(gpu__pieces_are_one_message) {
   {
     Pair pair({});
@@ -200,7 +202,7 @@ TEST(gpu__pieces_are_one_message) {
     }
     auto layout = std::make_shared<gpu::Layout>();
     layout->add(sent.at(), 10);
-    layout->add(4096, 5);  // nothing is there: the driver refuses it
+    layout->add(4096, 5);  // there is no memory: the driver refuses it
     const auto wrong = post(*device, pair.here, gpu::Way::to_host, layout);
     CHECK_EQUAL(end_of(wrong), Status::device_error);
     CHECK(wrong->error().find("cuMemcpyDtoHAsync") == 0);
@@ -222,7 +224,7 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
   }
   {
     Pair pair({});
-    auto device = worker(0, kTight);  // rings of less than the message: it cannot be with the peer whole
+    auto device = worker(0, kTight);  // rings are smaller than the message, so the peer can't have all of it
     const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
     fail_at("cuMemcpyHtoDAsync_v2", 2);
     const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all());
@@ -276,7 +278,7 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
     CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::device_unavailable);
     CHECK(error.find("cuMemHostAlloc") == 0);
     fail_at(nullptr, 0);
-    CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::ok);  // there is memory now
+    CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::ok);  // memory is available now
     DeviceBoard nowhere("libcuda-of-nobody.so", kTight, [] {});
     CHECK_EQUAL(nowhere.worker_of(*first.all(), &worker, &error), Status::device_unavailable);
     CHECK(error.find("needs the NVIDIA driver") != std::string::npos);
@@ -330,7 +332,7 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   std::string error;
   CHECK(gpu::Copier::open(driver(), 7, &error) == nullptr);
   CHECK(error.find("device 7") != std::string::npos);
-  // Without kernels, and, where the attendant of the kernels comes first, with them: all but its context are its own.
+  // With kernels ("any"), the attendant is opened first and makes all of these calls itself, except for the context.
   for (const auto& [symbol, nth, image] :
        std::initializer_list<std::tuple<const char*, int, const char*>>{{"cuDeviceGet", 1, nullptr},
                                                                         {"cuDevicePrimaryCtxRetain", 1, nullptr},
@@ -367,9 +369,9 @@ TEST(gpu__a_pool_lends_runs_and_takes_them_back) {
   CHECK(pool->take(1) == nullptr);
   CHECK_EQUAL(pool->lent_bytes(), 8 * kGranule);
   pool->give(b);
-  CHECK(pool->take(2 * kGranule) == nullptr);  // two there are not
+  CHECK(pool->take(2 * kGranule) == nullptr);  // there are no two adjacent ones
   pool->give(a);
-  CHECK(pool->take(4 * kGranule) == a);  // together again
+  CHECK(pool->take(4 * kGranule) == a);  // merged again
   pool->give(c);
   CHECK(pool->take(9 * kGranule) == nullptr);
   CHECK_EQUAL(pool->lent_bytes(), 4 * kGranule);

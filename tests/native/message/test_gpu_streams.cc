@@ -1,5 +1,5 @@
-// Decides whether messages keep the order of their callers' streams, and go on whatever those wait for.
-// The device is a fake libcuda (fake_cuda.cc), which counts what the real one would have held up.
+// Messages keep the order of their callers' streams, and proceed whatever those streams wait for. The device is a fake
+// libcuda (fake_cuda.cc), which counts calls that the real one would have blocked.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -14,14 +14,14 @@ using namespace weft::engine;
 using namespace weft::test;
 using Pair = weft::test::RuntimePair;
 
-// A stream of the caller's, on a device.
+// A caller's stream on a device.
 struct CallersStream {
   explicit CallersStream(int device) : context(fake<void*(int)>("fake_cuda_context")(device)) {
     const gpu::Current current(driver(), context);
     CHECK_EQUAL(driver().stream_create(&stream, gpu::kNonBlocking), gpu::kSuccess);
   }
   ~CallersStream() { static_cast<void>(driver().stream_destroy(stream)); }
-  // Work that takes until finish() is called.
+  // Work that does not end before finish() is called.
   void copy(const Memory& to, const std::vector<std::uint8_t>& from) {
     const gpu::Current current(driver(), context);
     CHECK_EQUAL(driver().copy_to_device(to.at(), from.data(), from.size(), stream), gpu::kSuccess);
@@ -42,7 +42,8 @@ struct CallersStream {
 
 }  // namespace
 
-// What the caller's stream does first is in what the peer gets; what it does afterwards sees what came.
+// Work submitted to the caller's stream before a message is seen by the peer; work submitted after it sees the received
+// bytes.
 TEST(gpu__order_with_the_callers_streams) {
   {
     Pair pair({});
@@ -66,13 +67,13 @@ TEST(gpu__order_with_the_callers_streams) {
     CHECK_EQUAL(end_of(receive), Status::ok);
     after.finish();
     CHECK(seen == content);
-    CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);  // it is over: nothing to wait for
+    CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);  // finished: nothing to wait for
 
     CHECK_EQUAL(device->wait_on(receive, elsewhere.stream, &error), Status::invalid_argument);
     CHECK(error.find("another device or context") != std::string::npos);
     CHECK(mark_of(*device, elsewhere.stream, &error) == nullptr);
     before.finish();
-    CHECK(mark_of(*device, before.stream, &error) == nullptr);  // nothing is left to wait for
+    CHECK(mark_of(*device, before.stream, &error) == nullptr);  // nothing left to wait for
     __atomic_store_n(&word, 0u, __ATOMIC_RELEASE);
     before.wait_for(&word);
     for (const char* symbol : {"cuStreamGetCtx", "cuStreamQuery", "cuEventCreate", "cuEventRecord"}) {
@@ -83,8 +84,8 @@ TEST(gpu__order_with_the_callers_streams) {
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
-    // The worker is about: only what it does not call itself while a message waits.
-    // The first event recorded is the attendant's, and without it streams copy.
+    // The worker runs concurrently, so only calls fail here that it does not make itself while a message waits.
+    // The first event recorded is the attendant's; if that fails, streams copy.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);
@@ -97,7 +98,7 @@ TEST(gpu__order_with_the_callers_streams) {
     CHECK(error.find("being captured into a graph") != std::string::npos);
     CHECK_EQUAL(device->wait_on(waiting, after.stream, &error), Status::invalid_argument);
     fake<void(void*)>("fake_cuda_capture")(nullptr);
-    // A stream that waits goes on when the message fails.
+    // A stream that waits proceeds when the message fails.
     CHECK_EQUAL(device->wait_on(waiting, after.stream, &error), Status::ok);
     pair.there->close();
     CHECK_EQUAL(end_of(waiting), Status::cancelled);
@@ -106,7 +107,7 @@ TEST(gpu__order_with_the_callers_streams) {
   CHECK_EQUAL(live(), 0);
 }
 
-// Each message comes after work that waits for the message before it: none may hold up another.
+// Each message depends on work that waits for the previous message: none may block another.
 TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
   {
     Pair pair({});
@@ -128,7 +129,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
     }
-    // All of it is here, and may not be written yet.
+    // All its bytes have arrived, but must not be written yet.
     {
       const Memory early(pattern(1'000, 77)), place(untouched(1'000));
       CallersStream busy(0);
@@ -145,7 +146,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(second), Status::ok);
       CHECK(target.holds(early) && place.holds(early));
     }
-    // What never gets its turn is given up at once, and closing waits for nothing.
+    // Messages whose turn never comes are given up at once, and closing does not wait.
     CallersStream stuck(0);
     const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
     CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);
@@ -161,7 +162,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
     CHECK(device->lend_intake(&error) == lent);
     device->drop({nullptr, lent});
     fail_at("cuStreamCreate", 1);
-    // Those made ahead are lent first.
+    // Streams created in advance are lent first.
     std::vector<gpu::Stream> all;
     while (const gpu::Stream one = device->lend_intake(&error)) all.push_back(one);
     CHECK(all.size() == 32 && all.front() == lent);
@@ -172,7 +173,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
   CHECK_EQUAL(live(), 0);
 }
 
-// A queue that a waiting stream lies in may be that of any other stream: none of ours copies meanwhile.
+// The driver queue of a waiting stream may also hold any other stream, so no stream may copy meanwhile.
 TEST(gpu__no_stream_copies_while_a_stream_waits) {
   {
     Pair pair({}), second({});
@@ -184,7 +185,7 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
       CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
       fail_at(attends, 1);
-      // Of one piece, of three, of too many for its slots, and around the ring.
+      // Of one piece, of three, of more than its slots, and wrapping around the ring.
       for (const std::size_t bytes : {1, 70'000, 3'000'001}) {
         for (const std::size_t step : {std::size_t{0}, bytes / 3 + 1, std::size_t{1'001}}) {
           const Memory sent(pattern(bytes, static_cast<std::uint32_t>(bytes))), received(untouched(bytes));
@@ -202,7 +203,7 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
       }
       fail_at(nullptr, 0);
     }
-    // Nothing that the driver holds up is called for others either, who come and go.
+    // Opening and closing another worker must not make blocking calls either.
     {
       auto other = worker(0, kTight);
       const Memory sent(pattern(300'000, 4)), received(untouched(300'000));
@@ -218,7 +219,7 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// Launches that the device gets to late: each does its own jobs, once, and ends, also when it is told of a later end.
+// If the device runs launches late, each still does its own jobs once and ends, even if it is told of a later end.
 TEST(gpu__attendants_that_come_late) {
   std::string error;
   const Memory from(pattern(300, 1)), to(untouched(300));
@@ -243,7 +244,7 @@ TEST(gpu__attendants_that_come_late) {
     for (int asked = 0; attendant.query(last) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
     CHECK_EQUAL(attendant.query(last), gpu::kSuccess);
     CHECK(std::memcmp(ring.data(), pattern(300, 1).data(), 300) == 0);
-    // All have ended: what they have not done they never will.
+    // All have ended, so unfinished jobs will never be done.
     for (int asked = 0; attendant.query(last + 1) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
     CHECK_EQUAL(attendant.query(last + 1), gpu::kLaunchFailed);
   }
@@ -260,7 +261,7 @@ TEST(gpu__attendants_that_come_late) {
   CHECK_EQUAL(live(), 0);
 }
 
-// What is opened and closed while a stream waits uses the same pinned memory again.
+// Workers opened and closed while a stream waits reuse the same pinned memory.
 TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
   {
     Pair pair({});
@@ -273,7 +274,7 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
     static_cast<void>(worker(0, kTight));
     const int once = live();
     for (int i = 0; i < 5; ++i) static_cast<void>(worker(0, kTight));
-    CHECK(live() <= once + 5);  // words that streams waited for, and no pools
+    CHECK(live() <= once + 5);  // words that streams waited for, but no pools
     CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();
@@ -281,7 +282,7 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The context goes while the attendant has jobs: they end, in words.
+// The context is destroyed while the attendant has jobs: they end with an error text.
 TEST(gpu__an_attendant_whose_context_goes) {
   {
     Pair pair({}), second({});

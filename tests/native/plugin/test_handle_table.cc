@@ -1,4 +1,4 @@
-// The numbers that NCCL holds in place of pointers: which of them lead somewhere, and that none comes twice.
+// The numbers that NCCL holds instead of pointers: which ones are valid, and that none is issued twice.
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -54,7 +54,7 @@ TEST(handle_table__foreign_numbers_lead_nowhere) {
   const auto bits = reinterpret_cast<std::uintptr_t>(one);
   for (unsigned bit = 0; bit < 64; ++bit) {
     const auto* const wrong = reinterpret_cast<const void*>(bits ^ (std::uintptr_t{1} << bit));
-    const bool part = bit >= 48 && bit < 56;  // a request's number in its comm
+    const bool part = bit >= 48 && bit < 56;  // the slot of a request in its comm
     CHECK_EQUAL(table->find(wrong) != nullptr, part);
   }
   static_cast<void>(table->remove(one));

@@ -1,4 +1,4 @@
-// The table from the engine's outcomes to NCCL's results: every outcome has one, and none looks like success.
+// The mapping from statuses to NCCL results: each status has a result, and no failure maps to success.
 #include "native/plugin/result.h"
 #include "tests/native/check.h"
 

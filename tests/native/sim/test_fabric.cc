@@ -1,5 +1,5 @@
-// A fabric of a few hosts: queues in two priorities, marks, trims, PFC and failures of one port; routes; whole runs
-// that must not depend on who steps them.
+// A fabric of a few hosts: queues with two priorities, ECN marks, trimming, PFC and failures of a single port; routes;
+// whole runs, whose result must not depend on the number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +9,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kRate = 12'500'000'000;  // 80 ps a byte
+constexpr i64 kRate = 12'500'000'000;  // 80 ps per byte
 
 struct Sink final : FabricSink {
   std::vector<FabricPacket*> arrived, lost;
@@ -65,7 +65,7 @@ TEST(port__serves_first_come_first_and_control_before_data) {
   CHECK(!bench.port.waits());
 }
 
-// However often it is settled, and up to when: what leaves when is the same.
+// Departure times do not depend on how often and up to when a port is settled.
 TEST(port__settling_more_often_changes_nothing) {
   std::vector<i64> due[2];
   for (const int often : {0, 1}) {
@@ -139,7 +139,7 @@ TEST(port__that_is_paused_waits) {
   CHECK_EQUAL(bench.sink.arrived[0]->due_ps, 2'000'000 + 80'000 + 1'000'000);
 }
 
-// Two leaves of two hosts and two spines.
+// Two leaves with two hosts each, and two spines.
 struct Nodes {
   static constexpr u32 kHosts = 4, kLeaves = 2, kSpines = 2;
   FabricPlan plan;
@@ -216,7 +216,7 @@ TEST(fabric__carries_everything) {
   for (const bool ready : {true, false}) {
     Nodes nodes;
     nodes.all_to_all(300'000);
-    nodes.plan.transfers.push_back({0, 3, 0, 50'000, 1, 0});  // empty, later, on a stream of its own
+    nodes.plan.transfers.push_back({0, 3, 0, 50'000, 1, 0});  // empty, later, and on another stream
     nodes.plan.receives_ready = ready;
     const Outcome outcome = run(nodes.plan);
     CHECK_EQUAL(outcome.violation, std::string());
@@ -266,7 +266,8 @@ TEST(fabric__under_pfc_loses_nothing_for_want_of_room) {
   }
 }
 
-// A pause and its end at one instant, on wires so much longer than a window that they wait among what is far off.
+// A pause and its end at the same instant, on links with delays so much longer than a window that they are scheduled
+// far ahead.
 TEST(fabric__under_pfc_is_the_same_for_any_number_of_threads) {
   u64 fingerprint = 0;
   for (const u32 threads : {1u, 2u, 3u, 4u}) {

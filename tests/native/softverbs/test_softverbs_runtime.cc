@@ -1,5 +1,5 @@
 // Whole runtimes over softverbs in one process, for the sanitizers: engines, and a NIC that is a thread of its own.
-// A byte that comes too late is found by painting what has arrived (P-1). Between processes it is tests/softverbs'.
+// Late writes are detected by overwriting received messages (P-1). Runs between processes are in tests/softverbs.
 #ifdef WEFT_HAS_VERBS
 
 #include <dlfcn.h>
@@ -70,7 +70,7 @@ void finish(Connection& connection, Request* request, std::size_t bytes) {
 constexpr std::size_t kSizes[] = {0, 1, 4'095, 16'384, 40'001, 100'003, 40'001, 0, 131'072};
 constexpr std::size_t kMost = 131'072;
 
-// Into one buffer after the other, each written to by this thread as soon as its message is there.
+// Receives into one buffer after the other, each of which this thread overwrites as soon as its message is complete.
 void carry(Ends& ends, const std::uint8_t* source, const std::uint8_t* content, std::uint32_t source_memory,
            int rounds) {
   std::vector<std::vector<std::uint8_t>> buffers(4, std::vector<std::uint8_t>(kMost));
@@ -125,7 +125,7 @@ TEST(softverbs_runtime__late_bytes_touch_nothing) {
   }
 }
 
-// What the processor cannot read is sent all the same: the NIC reads it.
+// Memory that the CPU can't read is sent by the NIC.
 TEST(softverbs_runtime__device_memory_is_sent_from_where_it_lies) {
   bad_weather();
   ::setenv("SOFTVERBS_CUDA_LIBRARY", WEFT_FAKE_CUDA, 1);

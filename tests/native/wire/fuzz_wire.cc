@@ -1,5 +1,5 @@
-// A libFuzzer entry point over the same target as test_fuzz_wire.cc. The build does not know it; with clang, from the
-// top of the tree and with a build in build/release:
+// A libFuzzer entry point for the target of test_fuzz_wire.cc. It is not part of the build; compile it with clang, in
+// the top directory and after a build in build/release:
 //   clang++ -std=c++20 -g -O1 -march=x86-64-v3 -fsanitize=fuzzer,address,undefined -I. tests/native/wire/fuzz_wire.cc
 //     native/core/*.cc native/wire/*.cc native/policy/*.cc build/release/policies/fixed_*.o -o build/fuzz_wire
 //   build/fuzz_wire -max_len=1300
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     delete target;
     target = new test::FuzzTarget(static_cast<std::uint64_t>(inputs) * 2 + 1);
   }
-  // The first byte says which end it is for and whether its CRC is put right.
+  // The first byte selects the receiving end and whether the CRC is corrected.
   if (bytes == 0) return 0;
   test::Wired packet;
   packet.to = data[0] & 1;
