@@ -3,6 +3,7 @@
 The sentences are in the binary's docstrings.
 """
 
+from collections.abc import Sequence
 from typing import Any, final
 
 from transport._native_arena import (
@@ -202,7 +203,10 @@ class Connection:
         self, buffer: Buffer | DeviceBuffer, memory: Memory | None = None
     ) -> tuple[int, Request | DeviceRequest | None]: ...
     def post_receive(
-        self, buffer: Buffer | DeviceBuffer, memory: Memory | None = None
+        self,
+        buffer: Buffer | DeviceBuffer,
+        memory: Memory | None = None,
+        pieces: Sequence[Buffer] = (),
     ) -> tuple[int, Request | DeviceRequest | None]: ...
     def quiesce(self, buffer: Buffer | DeviceBuffer) -> None: ...
     def close(self) -> None: ...

@@ -1,14 +1,9 @@
-"""Connections and requests as callers see them: blocking, by handle, or awaited.
-
-Moves no byte and matches no message: the engine does, and this waits for it.
-"""
+"""Connections and requests as callers see them: blocking, by handle, or awaited."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -22,7 +17,6 @@ from transport.errors import (
     WOULD_BLOCK,
     ConnectionClosedError,
     InvalidArgumentError,
-    OperationCancelledError,
     TimedOutError,
     WouldBlockError,
     error_for,
@@ -53,18 +47,7 @@ DeviceArray: TypeAlias = "SupportsDLPack | SupportsCudaArray"
 Single: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray"
 Buffer: TypeAlias = "Single | Sequence[Single]"
 
-FULL_RINGS_PAUSE_S = 0.0005
 PATIENCE_S_MAX = 4e9  # 126 years, which in nanoseconds still fit into 63 bits
-
-# Connections with requests that wait for room in an engine's rings. Whoever waits for anything
-# pumps them all: what one end of a process waits for may be what another has not posted yet.
-_crowded: set[Connection] = set()
-
-
-def pump() -> bool:
-    """Posts what waited for room; True while something still waits."""
-    waits = [connection._pump() for connection in list(_crowded)]
-    return any(waits)
 
 
 def patience(timeout_s: float | None) -> float | None:
@@ -94,27 +77,24 @@ def deadline(timeout_s: float | None) -> float | None:
 class Handle:
     """One send or receive under way. The buffer stays held until it is done, also when dropped."""
 
-    __slots__ = ("_connection", "_error", "_part", "_receive", "_request", "_scatter")
+    __slots__ = ("_connection", "_name", "_request")
 
-    def __init__(self, connection: Connection, part: Part, *, receive: bool) -> None:
-        self._connection = connection
-        self._part: Part | None = part
-        self._scatter = part.scatter
-        self._receive = receive
-        self._request: native.Request | native.DeviceRequest | None = None
-        self._error: Exception | None = None
+    def __init__(
+        self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
+    ) -> None:
+        self._connection = connection  # a connection that is dropped closes
+        self._name = name
+        self._request = request
 
     @property
     def done(self) -> bool:
         """True once it succeeded or failed."""
-        if self._request is None and self._error is None:
-            pump()
-        return self._error is not None or self._settled()
+        return self._request.done
 
     @property
     def nbytes(self) -> int:
         """Bytes sent or received; 0 until done. A receive may get fewer than its buffer holds."""
-        return self._request.nbytes if self._request is not None and self._settled() else 0
+        return self._request.nbytes if self._request.done else 0
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Blocks until done and returns the bytes moved; raises why it failed.
@@ -122,91 +102,32 @@ class Handle:
         After TimedOutError (`timeout_s` seconds, None: no limit) it is still under way.
         """
         until = deadline(timeout_s)
-        while not self._step(until):
-            if until is not None and time.monotonic() >= until:
-                raise TimedOutError(f"{self._name}: not done within {timeout_s} s")
+        left_ns = -1 if until is None else int(max(until - time.monotonic(), 0.0) * 1e9)
+        status = self._request.wait(left_ns)
+        if status == TIMED_OUT:
+            raise TimedOutError(f"{self._name}: not done within {timeout_s} s")
+        if status != OK:
+            raise error_for(status, self._name)
         return self._result()
 
     def wait_on(self, stream: object) -> None:
-        """Has what `stream` gets from now on run after this is done; returns at once.
+        """Makes work that `stream` gets from now on run after this message; returns at once.
 
-        For memory of a GPU. The stream goes on when this fails, too: ask wait() before the bytes
-        are believed. WouldBlockError while it waits for room in the engine.
+        For memory of a GPU. The stream goes on when the message fails, too: call wait() before
+        you rely on the bytes.
         """
         handle = stream_handle(stream)
-        if self._request is None and self._error is None:
-            pump()
-        if self._error is not None:
-            return
-        if self._request is None:
-            raise WouldBlockError(f"{self._name}: waits for room; wait for others first")
         if not isinstance(self._request, native.DeviceRequest):
             raise InvalidArgumentError("stream: no stream works on this message")
         status, error = self._request.wait_on(handle)
         if status != OK:
             raise error_for(status, "stream", error)
 
-    def _step(self, until: float | None) -> bool:
-        """Waits for a while, a short one if requests wait for room anywhere; True: done."""
-        crowded = pump()
-        if self._error is not None:
-            return True
-        if self._request is None:
-            time.sleep(FULL_RINGS_PAUSE_S)
-            return False
-        left_s = -1.0 if until is None else max(until - time.monotonic(), 0.0)
-        if crowded:
-            left_s = FULL_RINGS_PAUSE_S if until is None else min(left_s, FULL_RINGS_PAUSE_S)
-        status = self._request.wait(int(left_s * 1e9))
-        if status not in (OK, TIMED_OUT):
-            raise error_for(status, self._name)
-        return status == OK
-
-    @property
-    def _name(self) -> str:
-        return "receive" if self._receive else "send"
-
     def _result(self) -> int:
-        if self._error is not None:
-            raise self._error
-        assert self._request is not None
-        self._settled()
         if self._request.status != OK:
-            text = getattr(self._request, "error", "")  # what a GPU's driver said
+            text = getattr(self._request, "error", "")  # the message of the GPU's driver
             raise error_for(self._request.status, self._name, text)
         return self._request.nbytes
-
-    def _settled(self) -> bool:
-        """Whether the request is over; the first to see it puts pieces in their places."""
-        if self._request is None or not self._request.done:
-            return False
-        if self._scatter is not None:
-            with self._connection._lock:
-                self._fill()
-        return True
-
-    def _fill(self) -> bool:
-        """Under the connection's lock: puts pieces in their places; False while they may come."""
-        if self._error is None and (self._request is None or not self._request.done):
-            return False
-        scatter, self._scatter = self._scatter, None
-        if scatter is not None and self._request is not None and self._request.status == OK:
-            scatter.fill(self._request.nbytes)
-        return True
-
-    def _post(self, connection: native.Connection) -> bool:
-        """Hands it to the engine; False while the engine's rings are full."""
-        post = connection.post_receive if self._receive else connection.post_send
-        assert self._part is not None
-        status, request = post(self._part.buffer, self._part.memory)
-        if status == WOULD_BLOCK:
-            return False
-        if status == OK:
-            self._request = request
-        else:
-            self._error = error_for(status, self._name)
-        self._part = None
-        return True
 
 
 class Connection(AsyncCloses):
@@ -231,9 +152,6 @@ class Connection(AsyncCloses):
         self._native = connection
         self._reactor = endpoint._reactor
         self._peer_address = connection.peer_address()
-        self._lock = threading.Lock()
-        self._backlog: tuple[deque[Handle], deque[Handle]] = (deque(), deque())
-        self._scattered: list[Handle] = []  # receives into pieces, filled also when nobody asks
         self._closed = False
         self._last_counters: native.ConnectionCounters | None = None
 
@@ -242,7 +160,8 @@ class Connection(AsyncCloses):
     def isend(self, buf: Buffer, memory: Memory | None = None, stream: object = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
-        Any number may be under way: what the engine has no room for is posted as others finish.
+        What the engines have no room for waits and is posted by itself, in order; WouldBlockError
+        when as many wait as the knob posts_max allows.
         `memory`: of Endpoint.register, when `buf` lies inside it: a NIC then reads it itself.
         """
         return self._start(self._part(buf, False, memory, stream), receive=False)
@@ -395,12 +314,6 @@ class Connection(AsyncCloses):
         self._closed = True
         self._last_counters = self._native.counters()
         self._native.close()
-        with self._lock:
-            for lane in self._backlog:
-                for handle in lane:
-                    handle._error = OperationCancelledError(f"{handle._name}: {self._gone}")
-                    handle._part = None
-                lane.clear()
         self._reactor.poke()
 
     def __repr__(self) -> str:
@@ -424,54 +337,20 @@ class Connection(AsyncCloses):
     def _start(self, part: Part, *, receive: bool) -> Handle:
         if self._closed:
             raise ConnectionClosedError(self._gone)
-        handle = Handle(self, part, receive=receive)
-        with self._lock:
-            lane = self._backlog[receive]
-            lane.append(handle)
-            self._pump_lane(lane)
-            if handle._scatter is not None:
-                self._scattered.append(handle)
-            if lane or self._scattered:
-                _crowded.add(self)
-        if handle._error is not None:
-            raise handle._error
-        return handle
-
-    def _pump(self) -> bool:
-        """Posts what there is room for; False when nothing waits any more."""
-        with self._lock:
-            for lane in self._backlog:
-                self._pump_lane(lane)
-            self._scattered = [one for one in self._scattered if not one._fill()]
-            waits = any(self._backlog)
-            if not waits and not self._scattered:
-                _crowded.discard(self)  # under the lock: who posts adds it under the lock
-            return waits
-
-    def _pump_lane(self, lane: deque[Handle]) -> None:
-        while lane:
-            try:
-                if not lane[0]._post(self._native):
-                    return
-            except BaseException as error:
-                # Whatever it was, those behind it are not to have it too.
-                handle = lane.popleft()
-                handle._part = None
-                if isinstance(error, Exception):
-                    handle._error = error
-                    continue
-                handle._error = OperationCancelledError(f"{handle._name}: interrupted")
-                raise
-            lane.popleft()
+        name = "receive" if receive else "send"
+        post = self._native.post_receive if receive else self._native.post_send
+        if part.pieces:
+            status, request = self._native.post_receive(part.buffer, part.memory, part.pieces)
+        else:
+            status, request = post(part.buffer, part.memory)
+        if status == WOULD_BLOCK:
+            text = f"{name}: as many wait already as WEFT_POSTS_MAX allows; wait for one first"
+            raise WouldBlockError(text)
+        if request is None:
+            raise error_for(status, name)
+        return Handle(self, name, request)
 
     def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
-        """No engine and no copy touches `memory` afterwards."""
-        with self._lock:
-            lane = self._backlog[True]
-            if handle in lane:
-                lane.remove(handle)
-                handle._error = OperationCancelledError("receive: withdrawn")
+        """Takes `memory` back: neither an engine nor a copy touches it afterwards."""
         if not handle.done:
-            with self._lock:
-                self._native.quiesce(memory)
-                handle._scatter = None  # what came in between stays where it came
+            self._native.quiesce(memory)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from transport import native
 from transport.closing import AsyncCloses
-from transport.connection import Buffer, Connection, DeviceArray, deadline, patience, pump
+from transport.connection import Buffer, Connection, DeviceArray, deadline, patience
 from transport.device import reduce_arrays
 from transport.errors import (
     OK,
@@ -177,7 +177,7 @@ class Endpoint(AsyncCloses):
         self._pid = os.getpid()
         self._devices = tuple(runtime.devices())
         self._summary = runtime.summary()
-        self._reactor = Reactor(runtime.event_descriptor, pump)
+        self._reactor = Reactor(runtime.event_descriptor)
         self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
         _open_endpoints.add(self)
 

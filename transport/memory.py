@@ -70,27 +70,12 @@ class Memory(Closes):
         return f"<Memory {self.nbytes} bytes, {state}>"
 
 
-class Scatter(NamedTuple):
-    """A receive into many pieces of host memory: it is received whole first."""
-
-    whole: memoryview
-    pieces: tuple[memoryview, ...]
-
-    def fill(self, nbytes: int) -> None:
-        """Copies what came, `nbytes` of it, to where it belongs."""
-        begin = 0
-        for piece in self.pieces:
-            count = min(piece.nbytes, nbytes - begin)
-            piece[:count] = self.whole[begin : begin + count]
-            begin += count
-
-
 class Part(NamedTuple):
     """A buffer on its way, with its registration."""
 
     buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
-    scatter: Scatter | None = None
+    pieces: tuple[native.Buffer, ...] = ()  # where a receive into `buffer` is copied to
 
 
 def part_of(
@@ -152,8 +137,8 @@ def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | 
     if views:
         return Part(device_buffer(runtime, views, "buf", stream, intakes), None)
     whole = bytearray(sum(piece.nbytes for piece in pieces)) if writable else b"".join(pieces)
-    scatter = Scatter(memoryview(whole), tuple(pieces)) if writable else None
-    return Part(native.Buffer(whole, "buf", writable), None, scatter)
+    targets = tuple(native.Buffer(piece, "buf", True) for piece in pieces) if writable else ()
+    return Part(native.Buffer(whole, "buf", writable), None, targets)
 
 
 def _flat(obj: Any, argument: str) -> memoryview:

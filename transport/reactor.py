@@ -13,9 +13,8 @@ DRAIN_BYTES = 4096
 class Reactor:
     """Coroutines that wait, and what each waits for."""
 
-    def __init__(self, descriptor: Callable[[], int], before: Callable[[], object]) -> None:
+    def __init__(self, descriptor: Callable[[], int]) -> None:
         self._open_descriptor = descriptor
-        self._before = before
         self._descriptor = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
@@ -71,7 +70,6 @@ class Reactor:
         self._look()
 
     def _look(self) -> None:
-        self._before()
         for future, finished in list(self._waiting.items()):
             if future.done():
                 continue

@@ -103,11 +103,18 @@ py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
 }
 
 Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection, bool receive,
-                          std::shared_ptr<engine::DeviceRequest>* out) {
-  const auto way = receive ? gpu::Way::to_device : gpu::Way::to_host;
+                          std::shared_ptr<engine::DeviceMessage>* out) {
+  const auto gpu_way = receive ? gpu::Way::to_device : gpu::Way::to_host;
+  const auto way = receive ? engine::Backlog::Way::receive : engine::Backlog::Way::send;
+  auto message =
+      std::make_shared<engine::DeviceMessage>(worker_, connection, gpu_way, layout_, std::exchange(after_, {}));
   const Unlocked others_run;
-  const Status status = worker_->post(connection, way, layout_, after_, out);
-  if (status == Status::ok) after_ = {};
+  const Status status = connection->start(way, message);
+  if (status == Status::ok) {
+    *out = std::move(message);
+  } else {
+    message->cancel(status);
+  }
   return status;
 }
 
@@ -192,7 +199,7 @@ py::tuple DevicePosted::wait_on(std::uint64_t stream) {
 }
 
 void DevicePosted::await_end(Clock::time_point until) {
-  const std::shared_ptr<engine::DeviceRequest> request = request_;
+  const std::shared_ptr<engine::DeviceMessage> request = request_;
   if (request == nullptr) return;
   const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
   const Unlocked others_run;

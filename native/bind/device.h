@@ -13,6 +13,7 @@
 
 #include "native/bind/held.h"
 #include "native/message/device_board.h"
+#include "native/message/device_message.h"
 
 namespace weft::bind {
 
@@ -57,7 +58,7 @@ class DeviceBuffer {
   py::tuple come_after(std::uint64_t stream);
   py::tuple come_after_intake(Intake& intake);
   Status post(const std::shared_ptr<engine::Connection>& connection, bool receive,
-              std::shared_ptr<engine::DeviceRequest>* out);
+              std::shared_ptr<engine::DeviceMessage>* out);
   // In one piece, as a NIC takes it; null: it is in several, or in none.
   std::uint8_t* data() const;
   // Sleeps until what comes before has been done: (status, error). Serves signals.
@@ -86,11 +87,17 @@ class DevicePosted {
 
   // Lets others run; until it returns the request is not done, whatever they ask.
   Status begin(const std::shared_ptr<engine::Connection>& connection, bool receive) {
-    std::shared_ptr<engine::DeviceRequest> made;
+    std::shared_ptr<engine::DeviceMessage> made;
     const Status status = buffer_->post(connection, receive, &made);
     request_ = std::move(made);
     refused_ = request_ == nullptr;
     return status;
+  }
+  // Takes it back while it waits for room; false: it does not wait.
+  bool withdraw(engine::Connection& connection) {
+    const std::shared_ptr<engine::DeviceMessage> request = request_;
+    const Unlocked others_run;
+    return request != nullptr && connection.withdraw(request.get());
   }
   bool holds(const DeviceBuffer& buffer) const { return buffer_.get() == &buffer; }
   bool done() const { return request_ == nullptr ? refused_ : request_->done(); }
@@ -110,7 +117,7 @@ class DevicePosted {
 
  private:
   std::shared_ptr<DeviceBuffer> buffer_;
-  std::shared_ptr<engine::DeviceRequest> request_;  // null: not posted yet, or refused
+  std::shared_ptr<engine::DeviceMessage> request_;  // null: not posted yet, or refused
   bool refused_ = false;
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;

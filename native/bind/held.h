@@ -13,6 +13,7 @@
 
 #include "native/bind/unlocked.h"
 #include "native/message/device_board.h"
+#include "native/message/host_message.h"
 #include "native/message/runtime.h"
 
 namespace weft::bind {
@@ -139,15 +140,11 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
   }
 }
 
-// A posted request. What it holds is let go when it is done; should it never be, the memory stays held.
+// A send or receive of host memory. What it holds is let go when it is done; should it never be, it stays held.
 class Posted {
  public:
-  Posted(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection, std::shared_ptr<const void> buffer,
-         Registered memory)
-      : home_(std::move(home)),
-        connection_(std::move(connection)),
-        buffer_(std::move(buffer)),
-        memory_(std::move(memory)) {}
+  Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory, const void* data)
+      : home_(std::move(home)), buffer_(std::move(buffer)), memory_(std::move(memory)), data_(data) {}
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
   ~Posted() {
@@ -156,34 +153,37 @@ class Posted {
     new Registered(memory_);
   }
 
-  void began(engine::Request* request) { request_ = request; }
-  bool done() const { return request_ == nullptr || request_->done(); }
-  Status status() const { return request_ == nullptr ? status_ : request_->status(); }
-  std::size_t bytes() const { return request_ == nullptr ? bytes_ : request_->bytes(); }
-
-  // Gives a done request back, unless a thread is about to look at it.
+  Status begin(engine::Connection& connection, engine::Backlog::Way way, engine::HostBuffer buffer) {
+    return connection.start(way, std::move(buffer), &message_);
+  }
+  bool done() const { return message_ == nullptr || message_->done(); }
+  Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }
+  std::size_t bytes() const { return message_ == nullptr || !message_->done() ? 0 : message_->bytes(); }
   bool settled() {
-    if (request_ == nullptr) return true;
-    if (waiters_ > 0 || !request_->done()) return false;
-    status_ = request_->status();
-    bytes_ = request_->bytes();
-    if (!home_->forked()) connection_->release(request_);
-    request_ = nullptr;
+    if (!done()) return false;
     buffer_.reset();
     memory_.reset();
     return true;
+  }
+
+  bool holds(const Buffer& buffer) const { return data_ == buffer.data(); }
+  // Once the engines have let go: sleeps until the bytes are in their pieces, or the time is over.
+  void await_end(Clock::time_point until) {
+    const std::shared_ptr<engine::HostMessage> message = message_;
+    if (done()) return;
+    const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
+    const Unlocked others_run;
+    static_cast<void>(message->wait(std::max<std::int64_t>(left_ns, 0)));
   }
 
   // As wait_in_slices().
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
     if (home_->forked()) return Status::forked_child;
-    ++waiters_;
     bool interrupted = false;
     const Status result = wait_in_slices(
-        timeout_ns, [this] { return request_->done(); },
-        [this](std::int64_t slice_ns) { return connection_->wait(request_, slice_ns); }, &interrupted);
-    --waiters_;
+        timeout_ns, [this] { return message_->done(); },
+        [this](std::int64_t slice_ns) { return message_->wait(slice_ns); }, &interrupted);
     settled();
     if (interrupted) throw py::error_already_set();
     return result;
@@ -191,13 +191,10 @@ class Posted {
 
  private:
   std::shared_ptr<Home> home_;
-  std::shared_ptr<engine::Connection> connection_;
-  std::shared_ptr<const void> buffer_;  // a Buffer, or a DeviceBuffer
+  std::shared_ptr<const void> buffer_;  // of Buffers, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
-  engine::Request* request_ = nullptr;
-  int waiters_ = 0;
-  Status status_ = Status::ok;
-  std::size_t bytes_ = 0;
+  const void* data_;
+  std::shared_ptr<engine::HostMessage> message_;
 };
 
 }  // namespace weft::bind

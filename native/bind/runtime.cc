@@ -31,41 +31,31 @@ class BoundConnection {
   BoundConnection& operator=(const BoundConnection&) = delete;
   ~BoundConnection() { close(); }
 
-  py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive) {
-    if (connection_ == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
-    if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
-    if (memory != nullptr && memory->home() != home_.get()) {
-      throw py::value_error("memory: it was registered with another endpoint");
-    }
-    Lane& lane = lanes_[receive ? 1 : 0];
-    reap(&lane);
-    // Letting go of registered memory lets others run: the connection may have been closed meanwhile.
-    const std::shared_ptr<engine::Connection> connection = connection_;
-    if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
-    // Held before it is posted: memory that ends in between must not take the buffer from under the engine.
-    const auto posted = std::make_shared<Posted>(home_, connection, buffer, memory);
-    lane.push_back(posted);
-    engine::Request* request = nullptr;
-    const std::uint32_t id = memory == nullptr ? 0 : memory->id();
-    const Status status = receive ? connection->post_receive(buffer->data(), buffer->bytes(), id, &request)
-                                  : connection->post_send(buffer->data(), buffer->bytes(), id, &request);
-    if (status != Status::ok) {
-      lane.pop_back();
-      return py::make_tuple(code(status), nullptr);
-    }
-    posted->began(request);
-    return py::make_tuple(code(status), posted);
+  // `pieces`: where a receive into `buffer` is copied to; empty: it stays there.
+  py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive,
+                 const std::vector<std::shared_ptr<Buffer>>& pieces) {
+    const std::shared_ptr<engine::Connection> connection = usable();
+    if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
+    check_home(memory);
+    using Held = std::pair<std::shared_ptr<Buffer>, std::vector<std::shared_ptr<Buffer>>>;
+    engine::HostBuffer place{buffer->data(), buffer->bytes(), memory == nullptr ? 0 : memory->id(), {}};
+    for (const auto& piece : pieces)
+      place.pieces.push_back({static_cast<std::uint8_t*>(piece->data()), piece->bytes()});
+    std::shared_ptr<const void> held = buffer;
+    if (!pieces.empty()) held = std::make_shared<const Held>(buffer, pieces);
+    return start(connection, std::move(held), memory, std::move(place), receive);
   }
 
   py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory, bool receive) {
-    const std::shared_ptr<engine::Connection> connection = connection_;
-    if (connection == nullptr) return py::make_tuple(code(Status::connection_closed), nullptr);
-    if (home_->forked()) return py::make_tuple(code(Status::forked_child), nullptr);
-    if (buffer->home() != home_.get() || (memory != nullptr && memory->home() != home_.get())) {
-      throw py::value_error("memory: it was registered with another endpoint");
-    }
+    const std::shared_ptr<engine::Connection> connection = usable();
+    if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
+    if (buffer->home() != home_.get()) throw py::value_error("memory: it was registered with another endpoint");
+    check_home(memory);
     const bool by_nic = memory != nullptr && memory->id() != 0 && buffer->data() != nullptr;
-    if (by_nic && !receive && !connection->reads_payload()) return post_from_device(connection, buffer, memory);
+    if (by_nic && !receive && !connection->reads_payload()) {
+      // The NIC reads it where it lies. It asks no stream: the caller has waited for it.
+      return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
+    }
     reap_device();
     // Held before it is posted, as above.
     const auto posted = std::make_shared<DevicePosted>(buffer);
@@ -83,6 +73,7 @@ class BoundConnection {
     const DeviceLane lane = device_lane_;  // others change it while this waits
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
       if (!posted->holds(buffer) || posted->done()) continue;
+      if (posted->withdraw(*connection)) break;
       {
         const Unlocked others_run;
         connection->close();
@@ -99,6 +90,10 @@ class BoundConnection {
     {
       const Unlocked others_run;
       connection->quiesce(buffer.data(), buffer.bytes());
+    }
+    const Lane receives = lanes_[1];  // others change it while this waits
+    for (const std::shared_ptr<Posted>& posted : receives) {
+      if (posted->holds(buffer)) posted->await_end(Clock::now() + kCopiesEnd);
     }
     for (Lane& lane : lanes_) reap(&lane);
   }
@@ -117,10 +112,13 @@ class BoundConnection {
     DeviceLane gone_device;
     gone_device.swap(device_lane_);
     const std::shared_ptr<Home> home = std::move(home_);
-    for (Lane& lane : gone) {
-      for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
-    }
     const Clock::time_point until = Clock::now() + kCopiesEnd;
+    for (Lane& lane : gone) {
+      for (const std::shared_ptr<Posted>& posted : lane) {
+        if (!home->forked()) posted->await_end(until);
+        posted->settled();
+      }
+    }
     for (const std::shared_ptr<DevicePosted>& posted : gone_device) {
       if (!home->forked()) posted->await_end(until);
       posted->settled();
@@ -136,19 +134,27 @@ class BoundConnection {
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
-  // The NIC reads it where it lies. It asks no stream: the caller has waited for it.
-  py::tuple post_from_device(const std::shared_ptr<engine::Connection>& connection,
-                             const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {
-    Lane& lane = lanes_[0];
-    reap(&lane);
-    const auto posted = std::make_shared<Posted>(home_, connection, buffer, memory);
-    lane.push_back(posted);
-    engine::Request* request = nullptr;
-    const Status status = connection->post_send(buffer->data(), buffer->bytes(), memory->id(), &request);
-    if (status == Status::ok) {
-      posted->began(request);
-      return py::make_tuple(code(status), posted);
+  // Null with unusable() saying why.
+  std::shared_ptr<engine::Connection> usable() const {
+    return connection_ == nullptr || home_->forked() ? nullptr : connection_;
+  }
+  Status unusable() const { return connection_ == nullptr ? Status::connection_closed : Status::forked_child; }
+  void check_home(const Registered& memory) const {
+    if (memory != nullptr && memory->home() != home_.get()) {
+      throw py::value_error("memory: it was registered with another endpoint");
     }
+  }
+
+  // Held before it is posted: memory that ends in between must not take the buffer from under the engine.
+  py::tuple start(const std::shared_ptr<engine::Connection>& connection, std::shared_ptr<const void> held,
+                  const Registered& memory, engine::HostBuffer place, bool receive) {
+    Lane& lane = lanes_[receive ? 1 : 0];
+    reap(&lane);
+    const auto posted = std::make_shared<Posted>(home_, std::move(held), memory, place.data);
+    lane.push_back(posted);
+    const auto way = receive ? engine::Backlog::Way::receive : engine::Backlog::Way::send;
+    const Status status = posted->begin(*connection, way, std::move(place));
+    if (status == Status::ok) return py::make_tuple(code(status), posted);
     lane.remove(posted);
     return py::make_tuple(code(status), nullptr);
   }
@@ -343,15 +349,15 @@ void bind_connections(py::module_& module) {
       .def(
           "post_send",
           [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
-            return self.post(buffer, memory, false);
+            return self.post(buffer, memory, false, {});
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def(
           "post_receive",
-          [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
-            return self.post(buffer, memory, true);
-          },
-          "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
+          [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory,
+             const std::vector<std::shared_ptr<Buffer>>& pieces) { return self.post(buffer, memory, true, pieces); },
+          "(status, request). `pieces`: where the bytes are copied to; empty: they stay in `buffer`.",
+          py::arg("buffer"), py::arg("memory") = nullptr, py::arg("pieces") = py::tuple())
       .def(
           "post_send",
           [](C& self, const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory) {

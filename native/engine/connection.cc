@@ -20,8 +20,9 @@ constexpr std::int64_t kLetGoNapNs = 1'000'000;
 
 }  // namespace
 
-void RequestSlot::begin(const void* data, std::size_t bytes) noexcept {
-  taken_ = true;
+void RequestSlot::begin(const void* data, std::size_t bytes, Completion* completion) noexcept {
+  taken_.store(true, std::memory_order_relaxed);
+  completion_ = completion;
   begin_ = reinterpret_cast<std::uintptr_t>(data);
   length_ = bytes;
   bytes_ = 0;
@@ -29,14 +30,20 @@ void RequestSlot::begin(const void* data, std::size_t bytes) noexcept {
 }
 
 void RequestSlot::complete(Status status, std::size_t bytes) noexcept {
+  Completion* const completion = completion_;
   bytes_ = bytes;
   state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
+  if (completion != nullptr) {
+    release();  // another thread may take the slot at once
+    completion->on_complete(status, bytes);
+    return;
+  }
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
 }
 
 bool RequestSlot::overlaps(const void* data, std::size_t bytes) const noexcept {
   const auto from = reinterpret_cast<std::uintptr_t>(data);
-  return taken_ && !done() && begin_ < from + bytes && from < begin_ + length_;
+  return taken() && !done() && begin_ < from + bytes && from < begin_ + length_;
 }
 
 void RequestSlot::wait(std::int64_t timeout_ns) noexcept {
@@ -73,9 +80,9 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   if (!slot.usable()) return Status::would_block;
   // What a request holds of its caller's: quiesce() finds it by this.
   if (place.stages != nullptr) {
-    slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()));
+    slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()), place.completion);
   } else {
-    slot.begin(place.data, bytes);
+    slot.begin(place.data, bytes, place.completion);
   }
   *out = &slot;
   return Status::ok;

@@ -20,14 +20,14 @@ using telemetry::ConnectionCounters;
 
 class RequestSlot final : public Request {
  public:
-  bool usable() const noexcept { return !taken_; }
-  void begin(const void* data, std::size_t bytes) noexcept;
+  bool usable() const noexcept { return !taken(); }
+  void begin(const void* data, std::size_t bytes, Completion* completion) noexcept;
   // Engine threads. The slot may be reused by its caller as soon as this has run.
   void complete(Status status, std::size_t bytes) noexcept;
   bool overlaps(const void* data, std::size_t bytes) const noexcept;
   void wait(std::int64_t timeout_ns) noexcept;
-  void release() noexcept { taken_ = false; }
-  bool taken() const noexcept { return taken_; }
+  void release() noexcept { taken_.store(false, std::memory_order_release); }
+  bool taken() const noexcept { return taken_.load(std::memory_order_acquire); }
 
   core::ReceiveTicket ticket;           // receives: shared by the flows
   std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
@@ -38,7 +38,8 @@ class RequestSlot final : public Request {
   std::atomic<std::int32_t> sleepers_{0};
   std::uintptr_t begin_ = 0;
   std::size_t length_ = 0;
-  bool taken_ = false;
+  Completion* completion_ = nullptr;
+  std::atomic<bool> taken_{false};
 };
 
 class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
@@ -54,6 +55,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     void* data = nullptr;
     std::uint32_t memory = 0;
     core::Stage* stages = nullptr;
+    Completion* completion = nullptr;  // told of the end, and the request is never released; null: the caller releases
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;

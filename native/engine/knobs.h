@@ -101,6 +101,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
   INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \
     "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
+  INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \
+    "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
   INTEGER(spin_ns, "ns", 50000, 0, 1000000000, false, "0,1000,1000000",                                               \
     "How long an idle engine spins before it sleeps, times the engines: messages take turns over them")               \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \

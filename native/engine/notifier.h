@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "native/engine/futex.h"
+
 namespace weft::engine {
 
 class Notifier {
@@ -33,14 +35,27 @@ class Notifier {
   }
 
   void notify() noexcept {
+    if (awaited_.load(std::memory_order_seq_cst) && awaited_.exchange(false)) wake();
     const int descriptor = descriptor_.load(std::memory_order_acquire);
     if (descriptor < 0) return;
     const std::uint64_t one = 1;
     static_cast<void>(!::write(descriptor, &one, sizeof one));
   }
 
+  // For one thread that looks for something after each notification: it takes a turn number, asks to be woken,
+  // looks, and sleeps until the turn has changed or the time is over.
+  std::int32_t turn() const noexcept { return turn_.load(std::memory_order_seq_cst); }
+  void ask() noexcept { awaited_.store(true, std::memory_order_seq_cst); }
+  void sleep(std::int32_t turn, std::int64_t timeout_ns) noexcept { futex_wait(&turn_, turn, timeout_ns); }
+  void wake() noexcept {
+    turn_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(&turn_);
+  }
+
  private:
   std::atomic<int> descriptor_{-1};
+  std::atomic<std::int32_t> turn_{0};
+  std::atomic<bool> awaited_{false};
 };
 
 }  // namespace weft::engine

@@ -24,4 +24,11 @@ class Request {
   std::size_t bytes_ = 0;
 };
 
+// Told, in an engine's thread, that a request is over. The engines have let go of its buffer, and its slot is free.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  virtual void on_complete(Status status, std::size_t bytes) noexcept = 0;
+};
+
 }  // namespace weft::engine

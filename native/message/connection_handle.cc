@@ -1,19 +1,40 @@
-// A connection's policies, changed and described through the board of its process.
+// Messages of a connection are started through its backlog, its policies changed through the board of the process.
 #include "native/message/connection_handle.h"
 
 #include <new>
+#include <utility>
+
+#include "native/message/host_message.h"
 
 namespace weft::engine {
 
-Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, PolicyChange what,
-                                       std::string* error) noexcept {
+Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept {
   try {
-    return board_->change(family, text, what, &core_->flows(), core_->id(), error);
+    if (!buffer.pieces.empty()) {
+      const Status status = services_.backlog_thread->start();
+      if (status != Status::ok) return status;
+    }
+    auto message =
+        std::make_shared<HostMessage>(core_, way, std::move(buffer), services_.backlog_thread, services_.notifier);
+    const Status status = backlog_->add(way, message);
+    if (status == Status::ok) *out = std::move(message);
+    return status;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
 }
 
-std::vector<PolicyInfo> ConnectionHandle::policies() const { return board_->describe(&core_->flows(), core_->id()); }
+Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, PolicyChange what,
+                                       std::string* error) noexcept {
+  try {
+    return services_.board->change(family, text, what, &core_->flows(), core_->id(), error);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+}
+
+std::vector<PolicyInfo> ConnectionHandle::policies() const {
+  return services_.board->describe(&core_->flows(), core_->id());
+}
 
 }  // namespace weft::engine

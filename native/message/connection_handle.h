@@ -8,15 +8,28 @@
 
 #include "native/engine/connection.h"
 #include "native/engine/policies/policy_board.h"
+#include "native/message/backlog_thread.h"
 #include "native/message/runtime.h"
 
 namespace weft::engine {
 
+// What the runtime has for all of its connections.
+struct ConnectionServices {
+  PolicyBoard* board = nullptr;
+  BacklogThread* backlog_thread = nullptr;
+  Notifier* notifier = nullptr;
+  std::size_t posts_max = 0;
+};
+
 class ConnectionHandle final : public Connection {
  public:
-  ConnectionHandle(std::shared_ptr<ConnectionCore> core, PolicyBoard* board, std::shared_ptr<void> runtime)
-      : board_(board), runtime_(std::move(runtime)), core_(std::move(core)) {}
-  ~ConnectionHandle() override { core_->close(); }
+  ConnectionHandle(std::shared_ptr<ConnectionCore> core, const ConnectionServices& services,
+                   std::shared_ptr<void> runtime)
+      : services_(services),
+        runtime_(std::move(runtime)),
+        core_(std::move(core)),
+        backlog_(std::make_shared<Backlog>(services.backlog_thread, services.posts_max)) {}
+  ~ConnectionHandle() override { close(); }
   Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
     return core_->post_send({const_cast<void*>(data), memory, nullptr}, bytes, out);
   }
@@ -29,12 +42,23 @@ class ConnectionHandle final : public Connection {
   Status post_staged_receive(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
     return core_->post_receive({nullptr, 0, stages}, bytes, out);
   }
+  Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
+  Status start(Backlog::Way way, const std::shared_ptr<Post>& post) noexcept override {
+    return backlog_->add(way, post);
+  }
+  bool withdraw(const Post* post) noexcept override { return backlog_->withdraw(post); }
   std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
   bool on_staged(Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
   void release(Request* request) noexcept override { core_->release(request); }
   Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
-  void close() noexcept override { core_->close(); }
-  void quiesce(const void* data, std::size_t bytes) noexcept override { core_->quiesce(data, bytes); }
+  void close() noexcept override {
+    core_->close();
+    backlog_->close(Status::cancelled);
+  }
+  void quiesce(const void* data, std::size_t bytes) noexcept override {
+    backlog_->withdraw(data, bytes);
+    core_->quiesce(data, bytes);
+  }
   bool reads_payload() const noexcept override { return core_->reads_payload(); }
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }
@@ -44,9 +68,10 @@ class ConnectionHandle final : public Connection {
   std::vector<PolicyInfo> policies() const override;
 
  private:
-  PolicyBoard* board_;             // the runtime's
+  const ConnectionServices services_;
   std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
   std::shared_ptr<ConnectionCore> core_;
+  std::shared_ptr<Backlog> backlog_;
 };
 
 }  // namespace weft::engine

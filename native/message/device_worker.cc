@@ -28,25 +28,13 @@ constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return 
 
 }  // namespace
 
-Status DeviceRequest::wait(std::int64_t timeout_ns) noexcept {
-  const std::int64_t until_ns = later_ns(now_ns(), timeout_ns);
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
-    futex_wait(&state_, 0, left_ns);
-  }
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  return done() ? Status::ok : Status::timed_out;
-}
-
 void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& error) noexcept {
-  bytes_ = bytes;
   try {
     error_ = error;
   } catch (const std::bad_alloc&) {
     error_ = kNoMemory;
   }
-  state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
+  set(status, bytes);
 }
 
 // One message: its stages, what it has of the pinned memory, and the copies.
@@ -216,15 +204,14 @@ bool DeviceWorker::pin_beside() {
 
 Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way,
                           std::shared_ptr<const gpu::Layout> layout, const After& after,
-                          std::shared_ptr<DeviceRequest>* out) noexcept try {
-  out->reset();
+                          const std::shared_ptr<DeviceRequest>& request) noexcept try {
   const std::uint64_t bytes = layout->bytes();
   if (bytes > core::kMessageBytesMax) return Status::invalid_argument;
   auto job = std::make_unique<Job>();
   job->connection = connection;
   job->way = way;
   job->layout = std::move(layout);
-  job->told = std::make_shared<DeviceRequest>();
+  job->told = request;
   std::list<std::unique_ptr<Job>> place;
   Job* const made = place.emplace_back(std::move(job)).get();
   std::unique_lock lock(mutex_);
@@ -253,13 +240,22 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
   }
   if (status != Status::ok) return status;
   made->after = after;
-  *out = made->told;
   under_way_.push_back(made);
   fresh_.splice(fresh_.end(), place);
   posted_.notify_one();
   return Status::ok;
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory;
+}
+
+void DeviceWorker::cancel(const std::shared_ptr<DeviceRequest>& request, Status reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    request->finish(reason, 0, "");
+    for (std::uint32_t* const word : request->words_) waits_->let_go(word);
+    request->words_.clear();
+  }
+  on_done_();
 }
 
 Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept try {

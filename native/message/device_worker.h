@@ -15,6 +15,7 @@
 #include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
 #include "native/gpu/ring_shape.h"
+#include "native/message/outcome.h"
 #include "native/message/runtime.h"
 #include "native/message/stream_waits.h"
 
@@ -33,25 +34,17 @@ struct After {
   gpu::Stream intake = nullptr;
 };
 
-// A message on its way, shared by its caller and the worker.
-class DeviceRequest {
+// A message on its way, shared by its caller and the worker. ok: the bytes of a receive are on the device, those of a
+// send are with the peer.
+class DeviceRequest : public Outcome {
  public:
-  bool done() const noexcept { return state_.load(std::memory_order_acquire) != 0; }
-  // Sleeps until it is done or the time is over (ok / timed_out).
-  Status wait(std::int64_t timeout_ns) noexcept;
-  // Valid once done. ok: the bytes of a receive are on the device, those of a send are with the peer.
-  Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
-  std::size_t bytes() const noexcept { return bytes_; }
-  // What the device said, where it was the device that failed.
+  // What the device said, where it was the device that failed. Valid once done.
   const std::string& error() const noexcept { return error_; }
 
  private:
   friend class DeviceWorker;
   void finish(Status status, std::size_t bytes, const std::string& error) noexcept;
-  std::vector<std::uint32_t*> words_;   // of streams that wait for it; the worker's mutex
-  std::atomic<std::int32_t> state_{0};  // 0, or 1 + Status
-  std::atomic<std::int32_t> sleepers_{0};
-  std::size_t bytes_ = 0;
+  std::vector<std::uint32_t*> words_;  // of streams that wait for it; the worker's mutex
   std::string error_;
 };
 
@@ -70,7 +63,9 @@ class DeviceWorker {
   // be told that bytes do not come. would_block: rings are full, or no pinned memory is free and the connection has a
   // message under way: try again.
   Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, std::shared_ptr<const gpu::Layout> layout,
-              const After& after, std::shared_ptr<DeviceRequest>* out) noexcept;
+              const After& after, const std::shared_ptr<DeviceRequest>& request) noexcept;
+  // Ends a request that was not posted.
+  void cancel(const std::shared_ptr<DeviceRequest>& request, Status reason) noexcept;
   // Has all that is handed to `stream` from now on run after the request is done, well or not; no thread waits.
   Status wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream, std::string* error) noexcept;
   // Queues a reduction on `stream`. device_unavailable: there are no kernels, `error` says why.

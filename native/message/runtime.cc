@@ -74,8 +74,8 @@ Status guarded(std::string* error, const Work& work) noexcept {
 
 class DialImpl final : public Dial {
  public:
-  DialImpl(std::shared_ptr<DialState> state, PolicyBoard* board, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), board_(board), state_(std::move(state)) {}
+  DialImpl(std::shared_ptr<DialState> state, const ConnectionServices& services, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), services_(services), state_(std::move(state)) {}
   ~DialImpl() override {
     std::shared_ptr<ConnectionCore> unclaimed;
     {
@@ -90,7 +90,7 @@ class DialImpl final : public Dial {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->status != Status::ok) return state_->status;
       if (state_->connection == nullptr) return Status::invalid_argument;  // handed out before
-      *out = std::make_shared<ConnectionHandle>(state_->connection, board_, runtime_);
+      *out = std::make_shared<ConnectionHandle>(state_->connection, services_, runtime_);
       state_->connection.reset();
       return Status::ok;
     } catch (const std::bad_alloc&) {
@@ -108,7 +108,7 @@ class DialImpl final : public Dial {
 
  private:
   std::shared_ptr<void> runtime_;
-  PolicyBoard* board_;
+  const ConnectionServices services_;
   std::shared_ptr<DialState> state_;
 };
 
@@ -116,9 +116,9 @@ class RuntimeImpl;
 
 class ListenerImpl final : public Listener {
  public:
-  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, PolicyBoard* board,
+  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, const ConnectionServices& services,
                std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), control_(control), board_(board), state_(std::move(state)) {}
+      : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
   Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
@@ -129,7 +129,7 @@ class ListenerImpl final : public Listener {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->ready.empty()) return Status::would_block;
-      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), board_, runtime_);
+      *out = std::make_shared<ConnectionHandle>(state_->ready.front(), services_, runtime_);
       state_->ready.pop_front();
       return Status::ok;
     } catch (const std::bad_alloc&) {
@@ -140,7 +140,7 @@ class ListenerImpl final : public Listener {
  private:
   std::shared_ptr<void> runtime_;
   ControlPlane* control_;
-  PolicyBoard* board_;
+  const ConnectionServices services_;
   std::shared_ptr<ListenerState> state_;
 };
 
@@ -186,6 +186,9 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
                              PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
+  ConnectionServices services() noexcept {
+    return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
+  }
   // What only the knob brings about: queue pairs have a check of their own.
   bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && !datapath_.verbs; }
 
@@ -199,6 +202,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<std::unique_ptr<Engine>> engines_;
   MemoryTable memories_{&engines_};
   mutable PolicyBoard board_;
+  BacklogThread backlog_thread_{&notifier_};
   std::unique_ptr<ControlPlane> control_;
   std::mutex recorder_mutex_;
   std::unique_ptr<Recorder> recorder_;
@@ -296,7 +300,8 @@ Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& po
     if (status != Status::ok) return status;
     std::shared_ptr<ListenerState> state;
     status = control_->listen(static_cast<std::uint32_t>(device), port, chosen, &state, error);
-    if (status == Status::ok) *out = std::make_unique<ListenerImpl>(state, control_.get(), &board_, shared_from_this());
+    if (status == Status::ok)
+      *out = std::make_unique<ListenerImpl>(state, control_.get(), services(), shared_from_this());
     return status;
   });
 }
@@ -310,7 +315,7 @@ std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uin
   state->to = to;
   state->policies = std::move(policies);
   control_->dial(state);
-  return std::make_unique<DialImpl>(std::move(state), &board_, shared_from_this());
+  return std::make_unique<DialImpl>(std::move(state), services(), shared_from_this());
 }
 
 Status RuntimeImpl::connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,

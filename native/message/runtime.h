@@ -19,12 +19,16 @@
 #include "native/engine/request.h"
 #include "native/engine/setup/descriptor_budget.h"
 #include "native/engine/setup/devices.h"
+#include "native/message/backlog.h"
+#include "native/message/host_buffer.h"
 #include "native/telemetry/counters.h"
 
 namespace weft::engine {
 
 using telemetry::ConnectionCounters;
 using telemetry::EndpointCounters;
+
+class HostMessage;
 
 class Connection {
  public:
@@ -34,6 +38,12 @@ class Connection {
   // `memory`: a registration of the runtime's that the whole buffer lies in, or 0.
   virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept = 0;
   virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept = 0;
+  // The same for callers that do not try again: what the engines have no room for waits, in order, and is posted by
+  // itself. would_block: as many wait as the knob `posts_max` allows. The calls above would overtake what waits.
+  virtual Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept = 0;
+  virtual Status start(Backlog::Way way, const std::shared_ptr<Post>& post) noexcept = 0;
+  // Takes back what waits and is not posted yet; false: it does not wait.
+  virtual bool withdraw(const Post* post) noexcept = 0;
   // The same for bytes that no thread can read or write where they lie: `stages` has one for each part of the message
   // (core::stripe_count of the bytes posted, over flows() flows; of a shorter message the last ones stay as they are),
   // each with a ring as stage.h wants it, of 64 KB at least. The caller copies. A message without a byte needs none of

@@ -25,6 +25,19 @@ def echo() -> None:
                 print(error.status, flush=True)
 
 
+def posts_and_sleeps(address: str, count: str) -> None:
+    """Posts sends that nobody receives yet, and looks at no handle until it has read a line."""
+    with Endpoint() as endpoint, endpoint.connect(bytes.fromhex(address)) as connection:
+        handles = [connection.isend(bytes([i % 251]) * (i % 61)) for i in range(int(count))]
+        print("posted", flush=True)
+        sys.stdin.readline()
+        until = time.monotonic() + 10  # the last acknowledgments may be under way
+        while not all(handle.done for handle in handles) and time.monotonic() < until:
+            time.sleep(0.01)
+        print("done", sum(handle.done for handle in handles), flush=True)
+        sys.stdin.readline()
+
+
 def greets() -> None:
     """Listens, and accepts nobody; says its port."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
@@ -250,6 +263,8 @@ def main() -> None:
         )
     elif role == "dials_at_once":
         dials_at_once(arguments[0])
+    elif role == "posts_and_sleeps":
+        posts_and_sleeps(*arguments)
     elif role == "listening":
         listening(*map(int, arguments))
     else:

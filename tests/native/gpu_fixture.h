@@ -103,9 +103,9 @@ inline std::shared_ptr<DeviceRequest> post_unless_closed(DeviceWorker& worker,
                                                          const std::shared_ptr<Connection>& connection, gpu::Way way,
                                                          const std::shared_ptr<const gpu::Layout>& layout,
                                                          gpu::Event after = nullptr) {
-  std::shared_ptr<DeviceRequest> request;
+  const auto request = std::make_shared<DeviceRequest>();
   for (const std::int64_t until = now_ns() + kPatienceNs;;) {
-    const Status status = worker.post(connection, way, layout, {after, nullptr}, &request);
+    const Status status = worker.post(connection, way, layout, {after, nullptr}, request);
     if (status == Status::ok) return request;
     if (status == Status::connection_closed) return nullptr;
     CHECK_EQUAL(status, Status::would_block);

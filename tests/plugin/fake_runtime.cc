@@ -88,6 +88,11 @@ class FakeConnection final : public Connection {
   Status post_receive(void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
+  Status start(Backlog::Way, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {
+    return Status::internal_error;
+  }
+  Status start(Backlog::Way, const std::shared_ptr<Post>&) noexcept override { return Status::internal_error; }
+  bool withdraw(const Post*) noexcept override { return false; }
   Status post_staged_send(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
   Status post_staged_receive(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
   std::uint32_t flows() const noexcept override { return 1; }

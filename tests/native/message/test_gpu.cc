@@ -218,8 +218,8 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
     const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
     pair.here->close();
     CHECK_EQUAL(end_of(receive), Status::connection_closed);
-    std::shared_ptr<DeviceRequest> request;
-    CHECK_EQUAL(device->post(pair.here, gpu::Way::to_host, sent.all(), {}, &request), Status::cancelled);
+    const auto request = std::make_shared<DeviceRequest>();
+    CHECK_EQUAL(device->post(pair.here, gpu::Way::to_host, sent.all(), {}, request), Status::cancelled);
     CHECK_EQUAL(device->pinned_bytes_lent(), 0u);
   }
   {

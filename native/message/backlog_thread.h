@@ -1,0 +1,53 @@
+// The thread that posts what waited for room, and copies receives into the pieces that they belong in.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "native/engine/notifier.h"
+#include "native/message/backlog.h"
+
+namespace weft::engine {
+
+// Work that an engine's thread leaves to this one.
+class Leftover {
+ public:
+  virtual ~Leftover() = default;
+  virtual void finish() noexcept = 0;  // the last call; it may destroy itself
+
+ private:
+  friend class BacklogThread;
+  Leftover* next_ = nullptr;
+};
+
+class BacklogThread {
+ public:
+  explicit BacklogThread(Notifier* notifier) : notifier_(notifier) {}
+  BacklogThread(const BacklogThread&) = delete;
+  BacklogThread& operator=(const BacklogThread&) = delete;
+  ~BacklogThread() { stop(); }
+
+  // Starts the thread where it does not run yet.
+  Status start() noexcept;
+  void stop() noexcept;
+  // Something waits in this backlog.
+  Status watch(std::shared_ptr<Backlog> backlog) noexcept;
+  // Any thread, once started; takes neither a lock nor memory.
+  void leave(Leftover* work) noexcept;
+
+ private:
+  void run() noexcept;
+  bool finish_leftovers() noexcept;
+
+  Notifier* const notifier_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Backlog>> watched_;
+  std::atomic<Leftover*> leftovers_{nullptr};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace weft::engine

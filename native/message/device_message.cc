@@ -1,0 +1,20 @@
+// The stream that comes first is given back where the message is not posted.
+#include "native/message/device_message.h"
+
+namespace weft::engine {
+
+Status DeviceMessage::begin() noexcept {
+  const std::shared_ptr<Connection> connection = connection_.lock();
+  if (connection == nullptr) return Status::connection_closed;
+  const Status status = worker_->post(connection, way_, layout_, after_, shared_from_this());
+  if (status == Status::ok) after_ = {};
+  return status;
+}
+
+void DeviceMessage::cancel(Status reason) noexcept {
+  const After after = std::exchange(after_, {});
+  if (after.event != nullptr || after.intake != nullptr) worker_->drop(after);
+  worker_->cancel(shared_from_this(), reason);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,31 @@
+// A send or receive of GPU memory that waits for room, or is with the worker of its device.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "native/message/backlog.h"
+#include "native/message/device_worker.h"
+
+namespace weft::engine {
+
+class DeviceMessage final : public DeviceRequest, public Post, public std::enable_shared_from_this<DeviceMessage> {
+ public:
+  // `after` is the message's from now on. The worker outlives every connection.
+  DeviceMessage(DeviceWorker* worker, const std::shared_ptr<Connection>& connection, gpu::Way way,
+                std::shared_ptr<const gpu::Layout> layout, const After& after)
+      : worker_(worker), connection_(connection), way_(way), layout_(std::move(layout)), after_(after) {}
+
+  Status begin() noexcept override;
+  void cancel(Status reason) noexcept override;
+  bool overlaps(const void*, std::size_t) const noexcept override { return false; }
+
+ private:
+  DeviceWorker* const worker_;
+  const std::weak_ptr<Connection> connection_;  // its backlog holds this
+  const gpu::Way way_;
+  const std::shared_ptr<const gpu::Layout> layout_;
+  After after_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,55 @@
+// The engines tell of the end in their own thread, which copies nothing: pieces are left to the backlog thread.
+#include "native/message/host_message.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace weft::engine {
+
+Status HostMessage::begin() noexcept {
+  const ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
+  Request* unused = nullptr;
+  self_ = shared_from_this();  // before the engines have it: they may be done before the call returns
+  const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused)
+                                                   : core_->post_receive(place, buffer_.bytes, &unused);
+  if (status != Status::ok) self_.reset();
+  return status;
+}
+
+void HostMessage::cancel(Status reason) noexcept {
+  set(reason, 0);
+  notifier_->notify();
+}
+
+bool HostMessage::overlaps(const void* data, std::size_t bytes) const noexcept {
+  const auto from = reinterpret_cast<std::uintptr_t>(data);
+  const auto begin = reinterpret_cast<std::uintptr_t>(buffer_.data);
+  return begin < from + bytes && from < begin + buffer_.bytes;
+}
+
+void HostMessage::on_complete(Status status, std::size_t bytes) noexcept {
+  if (!buffer_.pieces.empty() && status == Status::ok) {
+    status_ = status;
+    bytes_ = bytes;
+    return thread_->leave(this);
+  }
+  const std::shared_ptr<HostMessage> self = std::move(self_);
+  set(status, bytes);
+}
+
+void HostMessage::finish() noexcept {
+  const auto* from = static_cast<const std::uint8_t*>(buffer_.data);
+  std::size_t left = bytes_;
+  for (const HostPiece& piece : buffer_.pieces) {
+    const std::size_t bytes = std::min(left, piece.bytes);
+    if (bytes != 0) std::memcpy(piece.data, from, bytes);
+    from += bytes;
+    left -= bytes;
+  }
+  const std::shared_ptr<HostMessage> self = std::move(self_);
+  set(status_, bytes_);
+  notifier_->notify();
+}
+
+}  // namespace weft::engine

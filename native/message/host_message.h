@@ -1,0 +1,43 @@
+// A send or receive of host memory that goes on without its caller.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "native/engine/connection.h"
+#include "native/message/backlog_thread.h"
+#include "native/message/host_buffer.h"
+#include "native/message/outcome.h"
+
+namespace weft::engine {
+
+class HostMessage final : public Outcome,
+                          public Post,
+                          public Completion,
+                          private Leftover,
+                          public std::enable_shared_from_this<HostMessage> {
+ public:
+  HostMessage(std::shared_ptr<ConnectionCore> core, Backlog::Way way, HostBuffer buffer, BacklogThread* thread,
+              Notifier* notifier)
+      : core_(std::move(core)), way_(way), buffer_(std::move(buffer)), thread_(thread), notifier_(notifier) {}
+
+  Status begin() noexcept override;
+  void cancel(Status reason) noexcept override;
+  bool overlaps(const void* data, std::size_t bytes) const noexcept override;
+  void on_complete(Status status, std::size_t bytes) noexcept override;
+
+ private:
+  void finish() noexcept override;
+
+  const std::shared_ptr<ConnectionCore> core_;
+  const Backlog::Way way_;
+  const HostBuffer buffer_;
+  BacklogThread* const thread_;
+  Notifier* const notifier_;
+  std::shared_ptr<HostMessage> self_;  // while the engines have it
+  Status status_ = Status::ok;         // before the pieces have their bytes
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace weft::engine
