@@ -139,8 +139,11 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
   if (bytes != sizeof word) return true;
   std::memcpy(&word, at, sizeof word);
   if (word.check != check_of(word) || options_.mode != VerbsMode::rc) return true;
-  for (const auto& each : links_) {
+  for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
+    const auto& each = links_[peer];
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
+    // The peer may ask before its half of the handshake has come here: it asks again.
+    if (each->controls.empty()) return true;
     Path& path = each->paths[word.path];
     // Whether word.generation is newer, in modulo-256 arithmetic.
     const bool newer = ((word.generation - path.generation) & kGenerationMax) - 1 < kGenerationMax / 2;
@@ -151,9 +154,8 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
       if (rejoin(&path)) {
         on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
-      } else if (!path.broken) {
-        path.broken = true;
-        path.broken_ns = now_ns();
+      } else {
+        on_broken(peer, word.path);  // this end asks, until it works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);
