@@ -397,6 +397,9 @@ void bind_connections(py::module_& module) {
         const Unlocked others_run;
         return connection->counters();
       });
+}
+
+void bind_ways_in(py::module_& module) {
   py::class_<BoundDial>(module, "Dial", "A connection on its way; dropping it gives up.")
       .def("poll", &BoundDial::poll, "(status, connection).")
       .def("error", [](const BoundDial& self) { return self.dial->error(); })
@@ -418,12 +421,7 @@ void bind_connections(py::module_& module) {
       .def("port", [](const BoundListener& self) { return self.listener->port(); });
 }
 
-}  // namespace
-
-void bind_runtime(py::module_& module) {
-  bind_policies(module);
-  bind_requests(module);
-  bind_connections(module);
+void bind_devices(py::module_& module) {
   py::class_<engine::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
       .def_readonly("name", &engine::Device::name)
       .def_readonly("address", &engine::Device::address)
@@ -432,8 +430,72 @@ void bind_runtime(py::module_& module) {
       .def_readonly("speed_mbps", &engine::Device::speed_mbps)
       .def_readonly("mtu_bytes", &engine::Device::mtu_bytes)
       .def("__repr__", [](const engine::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
-  py::class_<BoundRuntime>(module, "Runtime", "The engines of a process and what they serve.")
-      .def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
+}
+
+void bind_policies_of(py::class_<BoundRuntime>& runtime) {
+  runtime
+      .def(
+          "change_policy",
+          [](const BoundRuntime& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
+            const std::shared_ptr<Home> home = self.open();
+            if (home->forked()) return py::make_tuple(code(Status::forked_child), "");
+            return change(family, text, params,
+                          [&](const auto&... given) { return home->runtime().change_policy(given...); });
+          },
+          "(status, error). For every connection without a choice of its own.", py::arg("family"), py::arg("text"),
+          py::arg("params"))
+      .def("policies", [](const BoundRuntime& self) {
+        const std::shared_ptr<Home> home = self.open();
+        if (home->forked()) return std::vector<engine::PolicyInfo>();
+        const Unlocked others_run;
+        return home->runtime().policies();
+      });
+}
+
+void bind_recording(py::class_<BoundRuntime>& runtime) {
+  runtime
+      .def(
+          "start_recording",
+          [](const BoundRuntime& self, const std::string& path) {
+            const std::shared_ptr<Home> home = self.open();
+            std::string error, written;
+            Status status = Status::forked_child;
+            if (!home->forked()) {
+              const Unlocked others_run;
+              status = home->runtime().start_recording(path, &written, &error);
+            }
+            return py::make_tuple(code(status), error, written);
+          },
+          "(status, error, the file).", py::arg("path"))
+      .def(
+          "stop_recording",
+          [](const BoundRuntime& self) {
+            const std::shared_ptr<Home> home = self.open();
+            std::string error;
+            engine::RecordingStats stats;
+            Status status = Status::forked_child;
+            if (!home->forked()) {
+              const Unlocked others_run;
+              status = home->runtime().stop_recording(&stats, &error);
+            }
+            return py::make_tuple(code(status), error,
+                                  py::make_tuple(stats.decisions, stats.lost, stats.bytes, stats.error));
+          },
+          "(status, error, (decisions, lost, bytes, why it ended early)).");
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  bind_policies(module);
+  bind_requests(module);
+  bind_connections(module);
+  bind_ways_in(module);
+  bind_devices(module);
+  py::class_<BoundRuntime> runtime(module, "Runtime", "The engines of a process and what they serve.");
+  bind_policies_of(runtime);
+  bind_recording(runtime);
+  runtime.def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
       .def(
           "register_memory",
           [](const BoundRuntime& self, const std::shared_ptr<Buffer>& buffer) {
@@ -467,51 +529,6 @@ void bind_runtime(py::module_& module) {
            py::arg("handle"), py::arg("policies") = "")
       .def("connect_address", &BoundRuntime::connect_address, "(status, error, dial).", py::arg("device"),
            py::arg("host"), py::arg("port"), py::arg("policies") = "")
-      .def(
-          "change_policy",
-          [](const BoundRuntime& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
-            const std::shared_ptr<Home> home = self.open();
-            if (home->forked()) return py::make_tuple(code(Status::forked_child), "");
-            return change(family, text, params,
-                          [&](const auto&... given) { return home->runtime().change_policy(given...); });
-          },
-          "(status, error). For every connection without a choice of its own.", py::arg("family"), py::arg("text"),
-          py::arg("params"))
-      .def("policies",
-           [](const BoundRuntime& self) {
-             const std::shared_ptr<Home> home = self.open();
-             if (home->forked()) return std::vector<engine::PolicyInfo>();
-             const Unlocked others_run;
-             return home->runtime().policies();
-           })
-      .def(
-          "start_recording",
-          [](const BoundRuntime& self, const std::string& path) {
-            const std::shared_ptr<Home> home = self.open();
-            std::string error, written;
-            Status status = Status::forked_child;
-            if (!home->forked()) {
-              const Unlocked others_run;
-              status = home->runtime().start_recording(path, &written, &error);
-            }
-            return py::make_tuple(code(status), error, written);
-          },
-          "(status, error, the file).", py::arg("path"))
-      .def(
-          "stop_recording",
-          [](const BoundRuntime& self) {
-            const std::shared_ptr<Home> home = self.open();
-            std::string error;
-            engine::RecordingStats stats;
-            Status status = Status::forked_child;
-            if (!home->forked()) {
-              const Unlocked others_run;
-              status = home->runtime().stop_recording(&stats, &error);
-            }
-            return py::make_tuple(code(status), error,
-                                  py::make_tuple(stats.decisions, stats.lost, stats.bytes, stats.error));
-          },
-          "(status, error, (decisions, lost, bytes, why it ended early)).")
       .def("event_descriptor", [](const BoundRuntime& self) { return self.open()->runtime().event_descriptor(); })
       .def("counters",
            [](const BoundRuntime& self) {

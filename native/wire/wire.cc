@@ -237,28 +237,10 @@ void set_path(std::uint8_t* packet, std::size_t bytes, std::uint8_t path) noexce
   seal(packet, bytes);
 }
 
-Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept {
-  if (header_bytes < kCommonBytes) return Verdict::too_short;
-  if (get<std::uint16_t>(header, 0) != kMagic) return Verdict::bad_magic;
-  if (get<std::uint8_t>(header, 2) != kVersion) return Verdict::bad_version;
-  const auto type = get<std::uint8_t>(header, 3);
-  const std::size_t least = fixed_bytes(type);
-  if (least == 0) return Verdict::bad_type;
-  if (header_bytes < least) return Verdict::too_short;
-  const auto body_bytes = get<std::uint16_t>(header, 22);
-  const bool is_data = static_cast<Type>(type) == Type::data, is_probe = static_cast<Type>(type) == Type::probe;
-  const bool length_right = is_data ? header_bytes == kDataBytes && body_bytes == payload_bytes
-                                    : (payload_bytes == 0 || (is_probe && header_bytes == kProbeBytes)) &&
-                                          body_bytes == header_bytes - kCommonBytes + payload_bytes;
-  if (!length_right) return Verdict::bad_length;
-  if (!crc_holds(header, header_bytes)) return Verdict::bad_crc;
+namespace {
 
-  out->common.token = get<std::uint64_t>(header, 8);
-  out->common.flow = get<std::uint32_t>(header, 16);
-  out->common.type = static_cast<Type>(type);
-  out->common.path = get<std::uint8_t>(header, 20);
-  out->common.flags = get<std::uint8_t>(header, 21);
-  out->common.body_bytes = body_bytes;
+// Reads what follows the common part, whose type is out->common.type and whose length is at least that type's.
+Verdict decode_body(const std::uint8_t* header, std::size_t header_bytes, Packet* out) noexcept {
   switch (out->common.type) {
     case Type::data:
       get_data(header, &out->data);
@@ -305,7 +287,34 @@ Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t
                  ? Verdict::ok
                  : Verdict::bad_length;
   }
-  return header_bytes == least ? Verdict::ok : Verdict::bad_length;
+  return header_bytes == fixed_bytes(static_cast<std::uint8_t>(out->common.type)) ? Verdict::ok : Verdict::bad_length;
+}
+
+}  // namespace
+
+Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept {
+  if (header_bytes < kCommonBytes) return Verdict::too_short;
+  if (get<std::uint16_t>(header, 0) != kMagic) return Verdict::bad_magic;
+  if (get<std::uint8_t>(header, 2) != kVersion) return Verdict::bad_version;
+  const auto type = get<std::uint8_t>(header, 3);
+  const std::size_t least = fixed_bytes(type);
+  if (least == 0) return Verdict::bad_type;
+  if (header_bytes < least) return Verdict::too_short;
+  const auto body_bytes = get<std::uint16_t>(header, 22);
+  const bool is_data = static_cast<Type>(type) == Type::data, is_probe = static_cast<Type>(type) == Type::probe;
+  const bool length_right = is_data ? header_bytes == kDataBytes && body_bytes == payload_bytes
+                                    : (payload_bytes == 0 || (is_probe && header_bytes == kProbeBytes)) &&
+                                          body_bytes == header_bytes - kCommonBytes + payload_bytes;
+  if (!length_right) return Verdict::bad_length;
+  if (!crc_holds(header, header_bytes)) return Verdict::bad_crc;
+
+  out->common.token = get<std::uint64_t>(header, 8);
+  out->common.flow = get<std::uint32_t>(header, 16);
+  out->common.type = static_cast<Type>(type);
+  out->common.path = get<std::uint8_t>(header, 20);
+  out->common.flags = get<std::uint8_t>(header, 21);
+  out->common.body_bytes = body_bytes;
+  return decode_body(header, header_bytes, out);
 }
 
 }  // namespace weft::wire
