@@ -105,10 +105,10 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
                 memory.settle()
                 # The first message is a warm-up: it pins the pool, and grows windows.
                 warm = connection.irecv_into(places[0])
-                connection.send(b"ready", PATIENCE_S)
+                connection.send(b"ready", timeout_s=PATIENCE_S)
                 warm.wait(PATIENCE_S)
                 handles = [connection.irecv_into(place) for place in places]
-                connection.send(b"go", PATIENCE_S)
+                connection.send(b"go", timeout_s=PATIENCE_S)
                 begin = time.perf_counter()
                 for handle in handles:
                     handle.wait(PATIENCE_S)
@@ -118,7 +118,7 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
                 )
                 rate = count * size_bytes / seconds / 1e9
                 rows.append({"size_bytes": size_bytes, "gbytes_per_s": rate, "wrong": wrong})
-            connection.send(b"over", PATIENCE_S)
+            connection.send(b"over", timeout_s=PATIENCE_S)
     return rows
 
 
@@ -135,13 +135,13 @@ def sender(_: Pipe, config: Config) -> str:
                 for i in range(messages_of(size_bytes))
             ]
             memory.settle()
-            assert connection.recv(8, PATIENCE_S) == b"ready"
-            connection.send(contents[0], PATIENCE_S)
-            assert connection.recv(8, PATIENCE_S) == b"go"
+            assert connection.recv(8, timeout_s=PATIENCE_S) == b"ready"
+            connection.send(contents[0], timeout_s=PATIENCE_S)
+            assert connection.recv(8, timeout_s=PATIENCE_S) == b"go"
             handles = [connection.isend(content) for content in contents]
             for handle in handles:
                 handle.wait(PATIENCE_S)
-        assert connection.recv(8, PATIENCE_S) == b"over"
+        assert connection.recv(8, timeout_s=PATIENCE_S) == b"over"
         return endpoint.summary()
 
 

@@ -118,7 +118,7 @@ def command(repeats: int, strict: bool, json_path: str | None) -> None:
         Endpoint(**knobs) as endpoint,
         endpoint.listen() as listener,
         endpoint.connect(listener.handle) as here,
-        listener.accept(PATIENCE_S) as there,
+        listener.accept(timeout_s=PATIENCE_S) as there,
     ):
         file = Path(folder, "mine.py")
         for number in range(1, repeats + 1):

@@ -84,7 +84,7 @@ def decode(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> No
         pipe.send(listener.handle)
         with listener.accept(timeout_s=PATIENCE_S) as connection:
             handles = [connection.irecv_into(cache.pieces(layer, here)) for layer in range(layers)]
-            connection.send(b"ready", PATIENCE_S)
+            connection.send(b"ready", timeout_s=PATIENCE_S)
             wrong = 0
             for layer, handle in enumerate(handles):
                 handle.wait(PATIENCE_S)  # a server would decode this layer now
@@ -104,7 +104,7 @@ def prefill(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> t
         Endpoint(interfaces="lo") as endpoint,
         endpoint.connect(pipe.recv()) as connection,
     ):
-        connection.recv(8, PATIENCE_S)
+        connection.recv(8, timeout_s=PATIENCE_S)
         begin = time.perf_counter()
         handles = [connection.isend(cache.pieces(layer, chosen)) for layer in range(layers)]
         for handle in handles:

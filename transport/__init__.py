@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transport import compiler, errors, native
-    from transport.connection import Connection, Handle
+    from transport.connection import Buffer, Connection, DeviceArray, Handle
     from transport.control import ControlLoop, Telemetry
-    from transport.endpoint import Endpoint, Listener
+    from transport.endpoint import Endpoint, KnobValue, Listener, Policies
     from transport.errors import WeftError
     from transport.knobs import KnobError
     from transport.memory import Memory
+    from transport.native import ConnectionCounters, Device, EndpointCounters
+    from transport.policy_choice import PolicyState
+    from transport.recording import LiveRecording
 
 # Public name -> the module it lives in.
 _PUBLIC = {
@@ -22,6 +25,15 @@ _PUBLIC = {
     "Connection": "transport.connection",
     "Handle": "transport.connection",
     "Memory": "transport.memory",
+    "Buffer": "transport.connection",
+    "DeviceArray": "transport.connection",
+    "Device": "transport.native",
+    "ConnectionCounters": "transport.native",
+    "EndpointCounters": "transport.native",
+    "PolicyState": "transport.policy_choice",
+    "Policies": "transport.endpoint",
+    "LiveRecording": "transport.recording",
+    "KnobValue": "transport.endpoint",
     "ControlLoop": "transport.control",
     "Telemetry": "transport.control",
     "WeftError": "transport.errors",
@@ -38,6 +50,15 @@ __all__ = [  # noqa: RUF022, in the order of the table
     "Connection",
     "Handle",
     "Memory",
+    "Buffer",
+    "DeviceArray",
+    "Device",
+    "ConnectionCounters",
+    "EndpointCounters",
+    "PolicyState",
+    "Policies",
+    "LiveRecording",
+    "KnobValue",
     "ControlLoop",
     "Telemetry",
     "WeftError",

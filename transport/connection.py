@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from transport.errors import (
     ConnectionClosedError,
     InvalidArgumentError,
     TimedOutError,
+    WeftError,
     WouldBlockError,
     error_for,
 )
@@ -53,7 +55,7 @@ PATIENCE_S_MAX = 4e9  # 126 years, which in nanoseconds still fit into 63 bits
 def patience(timeout_s: float | None) -> float | None:
     """`timeout_s` in seconds that clocks can add; None: no limit, which infinity means, too.
 
-    TypeError for what is no number, ValueError for a negative one or NaN.
+    TypeError for what is no number, InvalidArgumentError for a negative one or NaN.
     """
     if timeout_s is None:
         return None
@@ -62,7 +64,7 @@ def patience(timeout_s: float | None) -> float | None:
         kind = type(given).__name__
         raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
     if not timeout_s >= 0:
-        raise ValueError(f"timeout_s: must be 0 or more, not {timeout_s}")
+        raise InvalidArgumentError(f"timeout_s: must be 0 or more, not {timeout_s}")
     if timeout_s == math.inf:
         return None
     return float(min(timeout_s, PATIENCE_S_MAX))
@@ -77,12 +79,13 @@ def deadline(timeout_s: float | None) -> float | None:
 class Handle:
     """One send or receive under way. The buffer stays held until it is done, also when dropped."""
 
-    __slots__ = ("_connection", "_name", "_request")
+    __slots__ = ("_connection", "_memory", "_name", "_request")
 
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
         self._connection = connection  # a connection that is dropped closes
+        self._memory: bytearray | None = None  # of irecv
         self._name = name
         self._request = request
 
@@ -95,6 +98,19 @@ class Handle:
     def nbytes(self) -> int:
         """Bytes sent or received; 0 until done. A receive may get fewer than its buffer holds."""
         return self._request.nbytes if self._request.done else 0
+
+    @property
+    def data(self) -> bytes:
+        """The message that Connection.irecv received.
+
+        WouldBlockError while it is under way; raises why it failed. InvalidArgumentError for any
+        other handle: its bytes are in the caller's buffer.
+        """
+        if self._memory is None:
+            raise InvalidArgumentError("data: only what irecv() returns holds the message")
+        if not self.done:
+            raise WouldBlockError("receive: not done; call wait() first")
+        return bytes(memoryview(self._memory)[: self._result()])
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Blocks until done and returns the bytes moved; raises why it failed.
@@ -157,7 +173,7 @@ class Connection(AsyncCloses):
 
     # Under way: handles.
 
-    def isend(self, buf: Buffer, memory: Memory | None = None, stream: object = None) -> Handle:
+    def isend(self, buf: Buffer, *, memory: Memory | None = None, stream: object = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
         What the engines have no room for waits and is posted by itself, in order; WouldBlockError
@@ -167,16 +183,24 @@ class Connection(AsyncCloses):
         return self._start(self._part(buf, False, memory, stream), receive=False)
 
     def irecv_into(
-        self, buf: Buffer, memory: Memory | None = None, stream: object = None
+        self, buf: Buffer, *, memory: Memory | None = None, stream: object = None
     ) -> Handle:
         """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
         return self._start(self._part(buf, True, memory, stream), receive=True)
+
+    def irecv(self, max_bytes: int) -> Handle:
+        """Starts a receive of at most `max_bytes` bytes; Handle.data holds them once it is done."""
+        memory = self._memory(max_bytes)
+        handle = self.irecv_into(memory)
+        handle._memory = memory
+        return handle
 
     # Blocking.
 
     def send(
         self,
         buf: Buffer,
+        *,
         timeout_s: float | None = None,
         memory: Memory | None = None,
         stream: object = None,
@@ -186,11 +210,12 @@ class Connection(AsyncCloses):
         When the time is over or Ctrl-C interrupts, the message may still be sent.
         """
         deadline(timeout_s)  # a wrong one is told before anything is sent
-        self.isend(buf, memory, stream).wait(timeout_s)
+        self.isend(buf, memory=memory, stream=stream).wait(timeout_s)
 
     def recv_into(
         self,
         buf: Buffer,
+        *,
         timeout_s: float | None = None,
         memory: Memory | None = None,
         stream: object = None,
@@ -210,45 +235,68 @@ class Connection(AsyncCloses):
             del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
-    def recv(self, max_bytes: int, timeout_s: float | None = None) -> bytes:
+    def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
         """Receives one message of at most `max_bytes` bytes.
 
         As with recv_into, a time that is over ends the connection.
         """
         memory = self._memory(max_bytes)
-        count = self.recv_into(memory, timeout_s)
+        count = self.recv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
 
     # Awaited.
 
-    async def asend(self, buf: Buffer, memory: Memory | None = None, stream: object = None) -> None:
-        """Sends one message. Cancelled, the message may still be sent."""
-        handle = self.isend(buf, memory, stream)
-        await self._reactor.until(lambda: handle.done)
+    async def asend(
+        self,
+        buf: Buffer,
+        *,
+        timeout_s: float | None = None,
+        memory: Memory | None = None,
+        stream: object = None,
+    ) -> None:
+        """send(), awaited. Cancelled, or out of time, the message may still be sent."""
+        seconds = patience(timeout_s)
+        handle = self.isend(buf, memory=memory, stream=stream)
+        await self._until(handle, seconds)
         handle._result()
 
     async def arecv_into(
-        self, buf: Buffer, memory: Memory | None = None, stream: object = None
+        self,
+        buf: Buffer,
+        *,
+        timeout_s: float | None = None,
+        memory: Memory | None = None,
+        stream: object = None,
     ) -> int:
-        """Receives one message into `buf`.
+        """recv_into(), awaited.
 
-        Cancelled, `buf` is withdrawn, which ends the connection.
+        When it is cancelled or the time is over, `buf` is withdrawn, which ends the connection.
         """
+        seconds = patience(timeout_s)
         part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
-            await self._reactor.until(lambda: handle.done)
+            await self._until(handle, seconds)
         except BaseException:
             self._withdraw(handle, part.buffer)
             del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
         return handle._result()
 
-    async def arecv(self, max_bytes: int) -> bytes:
+    async def arecv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
         """Receives one message of at most `max_bytes` bytes; as arecv_into otherwise."""
         memory = self._memory(max_bytes)
-        count = await self.arecv_into(memory)
+        count = await self.arecv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
+
+    async def _until(self, handle: Handle, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._reactor.until(lambda: handle.done)
+        except TimeoutError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise TimedOutError(f"{handle._name}: not done within {seconds} s") from None
 
     # State.
 
@@ -326,7 +374,7 @@ class Connection(AsyncCloses):
     @staticmethod
     def _memory(max_bytes: int) -> bytearray:
         if max_bytes < 0:
-            raise ValueError(f"max_bytes: must be 0 or more, not {max_bytes}")
+            raise InvalidArgumentError(f"max_bytes: must be 0 or more, not {max_bytes}")
         return bytearray(max_bytes)
 
     def _part(self, buf: Buffer, writable: bool, memory: Memory | None, stream: object) -> Part:
@@ -339,10 +387,13 @@ class Connection(AsyncCloses):
             raise ConnectionClosedError(self._gone)
         name = "receive" if receive else "send"
         post = self._native.post_receive if receive else self._native.post_send
-        if part.pieces:
-            status, request = self._native.post_receive(part.buffer, part.memory, part.pieces)
-        else:
-            status, request = post(part.buffer, part.memory)
+        try:
+            if part.pieces:
+                status, request = self._native.post_receive(part.buffer, part.memory, part.pieces)
+            else:
+                status, request = post(part.buffer, part.memory)
+        except ValueError as error:  # of another endpoint
+            raise InvalidArgumentError(str(error)) from None
         if status == WOULD_BLOCK:
             text = f"{name}: as many wait already as WEFT_POSTS_MAX allows; wait for one first"
             raise WouldBlockError(text)

@@ -18,7 +18,7 @@ import numpy as np
 
 from transport.connection import Connection
 from transport.endpoint import Endpoint
-from transport.errors import WeftError
+from transport.errors import InvalidArgumentError, WeftError
 from transport.policy_choice import Parameter, PolicyState
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -86,7 +86,7 @@ class ControlLoop:
         on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
         if not (math.isfinite(pace_s) and pace_s >= PACE_S_MIN):
-            raise ValueError(f"pace_s: finite and at least {PACE_S_MIN} s, not {pace_s}")
+            raise InvalidArgumentError(f"pace_s: finite and at least {PACE_S_MIN} s, not {pace_s}")
         self._target, self._step, self._pace_s = target, step, pace_s
         self._on_error = on_error
         self._stopping = threading.Event()

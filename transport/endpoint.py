@@ -98,25 +98,27 @@ class Listener(AsyncCloses):
         """True after close()."""
         return self._native is None
 
-    def accept(self, timeout_s: float | None = None) -> Connection:
+    def accept(self, *, timeout_s: float | None = None) -> Connection:
         """The next peer. TimedOutError after `timeout_s` seconds (None: no limit).
 
         OutOfDescriptorsError where peers have connected and this process cannot take them.
         """
         made: list[Connection] = []
         if not _poll_until(lambda: self._took(made), deadline(timeout_s)):
-            said = f"accept on port {self._port}: no peer within {timeout_s} s"
-            if self._native is not None and timeout_s is not None:
-                status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
-                if status != OK:
-                    raise error_for(status, said, why)
-            raise TimedOutError(said)
+            raise self._nobody(timeout_s)
         return made[0]
 
-    async def aaccept(self) -> Connection:
-        """The next peer, awaited."""
+    async def aaccept(self, *, timeout_s: float | None = None) -> Connection:
+        """accept(), awaited."""
+        seconds = patience(timeout_s)
         made: list[Connection] = []
-        await self._endpoint._reactor.until(lambda: self._took(made))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._endpoint._reactor.until(lambda: self._took(made))
+        except TimeoutError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise self._nobody(timeout_s) from None
         return made[0]
 
     def __iter__(self) -> Iterator[Connection]:
@@ -141,6 +143,15 @@ class Listener(AsyncCloses):
 
     def __repr__(self) -> str:
         return f"<Listener port {self._port}{' closed' if self.closed else ''}>"
+
+    def _nobody(self, timeout_s: float | None) -> WeftError:
+        """Why no peer came in time: the trouble with one that had connected, if there was any."""
+        said = f"accept on port {self._port}: no peer within {timeout_s} s"
+        if self._native is not None and timeout_s is not None:
+            status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
+            if status != OK:
+                return error_for(status, said, why)
+        return TimedOutError(said)
 
     def _took(self, made: list[Connection]) -> bool:
         if made:
@@ -187,7 +198,7 @@ class Endpoint(AsyncCloses):
         return self._devices
 
     def listen(
-        self, port: int = 0, device: int | str = 0, *, policies: Policies | None = None
+        self, port: int = 0, *, device: int | str = 0, policies: Policies | None = None
     ) -> Listener:
         """Listens on a TCP port of a device (0: the knob control_port, or any free one).
 
@@ -207,8 +218,8 @@ class Endpoint(AsyncCloses):
         self,
         host_or_handle: str | bytes,
         port: int | None = None,
-        timeout_s: float | None = 10,
         *,
+        timeout_s: float | None = 10,
         device: int | str = 0,
         policies: Policies | None = None,
     ) -> Connection:
@@ -231,8 +242,8 @@ class Endpoint(AsyncCloses):
         self,
         host_or_handle: str | bytes,
         port: int | None = None,
-        timeout_s: float | None = 10,
         *,
+        timeout_s: float | None = 10,
         device: int | str = 0,
         policies: Policies | None = None,
     ) -> Connection:

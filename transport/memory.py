@@ -54,11 +54,13 @@ class Memory(Closes):
         return self._native is None
 
     def of(self, part: native.Buffer | native.DeviceBuffer) -> native.Memory:
-        """The registration for a buffer inside it; ValueError for any other."""
+        """The registration for a buffer inside it; InvalidArgumentError for any other."""
         if self._native is None:
-            raise ValueError("memory: it is closed, register the buffer again")
+            raise InvalidArgumentError("memory: it is closed, register the buffer again")
         if not self._native.holds(part):
-            raise ValueError("memory: the buffer does not lie inside this registered memory")
+            raise InvalidArgumentError(
+                "memory: the buffer does not lie inside this registered memory"
+            )
         return self._native
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ def _found(
     except TypeError:
         if not is_array(obj):
             raise
-    except ValueError:
+    except ValueError as error:
         if not is_on_gpu(obj):
-            raise
+            raise InvalidArgumentError(str(error)) from None
     return view_of(obj, argument, writable=writable, stream=stream, intakes=intakes)

@@ -10,6 +10,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from transport.errors import InvalidArgumentError
 from transport.probes import number, read_text
 
 DEVICES = Path("/sys/class/infiniband")
@@ -147,12 +148,13 @@ def gpu_paths() -> dict[str, str]:
 
 
 def parse_map(text: str) -> dict[str, str]:
-    """ "0000:17:00.0=mlx5_0,..." as GPU -> RDMA device; ValueError names the part that is wrong."""
+    """ "0000:17:00.0=mlx5_0,..." as GPU -> RDMA device; the error names the wrong part."""
     chosen = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         gpu, equals, device = part.partition("=")
         if not equals or not gpu or not device:
-            raise ValueError(f"{part!r} is not of the form GPU=device, as in 0000:17:00.0=mlx5_0")
+            text = f"{part!r} is not of the form GPU=device, as in 0000:17:00.0=mlx5_0"
+            raise InvalidArgumentError(text)
         chosen[gpu] = device
     return chosen
 
@@ -167,9 +169,8 @@ def pairing(gpus: dict[str, str], found: list[Port], manual: str = "") -> dict[s
     unknown = [device for device in chosen.values() if device not in devices]
     if unknown:
         there = ", ".join(devices) or "none"
-        raise ValueError(
-            f"RDMA device {unknown[0]!r} does not exist or is not active; there is {there}"
-        )
+        text = f"RDMA device {unknown[0]!r} does not exist or is not active; there is {there}"
+        raise InvalidArgumentError(text)
     used = dict.fromkeys(devices, 0)
     for gpu, path in gpus.items():
         if gpu not in chosen and devices:

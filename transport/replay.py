@@ -14,6 +14,7 @@ import numpy as np
 
 from congestion.api import PATH_HEAD, Policy
 from transport.compiler.source import sha256
+from transport.errors import InvalidArgumentError
 from transport.recording import RecordedPolicy, Step
 
 _INT64 = np.iinfo(np.int64)
@@ -54,7 +55,7 @@ def recorded(steps: Iterable[Step]) -> Track:
             track = Track(f"{step.policy.name} (recorded)", step.policy.family.name)
         _note(track, step, step.result)
     if track is None:
-        raise ValueError("no decisions to show")
+        raise InvalidArgumentError("no decisions to show")
     return track
 
 
@@ -105,7 +106,9 @@ class Replay:
         for name, value in (params or {}).items():
             if name not in policy.params.defaults:
                 there = ", ".join(policy.params.defaults) or "none"
-                raise ValueError(f"{policy.name} has no parameter {name!r}: there are {there}")
+                raise InvalidArgumentError(
+                    f"{policy.name} has no parameter {name!r}: there are {there}"
+                )
             self.params[name] = value
         self.owners: dict[int, _Owner] = {}
         self.ports: dict[int, Any] = {}

@@ -74,7 +74,7 @@ def test_asyncio__blocking_and_awaited_ends_meet() -> None:
     async def main() -> None:
         async with Endpoint(**LOCAL) as endpoint:
             ((here, there),) = await connected(endpoint, 1)
-            blocking = asyncio.to_thread(there.recv, 100_000, PATIENCE_S)
+            blocking = asyncio.to_thread(there.recv, 100_000, timeout_s=PATIENCE_S)
             received, _ = await asyncio.gather(blocking, here.asend(content(100_000, 1)))
             assert received == content(100_000, 1)
 

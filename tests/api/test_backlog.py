@@ -85,7 +85,9 @@ def test_backlog__withdraws_what_waits_and_the_connection_lives() -> None:
         for i in range(len(handles)):
             there.send(bytes([i % 256]) * 8, timeout_s=PATIENCE_S)
         assert [handle.wait(PATIENCE_S) for handle in handles] == [8] * len(handles)
-        assert here.isend(b"yes").wait(0.0 if there.recv(8, PATIENCE_S) else 1.0) == 3
+        sent = here.isend(b"yes")
+        assert there.recv(8, timeout_s=PATIENCE_S) == b"yes"
+        assert sent.wait(PATIENCE_S) == 3
 
 
 def test_backlog__pieces_are_filled_though_nobody_asks() -> None:

@@ -62,7 +62,7 @@ def test_device__arrays_cross(gpu: FakeGpu, ends: Ends, size_bytes: int) -> None
     here, there = ends
     sent, received = filled(gpu, size_bytes), empty(gpu, size_bytes + 100, device=1)
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == size_bytes
     assert (received.host[:size_bytes] == sent.host).all()
     assert (received.host[size_bytes:] == 0xEE).all()
@@ -72,10 +72,10 @@ def test_device__a_host_is_at_the_other_end(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
     sent, received = filled(gpu, 2_000_000), empty(gpu, 2_000_000)
     handle = here.isend(sent)
-    assert there.recv(2_000_000, PATIENCE_S) == sent.host.tobytes()
+    assert there.recv(2_000_000, timeout_s=PATIENCE_S) == sent.host.tobytes()
     handle.wait(PATIENCE_S)
     handle = here.irecv_into(received)
-    there.send(sent.host, PATIENCE_S)
+    there.send(sent.host, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 2_000_000
     assert (received.host == sent.host).all()
 
@@ -86,14 +86,14 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
     sent = FakeTensor(FakeArray(gpu, np.arange(60_000, dtype=np.float32).reshape(3, 4, 5_000)))
     received = FakeTensor(empty(gpu, 240_000), old=old)
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 240_000
     assert received.array.host.tobytes() == sent.array.host.tobytes()
     # Its producer has a stream of ours wait for its own, unless another one is named.
     assert len(sent.streams) == len(received.streams) == 1
     assert all((one or 0) > 2 for one in sent.streams + received.streams)
     handle = there.irecv_into(received, stream=gpu.stream())
-    here.send(sent, PATIENCE_S, stream=0)
+    here.send(sent, timeout_s=PATIENCE_S, stream=0)
     assert handle.wait(PATIENCE_S) == 240_000
     assert sent.streams[1:] == received.streams[1:] == [-1]
 
@@ -115,11 +115,11 @@ def test_device__a_tensor_of_the_host_is_a_buffer(ends: Ends) -> None:
     here, there = ends
     sent, received = HostTensor(np.arange(5_000.0)), HostTensor(np.zeros(6_000))
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 40_000
     assert (received.host[:5_000] == sent.host).all()
-    here.send(HostTensor(np.zeros(0)), PATIENCE_S)
-    assert there.recv(10, PATIENCE_S) == b""
+    here.send(HostTensor(np.zeros(0)), timeout_s=PATIENCE_S)
+    assert there.recv(10, timeout_s=PATIENCE_S) == b""
     with pytest.raises(InvalidArgumentError, match="buf: this HostTensor: it is not contiguous"):
         here.send(HostTensor(np.zeros((4, 4)).T))
     with pytest.raises(InvalidArgumentError, match="stream: `buf` is host memory"):
@@ -132,12 +132,12 @@ def test_device__a_list_is_one_message(gpu: FakeGpu, ends: Ends) -> None:
     sent = [filled(gpu, size, seed) for seed, size in enumerate(sizes)]
     received = [FakeTensor(empty(gpu, size)) for size in reversed(sizes)]
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == sum(sizes)
     whole = b"".join(array.host.tobytes() for array in sent)
     assert b"".join(tensor.array.host.tobytes() for tensor in received) == whole
-    here.send([], PATIENCE_S)
-    assert there.recv(10, PATIENCE_S) == b""
+    here.send([], timeout_s=PATIENCE_S)
+    assert there.recv(10, timeout_s=PATIENCE_S) == b""
 
 
 def test_device__a_list_of_the_hosts_is_one_message(ends: Ends) -> None:
@@ -147,19 +147,19 @@ def test_device__a_list_of_the_hosts_is_one_message(ends: Ends) -> None:
     whole = b"first" + numbers.tobytes() + np.ones(7).tobytes()
     places: list[Any] = [bytearray(4), bytearray(0), np.zeros(40, np.int64), bytearray(5_000)]
     handle = there.irecv_into(places)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     while not handle.done:
         pass
     assert handle.nbytes == len(whole)
     got = b"".join(bytes(place) for place in places)
     assert got == whole.ljust(len(got), b"\0")
-    here.send([], PATIENCE_S)
-    assert there.recv_into([], PATIENCE_S) == 0
+    here.send([], timeout_s=PATIENCE_S)
+    assert there.recv_into([], timeout_s=PATIENCE_S) == 0
     with (
         here._endpoint.register(bytearray(10)) as memory,
         pytest.raises(InvalidArgumentError, match="memory: `buf` is a list"),
     ):
-        here.isend([b"x"], memory)
+        here.isend([b"x"], memory=memory)
 
 
 def test_device__more_than_the_pool_and_the_rings_hold(gpu: FakeGpu, ends: Ends) -> None:
@@ -195,7 +195,7 @@ def test_device__streams_order_the_work(gpu: FakeGpu, ends: Ends) -> None:
     gpu.copy(producer, produced, bytes_)  # it happens when the stream gets to it
     handle = there.irecv_into(received)
     handle.wait_on(consumed)
-    here.send(produced, PATIENCE_S, stream=producer)
+    here.send(produced, timeout_s=PATIENCE_S, stream=producer)
     assert handle.wait(PATIENCE_S) == 500_000
     gpu.finish(consumed)
     assert (received.host == bytes_).all()
@@ -222,12 +222,12 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
     sent = filled(gpu, 10)
     for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
-        here.send(sent, PATIENCE_S, stream=stream)
-        assert there.recv(10, PATIENCE_S) == sent.host.tobytes()
+        here.send(sent, timeout_s=PATIENCE_S, stream=stream)
+        assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
     # An array's own stream; version 2 of the interface had none, and means the default one.
     for more in ({"stream": gpu.stream()}, {"version": 2}):
-        here.send(filled(gpu, 10, **more), PATIENCE_S)
-        assert there.recv(10, PATIENCE_S) == sent.host.tobytes()
+        here.send(filled(gpu, 10, **more), timeout_s=PATIENCE_S)
+        assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
 
 
 def test_device__messages_that_wait_for_each_other_by_a_stream(gpu: FakeGpu, ends: Ends) -> None:
@@ -239,7 +239,7 @@ def test_device__messages_that_wait_for_each_other_by_a_stream(gpu: FakeGpu, end
         handles.append(there.irecv_into(array, stream=stream))
         handles[-1].wait_on(stream)
     for i, (array, handle) in enumerate(zip(received, handles, strict=True)):
-        here.send(filled(gpu, 50_000, i), PATIENCE_S)
+        here.send(filled(gpu, 50_000, i), timeout_s=PATIENCE_S)
         assert handle.wait(PATIENCE_S) == 50_000
         assert array.host.tobytes() == content(50_000, i)
 
@@ -250,13 +250,13 @@ def test_device__a_mistake_is_that_messages_alone(gpu: FakeGpu, ends: Ends) -> N
         there._endpoint.register(bytearray(10)) as foreign,
         pytest.raises(ValueError, match="memory"),
     ):
-        here.isend(bytearray(10), foreign)
+        here.isend(bytearray(10), memory=foreign)
     with pytest.raises(ValueError, match="timeout_s: must be 0 or more"):
         there.recv_into(bytearray(10), timeout_s=-1)
     with pytest.raises(ValueError, match="timeout_s: must be 0 or more"):
         here.send(b"nothing", timeout_s=-1)
-    here.send(b"innocent", PATIENCE_S)
-    assert there.recv(10, PATIENCE_S) == b"innocent"
+    here.send(b"innocent", timeout_s=PATIENCE_S)
+    assert there.recv(10, timeout_s=PATIENCE_S) == b"innocent"
 
 
 def test_device__withdrawing_while_others_post(gpu: FakeGpu) -> None:
@@ -279,11 +279,11 @@ def test_device__a_list_of_the_hosts_is_filled_though_nobody_asks(ends: Ends) ->
     here, there = ends
     first, second = bytearray(3), bytearray(3)
     there.irecv_into([first, second])
-    here.send(b"abcdef", PATIENCE_S)
+    here.send(b"abcdef", timeout_s=PATIENCE_S)
     until = time.monotonic() + PATIENCE_S
     while second != b"def" and time.monotonic() < until:
-        here.send(b"", PATIENCE_S)
-        there.recv(0, PATIENCE_S)
+        here.send(b"", timeout_s=PATIENCE_S)
+        there.recv(0, timeout_s=PATIENCE_S)
     assert bytes(first + second) == b"abcdef"
 
 
@@ -299,7 +299,7 @@ def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None
     while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
         time.sleep(0.01)
     assert time.monotonic() < until
-    here.send(filled(gpu, 100), PATIENCE_S)
+    here.send(filled(gpu, 100), timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 100
 
 
@@ -347,7 +347,7 @@ def test_order__a_library_is_asked_for_its_stream(
         tensor = kind(sent)
         gpu.copy(producer, sent, expected)
         handle = there.irecv_into(received)
-        here.send(tensor, PATIENCE_S)
+        here.send(tensor, timeout_s=PATIENCE_S)
         handle.wait(PATIENCE_S)
         assert (received.host == expected).all()
         assert tensor.streams == [-1]
@@ -356,7 +356,7 @@ def test_order__a_library_is_asked_for_its_stream(
     current[0] = 1
     tensor = its_own(empty(gpu, 10))
     handle = there.irecv_into(empty(gpu, 10))
-    here.send(tensor, PATIENCE_S)
+    here.send(tensor, timeout_s=PATIENCE_S)
     handle.wait(PATIENCE_S)
     assert (tensor.streams == [-1]) == (library == "torch")
 
@@ -412,9 +412,9 @@ def test_device__every_mistake_is_one_error_that_names_the_argument(
         with pytest.raises(error, match=words):
             there.irecv_into(buf, stream=stream)
     with pytest.raises(ValueError, match="memory: the buffer does not lie inside"):
-        here.isend(filled(gpu, 5), here._endpoint.register(bytearray(5)))
-    here.send(b"nothing was lost", PATIENCE_S)
-    assert there.recv(100, PATIENCE_S) == b"nothing was lost"
+        here.isend(filled(gpu, 5), memory=here._endpoint.register(bytearray(5)))
+    here.send(b"nothing was lost", timeout_s=PATIENCE_S)
+    assert there.recv(100, timeout_s=PATIENCE_S) == b"nothing was lost"
 
 
 def test_device__memory_freed_while_in_use_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
@@ -423,7 +423,7 @@ def test_device__memory_freed_while_in_use_is_an_error(gpu: FakeGpu, ends: Ends)
     handle = there.irecv_into(received)
     received.free()
     with pytest.raises(WeftError):
-        here.send(content(4_000_000, 1), PATIENCE_S)
+        here.send(content(4_000_000, 1), timeout_s=PATIENCE_S)
     with pytest.raises(DeviceError, match="receive: cuMemcpyHtoDAsync"):
         handle.wait(PATIENCE_S)
 
@@ -434,7 +434,7 @@ def test_device__a_dead_context_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
     receive = there.irecv_into(received)
     gpu.fail_at("cuEventQuery", stays=True)
     with pytest.raises(DeviceError, match="CUDA_ERROR_ILLEGAL_ADDRESS, an illegal memory access"):
-        here.send(sent, PATIENCE_S)
+        here.send(sent, timeout_s=PATIENCE_S)
     with pytest.raises(WeftError):
         receive.wait(PATIENCE_S)
 
@@ -447,7 +447,7 @@ def test_device__a_receive_that_is_withdrawn_writes_no_more(gpu: FakeGpu, ends: 
     with pytest.raises(WeftError):
         there.check()
     with pytest.raises(WeftError):
-        here.send(b"late", PATIENCE_S)
+        here.send(b"late", timeout_s=PATIENCE_S)
     assert (received.host == 0xEE).all()
 
 
@@ -466,10 +466,10 @@ def test_device__buffers_are_held_until_they_are_done(gpu: FakeGpu, ends: Ends) 
     before = sys.getrefcount(received)
     handle = there.irecv_into(received)
     assert sys.getrefcount(received) > before
-    here.send(b"0123456789", PATIENCE_S)
+    here.send(b"0123456789", timeout_s=PATIENCE_S)
     handle.wait(PATIENCE_S)
     here.send(b"")
-    assert there.recv(1, PATIENCE_S) == b""
+    assert there.recv(1, timeout_s=PATIENCE_S) == b""
     del handle
     assert sys.getrefcount(received) == before
 
@@ -535,13 +535,13 @@ class Array:
     __cuda_array_interface__ = dict(shape=(4,), typestr="|u1", data=(4096, False), version=3)
 
 with Endpoint(interfaces="lo") as a, a.listen() as listener, a.connect(listener.handle) as here:
-    there = listener.accept(10)
+    there = listener.accept(timeout_s=10)
     try:
         here.send(Array())
     except errors.DeviceMissingError as error:
         print(error)
-    here.send(b"host", 10)
-    print(there.recv(10, 10))
+    here.send(b"host", timeout_s=10)
+    print(there.recv(10, timeout_s=10))
 """
 
 

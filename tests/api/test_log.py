@@ -47,10 +47,10 @@ with Endpoint(**settings) as left, Endpoint(**settings) as right, right.listen()
             except ConnectionError:
                 pass
         with left.connect(listener.handle, timeout_s={PATIENCE_S}) as here:
-            with listener.accept({PATIENCE_S}) as there:
+            with listener.accept(timeout_s={PATIENCE_S}) as there:
                 for size in (1, 100_000, 1 << 20):
                     handle = there.irecv_into(bytearray(size))
-                    here.send(bytes(size), {PATIENCE_S})
+                    here.send(bytes(size), timeout_s={PATIENCE_S})
                     assert handle.wait({PATIENCE_S}) == size
     assert right.counters().strangers_refused >= 3
 print("moved", flush=True)

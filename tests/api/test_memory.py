@@ -30,14 +30,14 @@ def test_memory__parts_are_sent_and_received(ends: tuple[Connection, Connection]
         cuts = [0, 1, 4_097, 70_001, 500_000, MEMORY_BYTES]
         handles = []
         for begin, end in pairwise(cuts):
-            handles.append(there.irecv_into(memoryview(target)[begin:end], received))
+            handles.append(there.irecv_into(memoryview(target)[begin:end], memory=received))
             handles.append(here.isend(memoryview(source)[begin:end], memory=sent))
         for handle in handles:
             handle.wait(PATIENCE_S)
         assert target == source
         # Blocking and empty ones too.
         receive = there.irecv_into(memoryview(target)[:0], memory=received)
-        here.send(memoryview(source)[5:5], PATIENCE_S, sent)
+        here.send(memoryview(source)[5:5], timeout_s=PATIENCE_S, memory=sent)
         assert receive.wait(PATIENCE_S) == 0
     assert sent.closed
 
@@ -52,7 +52,7 @@ def test_memory__twice_registered_is_let_go_of_once_each(
     first.close()
     handle = here.isend(source, memory=second)
     second.close()
-    assert there.recv(100_000, PATIENCE_S) == source
+    assert there.recv(100_000, timeout_s=PATIENCE_S) == source
     handle.wait(PATIENCE_S)
     with pytest.raises(BufferError), here._endpoint.register(source):
         source.extend(b"held")
@@ -78,7 +78,7 @@ def test_memory__misuse_is_said_and_ends_nothing(ends: tuple[Connection, Connect
     with pytest.raises(TypeError, match=r"buf: .* not int"):
         endpoint.register(5)  # type: ignore[arg-type]
     handle = here.isend(b"still here")
-    assert there.recv(10, PATIENCE_S) == b"still here"
+    assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
     handle.wait(PATIENCE_S)
 
 

@@ -54,9 +54,9 @@ def test_policies__a_connection_may_have_its_own() -> None:
         Endpoint(**settings) as right,
         right.listen(policies={"window": "fixed:window_bytes=200000"}) as listener,
         left.connect(listener.handle) as plain,
-        listener.accept(PATIENCE_S) as plain_there,
+        listener.accept(timeout_s=PATIENCE_S) as plain_there,
         left.connect(listener.handle, policies={"path": "oblivious", "loss": "fixed"}) as own,
-        listener.accept(PATIENCE_S) as own_there,
+        listener.accept(timeout_s=PATIENCE_S) as own_there,
     ):
         assert plain.policies["path"].name == "power_of_two"
         assert own.policies["path"].name == "oblivious"
@@ -234,7 +234,7 @@ def test_policies__one_grammar_wherever_one_is_named(tmp_path: Path) -> None:
             Endpoint(**LOCAL) as right,
             right.listen(policies={"window": text, "path": "path/reps"}) as listener,
             left.connect(listener.handle) as here,
-            listener.accept(PATIENCE_S) as there,
+            listener.accept(timeout_s=PATIENCE_S) as there,
         ):
             assert here.policies["window"].params["factor"] == 0.25
             assert there.policies["window"] == here.policies["window"]

@@ -36,12 +36,12 @@ def later(work: Callable[[], object]) -> threading.Timer:
 @pytest.mark.parametrize("timeout_s", LONG, ids=repr)
 def test_timeouts__long_ones_wait(timeout_s: Any) -> None:
     with pair() as (here, there):
-        timer = later(lambda: here.send(b"one", PATIENCE_S))
-        assert there.recv(10, timeout_s) == b"one"
+        timer = later(lambda: here.send(b"one", timeout_s=PATIENCE_S))
+        assert there.recv(10, timeout_s=timeout_s) == b"one"
         timer.join()
         received = bytearray(1 << 20)
         handle = there.irecv_into(received)
-        timer = later(lambda: here.send(bytes(1 << 20), timeout_s))
+        timer = later(lambda: here.send(bytes(1 << 20), timeout_s=timeout_s))
         assert handle.wait(timeout_s) == 1 << 20
         timer.join()
         here.check()
@@ -56,11 +56,11 @@ def test_timeouts__long_ones_connect(timeout_s: Any) -> None:
     with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
         with (
             endpoint.connect(listener.handle, timeout_s=timeout_s) as here,
-            listener.accept(timeout_s) as there,
+            listener.accept(timeout_s=timeout_s) as there,
         ):
-            here.send(b"x", PATIENCE_S)
-            assert there.recv(1, PATIENCE_S) == b"x"
-        with asyncio.run(aconnect(endpoint, listener.handle)), listener.accept(timeout_s):
+            here.send(b"x", timeout_s=PATIENCE_S)
+            assert there.recv(1, timeout_s=PATIENCE_S) == b"x"
+        with asyncio.run(aconnect(endpoint, listener.handle)), listener.accept(timeout_s=timeout_s):
             pass
 
 
@@ -71,15 +71,15 @@ def test_timeouts__wrong_ones_are_refused_before_anything_is_posted(
     with pair() as (here, there):
         handle = there.irecv_into(bytearray(8))
         calls: list[Callable[[], object]] = [
-            lambda: here.send(b"nothing", timeout_s),
-            lambda: there.recv(10, timeout_s),
-            lambda: there.recv_into(bytearray(10), timeout_s),
+            lambda: here.send(b"nothing", timeout_s=timeout_s),
+            lambda: there.recv(10, timeout_s=timeout_s),
+            lambda: there.recv_into(bytearray(10), timeout_s=timeout_s),
             lambda: handle.wait(timeout_s),
         ]
         for call in calls:
             with pytest.raises(error, match="timeout_s: must be"):
                 call()
-        here.send(b"innocent", PATIENCE_S)
+        here.send(b"innocent", timeout_s=PATIENCE_S)
         assert handle.wait(PATIENCE_S) == 8
 
 
@@ -91,6 +91,6 @@ def test_timeouts__wrong_ones_connect_to_nobody(timeout_s: Any, error: type[Exce
         with pytest.raises(error, match="timeout_s: must be"):
             asyncio.run(endpoint.aconnect(listener.handle, timeout_s=timeout_s))
         with pytest.raises(error, match="timeout_s: must be"):
-            listener.accept(timeout_s)
+            listener.accept(timeout_s=timeout_s)
         with pytest.raises(TimeoutError):
-            listener.accept(0.05)  # none of them dialled
+            listener.accept(timeout_s=0.05)  # none of them dialled

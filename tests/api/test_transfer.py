@@ -118,7 +118,7 @@ def test_transfer__too_long_fails_both_ends(sent: int, room: int) -> None:
         except MessageTooLongError:
             pass
         with pytest.raises(MessageTooLongError):
-            here.recv_into(bytearray(1), PATIENCE_S)
+            here.recv_into(bytearray(1), timeout_s=PATIENCE_S)
 
 
 def test_transfer__any_buffer() -> None:

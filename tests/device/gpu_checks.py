@@ -55,7 +55,7 @@ def random(size_bytes: int, seed: int) -> Any:
 
 def move(here: Connection, there: Connection, sent: Any, received: Any) -> int:
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     return handle.wait(PATIENCE_S)
 
 
@@ -232,16 +232,16 @@ def test_torch__of_a_gpu_that_is_not_the_current_one(ends: Ends) -> None:
     torch.cuda.synchronize(1)
     assert torch.cuda.current_device() == 0
     handle = there.irecv_into(received)
-    here.send(sent, PATIENCE_S)
+    here.send(sent, timeout_s=PATIENCE_S)
     handle.wait(PATIENCE_S)
     assert torch.cuda.current_device() == 0
     assert torch.equal(sent, received)
     empty = there.irecv_into(received[:0])
-    here.send(sent[:0], PATIENCE_S)
+    here.send(sent[:0], timeout_s=PATIENCE_S)
     assert empty.wait(PATIENCE_S) == 0
     with torch.cuda.device(0):
         handle = there.irecv_into(received, stream=torch.cuda.default_stream(1))
-        here.send(sent, PATIENCE_S, stream=torch.cuda.default_stream(1))
+        here.send(sent, timeout_s=PATIENCE_S, stream=torch.cuda.default_stream(1))
         handle.wait(PATIENCE_S)
 
 
@@ -252,7 +252,7 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
         sent = cupy.zeros(1_000_000, cupy.uint8)
         SLOW((64,), (256,), (sent, np.int64(sent.size), np.int64(20_000_000), np.int32(9)))
         handle = there.irecv_into(received)
-        here.send(sent, PATIENCE_S)
+        here.send(sent, timeout_s=PATIENCE_S)
     handle.wait(PATIENCE_S)
     assert bool((received == 9).all())
 
@@ -343,7 +343,7 @@ def test_memory__dropped_while_in_use_stays(ends: Ends) -> None:
     cupy.get_default_memory_pool().free_all_blocks()
     others = [cupy.full(30_000_000, i, cupy.uint8) for i in range(5)]
     received = np.zeros(30_000_000, np.uint8)
-    there.recv_into(received, PATIENCE_S)
+    there.recv_into(received, timeout_s=PATIENCE_S)
     handle.wait(PATIENCE_S)
     assert (received == expected).all()
     assert len(others) == 5
@@ -417,7 +417,7 @@ def test_receive__withdrawn_writes_no_more(ends: Ends) -> None:
     with pytest.raises(WeftError):
         there.check()
     with pytest.raises(WeftError):
-        here.send(random(1_000_000, 1), PATIENCE_S)
+        here.send(random(1_000_000, 1), timeout_s=PATIENCE_S)
     assert bool((received == 0xEE).all())
 
 

@@ -25,7 +25,7 @@ with (
     Endpoint(interfaces="lo", engines=1, window_policy="copa:delta=0.25") as endpoint,
     endpoint.listen() as listener,
     endpoint.connect(listener.handle) as here,
-    listener.accept(30) as there,
+    listener.accept(timeout_s=30) as there,
 ):
     state = here.policies["window"]
     assert (state.name, state.params["delta"]) == ("copa", 0.25), state

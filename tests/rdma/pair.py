@@ -24,12 +24,14 @@ class UnderWay:
         self.contents, self.expected = Contents(), expected
         self.memory = [bytearray(max(size, 1)) for size in expected]
         self.receives = [
-            pair.receiving.irecv_into(buffer, pair.here.register(buffer) if pair.direct else None)
+            pair.receiving.irecv_into(
+                buffer, memory=pair.here.register(buffer) if pair.direct else None
+            )
             for buffer in self.memory
         ]
         block = pair.there.register(self.contents.block) if pair.direct else None
         self.sends = [
-            pair.sending.isend(self.contents.of(i, size), block)
+            pair.sending.isend(self.contents.of(i, size), memory=block)
             for i, size in enumerate(self.expected)
         ]
 

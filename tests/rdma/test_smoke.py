@@ -113,7 +113,7 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
         buffer = bytearray(size_bytes)
         memory = pair.here.register(buffer) if pair.direct else None
         for _ in range(4):
-            receive = pair.receiving.irecv_into(buffer, memory)
+            receive = pair.receiving.irecv_into(buffer, memory=memory)
             pair.sending.send(old_payload)
             assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
         old = replayer.captured()
@@ -121,7 +121,7 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
         buffer[:] = paint  # it is its owner's again
         replayer.replay(old)
         # The same buffer receives while old packets for it are still coming.
-        receive = pair.receiving.irecv_into(buffer, memory)
+        receive = pair.receiving.irecv_into(buffer, memory=memory)
         replayer.replay(old)
         assert buffer == paint
         pair.sending.send(new_payload)

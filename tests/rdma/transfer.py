@@ -91,7 +91,10 @@ def serve(count: int, most: int, seed: int) -> None:
         with listener.accept(timeout_s=300) as connection:
             # Registered: with WEFT_RDMA_PLACEMENT=direct the NIC writes here itself.
             known = [endpoint.register(buffer) for buffer in memory]
-            waiting = deque(map(connection.irecv_into, memory, known))
+            waiting = deque(
+                connection.irecv_into(buffer, memory=block)
+                for buffer, block in zip(memory, known, strict=True)
+            )
             begun_s = time.monotonic()
             for number, expected in enumerate(sizes(count, most, seed)):
                 got = waiting.popleft().wait(timeout_s=300)
@@ -99,7 +102,7 @@ def serve(count: int, most: int, seed: int) -> None:
                 wrong += got != expected or not contents.are(number, got, places[place])
                 total += got
                 if number + AHEAD < count:
-                    waiting.append(connection.irecv_into(memory[place], known[place]))
+                    waiting.append(connection.irecv_into(memory[place], memory=known[place]))
                 if (number + 1) % max(count // REPORTS, 1000) == 0:
                     rate = total / (time.monotonic() - begun_s) / 1e6
                     so_far = f"{number + 1} of {count}: {rate:.2f} MB/s, {wrong} wrong"
@@ -120,7 +123,7 @@ def send(port: int, count: int, most: int, seed: int) -> None:
         under_way: deque[Any] = deque()
         memory = endpoint.register(contents.block)
         for number, size in enumerate(sizes(count, most, seed)):
-            under_way.append(connection.isend(contents.of(number, size), memory))
+            under_way.append(connection.isend(contents.of(number, size), memory=memory))
             if len(under_way) == AHEAD:
                 under_way.popleft().wait(timeout_s=300)
         while under_way:

@@ -82,7 +82,7 @@ def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts
             place = posted % len(buffers)
             if posted >= len(buffers):
                 touched += arrays.get(buffers[place], most) != BEFORE * most
-            waiting.append((place, connection.irecv_into(buffers[place], known[place])))
+            waiting.append((place, connection.irecv_into(buffers[place], memory=known[place])))
             posted += 1
         place, handle = waiting.popleft()
         got = handle.wait(timeout_s=PATIENCE_S)
@@ -112,7 +112,7 @@ def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
         place = number % AHEAD
         arrays.put(buffers[place], contents(number, size))
         part = arrays.part(buffers[place], size)
-        under_way.append((place, connection.isend(part, known[place])))
+        under_way.append((place, connection.isend(part, memory=known[place])))
     while under_way:
         finish()
 
