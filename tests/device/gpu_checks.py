@@ -360,7 +360,7 @@ with pair(gpu_pool_bytes=2 << 20) as (here, there):
     handle = there.irecv_into(array)
     cupy.cuda.runtime.free(address)
     try:
-        here.send(bytes(64 << 20), PATIENCE_S)
+        here.send(bytes(64 << 20), timeout_s=PATIENCE_S)
     except WeftError:
         pass  # the other end is gone
     try:
@@ -381,7 +381,7 @@ with pair() as (here, there):
     except cupy.cuda.runtime.CUDARuntimeError:
         pass
     try:
-        here.send(bytes(1 << 20), PATIENCE_S)
+        here.send(bytes(1 << 20), timeout_s=PATIENCE_S)
     except WeftError:
         pass
     try:
