@@ -149,8 +149,8 @@ def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
         sent_bytes(hosts[0], name) - was for name, was in zip(("e0", "e1"), before, strict=True)
     ]
     assert sum(carried) >= 40 * MESSAGE_BYTES
-    # How much each has of it is for a busy machine to say: both carry whole messages' worth.
-    assert min(carried) >= MESSAGE_BYTES
+    # A busy machine shifts the shares: each interface carries more than probes and acknowledgments.
+    assert min(carried) >= 64 << 10
 
 
 def test_interfaces__one_goes_down_and_the_rest_arrives(hosts: tuple[str, str]) -> None:
