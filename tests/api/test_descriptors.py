@@ -138,9 +138,9 @@ def test_start__that_fails_half_way_leaves_nothing_open() -> None:
 @pytest.mark.parametrize(
     ("soft", "hard", "state", "said"),
     [
-        (256, 4096, "ok", "wanted for all paths, 256 allowed, raised at start as far as 4096"),
-        (256, 256, "limited", "256 allowed at most: paths will be fewer"),
-        (48, 48, "BROKEN", "46 needed for one path, 48 allowed at most"),
+        (256, 4096, "ok", "wanted for all paths, soft limit 256, raised at start up to 4096"),
+        (256, 256, "limited", "hard limit 256: fewer paths will be opened"),
+        (48, 48, "BROKEN", "46 needed for one path, hard limit 48"),
     ],
 )
 def test_doctor__tells_what_the_limit_will_do(soft: int, hard: int, state: str, said: str) -> None:

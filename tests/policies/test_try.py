@@ -136,9 +136,9 @@ def test_try__table_json_and_recording(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["teleport"], "no policy 'teleport'"),
+        (["teleport"], "no policy or file named 'teleport'"),
         (["fixed"], "write window/fixed or"),
-        (["swift", "cubic"], "two window policies"),
+        (["swift", "cubic"], "are both window policies"),
         (["swift:speed=3"], "no parameter 'speed'"),
         (["absent.py"], "no such file"),
         (["swift", "--flows", "0"], "--flows"),
@@ -222,7 +222,7 @@ def test_try__a_policy_that_fails_in_the_run_is_a_failure(tmp_path: Path) -> Non
     )
     done = CliRunner().invoke(policy_group, ["try", str(wrong)])
     assert done.exit_code == 1
-    assert "the window policy 'mine' failed in on_ack and fixed took its place" in done.output
+    assert "the window policy 'mine' failed in on_ack and was replaced by fixed" in done.output
 
 
 WORDS = (

@@ -88,7 +88,7 @@ def test_replay__table_of_recorded_and_tried(recording: Path) -> None:
     ]
     assert any(row[:3] == ["mine", "300", "100.0%"] for row in rows)
     assert "mine window: " in text
-    assert "17 decisions found no room" in text
+    assert "17 decisions were dropped" in text
     assert "another version of" in text  # the recording's digest of fixed is made up
 
 
@@ -128,17 +128,21 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["--policy", "teleport"], 2, "no policy 'teleport'"),
-        (["--policy", "rack", "--family", "window"], 2, "no window policy 'rack'"),
-        (["--family", "loss"], 1, "no loss decisions; there are window (fixed)"),
-        (["--owner", "9"], 2, "no decisions of 9; there are those of 0, 1"),
+        (["--policy", "teleport"], 2, "no policy or file named 'teleport'"),
+        (["--policy", "rack", "--family", "window"], 2, "no window policy or file named 'rack'"),
+        (["--family", "loss"], 1, "no loss decisions; recorded policies: window (fixed)"),
+        (["--owner", "9"], 2, "--owner 9 has no decisions in this recording; choose one of 0, 1"),
         (["--policy", "absent.py"], 2, "no such file"),
         (["--policy", "loss/rack", "--family", "window"], 2, "loss/rack is a loss policy"),
-        (["--policy", "swift:speed=1"], 2, "no parameter 'speed': there are target_queue_ns"),
+        (["--policy", "swift:speed=1"], 2, "no parameter 'speed'; it has: target_queue_ns"),
         (["--policy", "swift:decrease_max=inf"], 2, "decrease_max=inf: not a finite number"),
-        (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes holds 1 values, not 2"),
+        (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes takes 1 values at most, got 2"),
         (["--policy", "fixed:window_bytes=0.5"], 2, "window_bytes=0.5: not a whole number"),
-        (["--owner", "1:2"], 2, "no decisions of 1:2; there are those of 0, 1"),
+        (
+            ["--owner", "1:2"],
+            2,
+            "--owner 1:2 has no decisions in this recording; choose one of 0, 1",
+        ),
         (["--owner", "x"], 2, "'x' is neither a number nor ENGINE:INDEX"),
         (["--plot", "/absent/x.svg"], 2, "cannot write /absent/x.svg"),
         (["--family", "path", "--policy", str(EXAMPLE)], 2, "is a window policy; give a path"),

@@ -1,6 +1,6 @@
-"""The `weft` command: finds its subcommands, and turns every failure into a line and a status.
+"""The `weft` command line: finds subcommands and turns errors into one line and an exit status.
 
-A subcommand's module is imported when it is used.
+A subcommand's module is imported only when the subcommand is used.
 """
 
 import os
@@ -12,15 +12,15 @@ import click
 
 INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
 
-# Name -> one line of help. The module transport.cli.NAME holds it, as `command` or under its name.
+# Name -> one line of help. Module transport.cli.NAME defines it as `command` or as `NAME`.
 COMMANDS = {
-    "doctor": "What this host can do, and why not.",
-    "counters": "Every counter: of what, unit, kind, meaning.",
-    "knobs": "Every knob: type, unit, default, range, meaning.",
+    "doctor": "Check what this host supports, and say how to fix what it lacks.",
+    "counters": "List every counter: scope, unit, kind, meaning.",
+    "knobs": "List every knob: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
-    "policy": "List, write, check, compile and replay policies.",
+    "policy": "List, write, check, compile, try and replay policies.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
-    "swarm": "Look for broken invariants in thousands of drawn scenarios.",
+    "swarm": "Check invariants in thousands of random simulations.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
 
@@ -51,7 +51,7 @@ def weft() -> None:
 
 
 def fail(text: str, status: int) -> int:
-    """One line on stderr, whatever the text was; returns the status."""
+    """Prints the text on stderr as a single line; returns the status."""
     click.echo("weft: " + " ".join(text.split()), err=True)
     return status
 
@@ -78,7 +78,7 @@ def invoke(arguments: list[str] | None = None) -> int:
     except NativeMissingError as error:
         return fail(str(error), 1)
     except BrokenPipeError:
-        # The reader left; a second complaint at interpreter exit would help nobody.
+        # The reader closed the pipe. Without this, Python would complain again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return result if isinstance(result, int) else 0

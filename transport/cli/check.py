@@ -1,4 +1,4 @@
-"""`weft policy check`: shows the verdicts of transport.conformance on a policy."""
+"""`weft policy check`: runs the conformance suite on a policy and prints the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transport.cli.lookup import named
 from transport.cli.options import SEED
 from transport.cli.output import json_option, print_table, write_json
 
-EVENTS_MAX = 100_000_000  # some hours
+EVENTS_MAX = 100_000_000  # takes some hours
 
 if TYPE_CHECKING:
     from transport.conformance import Report
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
-    """A bar on stderr that goes away; nothing at all where nobody looks."""
+    """A transient progress bar on stderr; nothing if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, share: None
@@ -35,7 +35,7 @@ def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
 
 
 def show(report: Report, unpromised: list[str], seed: int) -> None:
-    """The table, then what failed and where to look."""
+    """Prints the table of checks, then a remedy for each failure."""
     policy = report.policy
     print_table(
         ["check", "measured", "promised or owed", ""],
@@ -53,17 +53,17 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
         f"passed in {report.seconds:.0f} s"
     )
     if unpromised:
-        click.echo("It could promise more, and be held to it: " + "; ".join(unpromised))
+        click.echo("Undeclared properties that could be checked: " + "; ".join(unpromised))
 
 
 @click.command("check")
 @click.argument("policy", metavar="FILE|NAME")
 @click.option("--quick", is_flag=True, help="Fewer events and shorter runs: some seconds.")
-@click.option("--events", type=click.IntRange(1, EVENTS_MAX), help="How many random events.")
-@click.option("--seed", default=7, show_default=True, type=SEED, help="Where they come from.")
+@click.option("--events", type=click.IntRange(1, EVENTS_MAX), help="Number of random events.")
+@click.option("--seed", default=7, show_default=True, type=SEED, help="Seed of the events.")
 @json_option
 def command(policy: str, quick: bool, events: int | None, seed: int, json_path: str | None) -> None:
-    """Hold a policy to what every policy owes, and to what it promises."""
+    """Check a policy against its declared properties and those required of every policy."""
     from transport.conformance import (
         FULL_EVENTS,
         QUICK_EVENTS,

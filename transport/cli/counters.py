@@ -1,4 +1,4 @@
-"""`weft counters`: the table of counters, as a table, JSON or its page in docs."""
+"""`weft counters`: prints the list of counters as a table, JSON, docs page or type stub."""
 
 from dataclasses import asdict
 
@@ -13,9 +13,9 @@ from transport.cli.output import json_option, print_table, write_json
 @click.option("--markdown", "form", flag_value="markdown", help="Print docs/COUNTERS.md.")
 @click.option("--stub", "form", flag_value="stub", help="Print the type stub of the counters.")
 def command(json_path: str | None, form: str | None) -> None:
-    """Every counter: of what, unit, kind, meaning."""
+    """List every counter: scope, unit, kind, meaning."""
     if form is not None and json_path is not None:
-        raise click.UsageError(f"--{form} and --json exclude each other")
+        raise click.UsageError(f"--{form} and --json cannot be used together: give one")
     rows = telemetry.table()
     if form is not None:
         write = telemetry.markdown if form == "markdown" else telemetry.stub

@@ -1,6 +1,6 @@
-"""`weft doctor`: what this host offers, what each finding means, and what would remedy it.
+"""`weft doctor`: reports what this host supports and how to fix what it lacks.
 
-transport.probes finds out; nothing on the host is changed.
+The checks use transport.probes. They change nothing on the host.
 """
 
 import shutil
@@ -21,12 +21,15 @@ from transport.errors import OutOfDescriptorsError, WeftError
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 
 
-LOOPBACK_REMEDY = "ip link set lo up, if it is down; else see the error"
+LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. `absent` is something optional; only `BROKEN` fails the command."""
+    """One line of the report.
+
+    `absent` means that something optional is missing. Only `BROKEN` makes the command fail.
+    """
 
     subject: str
     state: str
@@ -56,21 +59,21 @@ def check_knobs() -> Finding:
     except native.NativeMissingError:
         return Finding("knobs", LIMITED, "unknown without the extension", "make build")
     except knobs.KnobError as error:
-        return Finding("knobs", BROKEN, str(error), "weft knobs lists what exists")
+        return Finding("knobs", BROKEN, str(error), "weft knobs lists the valid knobs and ranges")
     try:
         Endpoint().close()
     except OutOfDescriptorsError as error:
-        # The limit may be high enough and the whole system's table of files full.
+        # The process's limit may be high enough while the system's file table is full.
         if check_descriptors().state != BROKEN:
-            return Finding("knobs", BROKEN, str(error), "close what holds descriptors")
-        said = "not tried: an endpoint needs more descriptors than there are"
+            return Finding("knobs", BROKEN, str(error), "close programs that hold many files")
+        said = "not tried: an endpoint needs more descriptors than the limit allows"
         return Finding("knobs", LIMITED, said, "see descriptors, above")
     except WeftError as error:
-        return Finding("knobs", BROKEN, str(error), "name what exists on this host")
+        return Finding("knobs", BROKEN, str(error), "change or unset that WEFT_* variable")
     folder = values["policy_directory"]
     if folder and not Path(folder).is_dir():
-        said = f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder"
-        return Finding("knobs", LIMITED, said, "make the folder, or unset the variable")
+        said = f"WEFT_POLICY_DIRECTORY={folder}: no such folder"
+        return Finding("knobs", LIMITED, said, "create the folder, or unset the variable")
     changed = [
         f"{row.variable}={values[row.field]}"
         for row in knobs.table()
@@ -78,7 +81,7 @@ def check_knobs() -> Finding:
     ]
     said = ", ".join(changed) or "all at their defaults"
     if values["rdma_placement"] == "direct" and values["datapath"] == "udp":
-        remedy = "WEFT_DATAPATH=verbs, or auto: over UDP sockets direct placement changes nothing"
+        remedy = "set WEFT_DATAPATH=verbs or auto: direct placement has no effect over UDP sockets"
         return Finding("knobs", LIMITED, said, remedy)
     return Finding("knobs", OK, said)
 
@@ -86,7 +89,7 @@ def check_knobs() -> Finding:
 def check_interfaces() -> Finding:
     up = [i for i in probes.interfaces() if i.up and i.addresses]
     if not up:
-        return Finding("interfaces", BROKEN, "none is up with an address", "ip link set lo up")
+        return Finding("interfaces", BROKEN, "none is up and has an address", "ip link set lo up")
     text = "; ".join(
         f"{i.name} mtu {i.mtu_bytes}"
         + (f" {i.speed_mbps} Mbit/s" if i.speed_mbps else "")
@@ -103,17 +106,17 @@ def check_interfaces() -> Finding:
 def check_offload() -> Finding:
     complaint = probes.offload_works()
     if complaint:
-        remedy = "a kernel from 5.0 on; without it every datagram costs a system call"
+        remedy = "use Linux 5.0 or later; without GSO every datagram costs a system call"
         if complaint.startswith(probes.NO_LOOPBACK):
             remedy = LOOPBACK_REMEDY
         return Finding("UDP GSO/GRO", LIMITED, complaint, remedy)
-    return Finding("UDP GSO/GRO", OK, "trains cross lo in one call")
+    return Finding("UDP GSO/GRO", OK, "one call sends and receives a GSO train over lo")
 
 
 def check_buffers() -> Finding:
     wanted = 8 << 20
     granted = probes.socket_buffer_bytes(wanted)
-    text = f"{granted >> 10} KiB granted of {wanted >> 10} KiB asked for"
+    text = f"{granted >> 10} KiB granted of {wanted >> 10} KiB requested"
     if granted < wanted:
         remedy = f"sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}"
         return Finding("socket buffers", LIMITED, text, remedy)
@@ -123,11 +126,11 @@ def check_buffers() -> Finding:
 def check_ecn() -> Finding:
     complaint = probes.ecn_works()
     if complaint:
-        remedy = "WEFT_ECN=0 stops asking for marks"
+        remedy = "set WEFT_ECN=0 to send without ECN"
         if complaint.startswith(probes.NO_LOOPBACK):
             remedy = LOOPBACK_REMEDY
         return Finding("ECN", LIMITED, complaint, remedy)
-    return Finding("ECN", OK, "marks can be set and read")
+    return Finding("ECN", OK, "ECN bits can be set and read")
 
 
 def check_descriptors() -> Finding:
@@ -139,18 +142,18 @@ def check_descriptors() -> Finding:
         return Finding("descriptors", LIMITED, f"unknown: {problem}")
     soft, hard, opened, reserve = limits
     wanted = most + opened + reserve
-    # Of a small limit a start leaves a quarter to the program (DescriptorState::left_to_program).
+    # Under a small limit, a quarter stays for the program (DescriptorState::left_to_program).
     fits = most + opened + min(reserve, hard // 4) <= hard
-    text = f"{most} wanted for all paths, {soft} allowed"
+    text = f"{most} wanted for all paths, soft limit {soft}"
     remedy = f"ulimit -Hn {wanted} (LimitNOFILE={wanted} of a service) for all paths"
     if least + opened + min(reserve, hard // 4) > hard:
-        text = f"{least} needed for one path, {hard} allowed at most"
+        text = f"{least} needed for one path, hard limit {hard}"
         return Finding("descriptors", BROKEN, text, remedy)
     if not fits:
-        text = f"{most} wanted for all paths, {hard} allowed at most: paths will be fewer"
+        text = f"{most} wanted for all paths, hard limit {hard}: fewer paths will be opened"
         return Finding("descriptors", LIMITED, text, remedy)
     if soft < hard and wanted > soft:
-        text += f", raised at start as far as {hard}"
+        text += f", raised at start up to {hard}"
     return Finding("descriptors", OK, text)
 
 
@@ -158,7 +161,7 @@ def check_cores() -> Finding:
     cores = probes.usable_cores()
     text = f"{cores:g} usable"
     if cores < 2:
-        remedy = "give the process two cores or more: engines compete with the application"
+        remedy = "give the process two or more cores: engine threads compete with the application"
         return Finding("cores", LIMITED, text, remedy)
     return Finding("cores", OK, text)
 
@@ -175,7 +178,7 @@ def check_nccl() -> Finding:
 def check_cuda() -> Finding:
     count, text = probes.cuda_devices()
     if count == 0:
-        return Finding("CUDA", ABSENT, text, "host memory works without it; NCCL needs it")
+        return Finding("CUDA", ABSENT, text, "only needed for NCCL and GPU memory")
     return Finding("CUDA", OK, f"{count} devices, driver for CUDA {text}")
 
 
@@ -198,7 +201,7 @@ def check_kernels() -> Finding:
         return Finding(
             "GPU kernels", ABSENT, f"left out of the build: {why}", "make build with nvcc"
         )
-    return Finding("GPU kernels", OK, "many pieces in one launch, sums and copies in one pass")
+    return Finding("GPU kernels", OK, "one launch copies many chunks, or adds and copies them")
 
 
 def check_verbs() -> Finding:
@@ -207,7 +210,7 @@ def check_verbs() -> Finding:
     except (native.NativeMissingError, knobs.KnobError):
         named = ""
     if named:
-        text = f"WEFT_RDMA_LIBRARY={named} stands in for libibverbs"
+        text = f"WEFT_RDMA_LIBRARY={named} replaces libibverbs"
         return Finding("verbs", LIMITED, text, "unset it to use this host's RDMA devices")
     found = rdma.ports()
     if not found:
@@ -229,7 +232,7 @@ def check_verbs() -> Finding:
 
 
 def describe_port(port: rdma.Port) -> tuple[str, str]:
-    """What a port is and can do, and what stands in its way."""
+    """A port's description, and what keeps it from being used ("" if it can be used)."""
     text = f"{port.name} {port.link_layer} {port.rate_gbit_per_s:g} Gb/s"
     if port.firmware:
         text += f" firmware {port.firmware}"
@@ -250,9 +253,9 @@ def check_gpu_memory() -> Finding:
     refused = probes.dmabuf_works()
     peer = "loaded" if probes.peer_memory_works() else "not loaded (modprobe nvidia_peermem)"
     text = f"staging through the host; dma-buf: {refused or 'yes'}; peer memory: {peer}"
-    near = ", ".join(f"{gpu} by {device}" for gpu, device in paired.items())
+    near = ", ".join(f"{gpu} to {device}" for gpu, device in paired.items())
     if not near:
-        return Finding("GPU memory", ABSENT, text, "NCCL's kernels write host memory themselves")
+        return Finding("GPU memory", ABSENT, text, "none needed: NCCL stages through host memory")
     return Finding("GPU memory", ABSENT, f"{text}; nearest: {near}", "NCCL copies through the host")
 
 
@@ -270,14 +273,14 @@ def check_policies() -> Finding:
         return Finding("policies", BROKEN, str(error), "make build")
     if problems:
         state, remedy = LIMITED, "; ".join(problem.text for problem in problems)
-        text += f"; {len(problems)} registered that cannot be had by name"
+        text += f"; {len(problems)} registered policies that cannot be used by name"
     if shipped == 0:
         state, remedy = BROKEN, "make build"
     return Finding("policies", state, text, remedy)
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    # What an endpoint would raise is looked at before one is opened.
+    # check_knobs opens an endpoint, so the causes of its errors are checked first.
     *(check_extension, check_plugin, check_policies, check_descriptors, check_knobs),
     *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
     *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
@@ -287,7 +290,10 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 @click.command("doctor")
 @json_option
 def command(json_path: str | None) -> int:
-    """What this host can do, and why not. Exit status 1 when something is broken."""
+    """Check what this host supports, and say how to fix what it lacks.
+
+    The exit status is 1 if something is broken.
+    """
     findings = [check() for check in CHECKS]
     if json_path is not None:
         write_json([asdict(finding) for finding in findings], json_path)

@@ -1,4 +1,4 @@
-"""`weft knobs`: the table of knobs as a table, JSON or its page in docs."""
+"""`weft knobs`: prints the list of knobs as a table, JSON or docs page."""
 
 from dataclasses import asdict
 
@@ -12,9 +12,9 @@ from transport.cli.output import json_option, print_table, write_json
 @json_option
 @click.option("--markdown", is_flag=True, help="Print docs/KNOBS.md.")
 def command(json_path: str | None, markdown: bool) -> None:
-    """Every knob: type, unit, default, range, meaning, and its value in force."""
+    """List every knob: current value, unit, range, meaning."""
     if markdown and json_path is not None:
-        raise click.UsageError("--markdown and --json exclude each other")
+        raise click.UsageError("--markdown and --json cannot be used together: give one")
     rows = knobs.table()
     if markdown:
         click.echo(knobs.markdown(rows), nl=False)

@@ -1,7 +1,4 @@
-"""`weft lab`: how a lab is asked for, changed and shown.
-
-The namespaces are transport.lab's.
-"""
+"""`weft lab`: builds, changes, shows and removes network testbeds made of namespaces."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from transport.cli.output import json_option, print_table, write_json
 if TYPE_CHECKING:
     from transport.lab import Counters, Lab
 
-NAME_HELP = "Which lab; needed where there are several."
+NAME_HELP = "The lab's name; needed if there are several."
 SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 WHOLE = re.compile(r"[0-9]+(?:_[0-9]+)*")
 REAL = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -34,7 +31,7 @@ name_option = click.option("--name", metavar="NAME", help=NAME_HELP)
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What is wrong with a lab, as one line: 2 where it was asked for wrongly, else 1."""
+    """Turns lab errors into one line: exit status 2 for a wrong lab file or option, else 1."""
     from transport.lab import LabError, LabModelError
 
     try:
@@ -44,7 +41,7 @@ def told() -> Iterator[None]:
     except LabError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"the kernel refuses: {error}") from None
+        raise click.ClickException(f"the kernel refused a network change: {error}") from None
 
 
 def telling(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,14 +60,14 @@ def names() -> list[str]:
 
 
 def chosen(name: str | None) -> str:
-    """The lab that is meant: the one named, or the only one."""
+    """The given name, or the name of the only lab."""
     if name is not None:
         return name
     there = names()
     if not there:
         raise click.UsageError("no lab is up: weft lab up makes one")
     if len(there) > 1:
-        raise click.UsageError(f"there are several labs, give --name: {', '.join(there)}")
+        raise click.UsageError(f"several labs are up: give --name, one of {', '.join(there)}")
     return there[0]
 
 
@@ -84,17 +81,17 @@ def attached(name: str | None) -> Lab:
 def command() -> None:
     """A real multi-path network of namespaces on this host.
 
-    Hosts behind leaf routers, every leaf joined to every spine: as many paths as spines. Needs
-    root, and no ip, tc, nft or ethtool.
+    Each host is behind a leaf router and every leaf is linked to every spine, so there are as many
+    paths as spines. It needs root. It does not need the ip, tc, nft or ethtool commands.
     """
 
 
 @command.command("up")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="What to call it; by default as the file says.")
+@click.option("--name", metavar="NAME", help="The lab's name; by default the name in the file.")
 @telling
 def up(file: Path | None, name: str | None) -> None:
-    """Build the lab that FILE describes; without one, 2 hosts, 4 paths of 1 Gb/s.
+    """Build the lab that FILE describes; without FILE, 2 hosts and 4 paths of 1 Gb/s.
 
     Example: weft lab up examples/labs/four_paths.toml
     """
@@ -102,7 +99,7 @@ def up(file: Path | None, name: str | None) -> None:
     from transport.lab.model import rate_text
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # what is half built goes, as with Ctrl-C
+        signal.signal(number, signal.default_int_handler)  # remove a half-built lab, as on Ctrl-C
     model = load(file) if file is not None else LabModel()
     lab = Lab(model, name=name)
     console = Console(stderr=True)
@@ -124,12 +121,12 @@ def up(file: Path | None, name: str | None) -> None:
 @click.option("--all", "every", is_flag=True, help="Every lab of this host.")
 @telling
 def down(name: str | None, every: bool) -> None:
-    """Remove a lab, a half-built one too, and end what still runs in it."""
+    """Remove a lab, even if half built, and end the processes that still run in it."""
     from transport.lab import Lab, LabError, features, state
 
     features.require_rights()
     if every and name is not None:
-        raise click.UsageError("--all and --name together: give one")
+        raise click.UsageError("--all and --name cannot be used together: give one")
     failed = 0
     for one in names() if every else [chosen(name)]:
         try:
@@ -137,12 +134,12 @@ def down(name: str | None, every: bool) -> None:
         except LabError as error:
             if not every:
                 raise
-            failed += 1  # the others go nevertheless
+            failed += 1  # remove the other labs nevertheless
             click.echo(f"{one}: {error}", err=True)
             continue
         click.echo(f"{one}: down" + (f", {ended} processes ended" if ended else ""))
     if failed:
-        raise click.ClickException(f"{failed} labs are still there")
+        raise click.ClickException(f"{failed} labs could not be removed; see above")
 
 
 @command.command(
@@ -154,10 +151,9 @@ def down(name: str | None, every: bool) -> None:
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @telling
 def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
-    """Run CMD in HOST's network; its exit status is the command's.
+    """Run CMD in HOST's network namespace. The exit status is the command's.
 
-    Only the network is the host's: files and processes are those of this machine. HOST may be a
-    router too.
+    Only the network differs: files and processes are those of this machine. HOST may be a router.
 
     Example: weft lab exec host0 -- ping -c 3 10.1.0.2
     """
@@ -184,7 +180,7 @@ def change_of(word: str) -> tuple[str, Any]:
     if not equals:
         raise click.UsageError(f"{word}: expected key=value, such as loss=0.01")
     if key not in LINK_KEYS:
-        raise LabModelError(f"{key} is not a key of a link{nearest(key, list(LINK_KEYS))}")
+        raise LabModelError(f"a link has no key {key}{nearest(key, list(LINK_KEYS))}")
     if WHOLE.fullmatch(value):
         return key, int(value)
     if LINK_KEYS[key].kind == "share" and REAL.fullmatch(value):
@@ -197,13 +193,13 @@ def change_of(word: str) -> tuple[str, Any]:
 @click.option(
     "--degrade",
     metavar="SHARE%",
-    help="Run at this share of the rate that it was built with; 100% is as before.",
+    help="Run at this share of the rate that the link was built with; 100% restores it.",
 )
 @click.argument("link")
 @click.argument("changes", metavar="[KEY=VALUE]...", nargs=-1)
 @telling
 def change(name: str | None, degrade: str | None, link: str, changes: tuple[str, ...]) -> None:
-    """Change LINK, in both directions, while traffic runs; keys are those of the lab file.
+    """Change LINK in both directions while traffic runs. The keys are those of the lab file.
 
     Example: weft lab set leaf0-spine2 rate="500 Mb/s" loss=0.01
     """
@@ -218,7 +214,7 @@ def change(name: str | None, degrade: str | None, link: str, changes: tuple[str,
         if match is None or not 0 < float(match[1]) <= 100:
             raise click.UsageError(f"--degrade {degrade}: expected a share such as 25%")
         if "rate_bytes_per_s" in fields:
-            raise click.UsageError("rate and --degrade together: give one")
+            raise click.UsageError("rate and --degrade cannot be used together: give one")
         fields["rate_bytes_per_s"] = lab.degraded_rate(link, float(match[1]) / 100)
     lab.set(link, **fields)
 
@@ -231,7 +227,7 @@ def change(name: str | None, degrade: str | None, link: str, changes: tuple[str,
 @click.argument("link")
 @telling
 def cut(name: str | None, down: bool, link: str) -> None:
-    """Cut LINK: packets vanish both ways, and no router and no sender is told."""
+    """Cut LINK: packets are dropped in both directions without any notice to routers or senders."""
     attached(name).cut(link, down=down)
 
 
@@ -240,7 +236,7 @@ def cut(name: str | None, down: bool, link: str) -> None:
 @click.argument("link")
 @telling
 def heal(name: str | None, link: str) -> None:
-    """Undo a cut of LINK; what was set stays."""
+    """Undo a cut of LINK. Changes made by `set` stay."""
     attached(name).heal(link)
 
 
@@ -252,7 +248,7 @@ def no_lab(json_path: str | None) -> None:
 
 
 def condition(lab: Lab, link: str) -> str:
-    """What differs from the file, in a word each."""
+    """Whether the link is up, cut or down, and "changed" if it differs from the lab file."""
     now = lab.current()
     words = [{"": "up", "silent": "cut", "down": "down"}[now.cut(link)]]
     if now.link(link) != lab.model.link(link):
@@ -261,14 +257,14 @@ def condition(lab: Lab, link: str) -> str:
 
 
 def impairments(lab: Lab, link: str) -> str:
-    """What loses, corrupts, marks or delays on a link."""
+    """The link's loss, corruption, marking and delay, as text."""
     spec = lab.current().link(link)
     parts = [f"loss {spec.loss:g}"] if spec.loss else []
     parts += [f"every {spec.loss_every}"] if spec.loss_every else []
     if spec.burst_enter:
         parts.append(f"bursts {spec.burst_enter:g}/{spec.burst_leave:g}/{spec.burst_loss:g}")
-    parts += [f"swallows above {spec.up_bytes_max} B up"] if spec.up_bytes_max else []
-    parts += [f"swallows above {spec.down_bytes_max} B down"] if spec.down_bytes_max else []
+    parts += [f"drops above {spec.up_bytes_max} B up"] if spec.up_bytes_max else []
+    parts += [f"drops above {spec.down_bytes_max} B down"] if spec.down_bytes_max else []
     parts += [f"corruption {spec.corruption:g}"] if spec.corruption else []
     parts += [f"marks above {spec.ecn_bytes} B"] if spec.ecn_bytes else []
     parts += [f"delay {spec.delay_ns} ns"] if spec.delay_ns else []
@@ -324,7 +320,7 @@ def as_json(lab: Lab) -> dict[str, Any]:
 @json_option
 @telling
 def status(name: str | None, json_path: str | None) -> None:
-    """Show every lab, or one: nodes, links, and what each direction carried and dropped."""
+    """Show every lab, or one: nodes, links, and packets carried and dropped per direction."""
     from transport.lab import Lab, state
 
     wanted = [name] if name is not None else names()
@@ -338,7 +334,7 @@ def status(name: str | None, json_path: str | None) -> None:
         write_json([as_json(lab) for lab in labs] + broken, json_path)
         return
     for one in half:
-        click.echo(f"{one}: being built, or left half built: weft lab down --name {one}")
+        click.echo(f"{one}: half built; if no weft lab up is running: weft lab down --name {one}")
     for lab in labs:
         hosts = [node for node in lab.plan.nodes if node.startswith("host")]
         click.echo(f"{lab.name}: " + ", ".join(f"{one} {lab.address(one)}" for one in hosts))

@@ -1,7 +1,7 @@
-"""Finds the policy that the words of a command line mean, and its parameters.
+"""Finds the policy that a command-line argument names, and parses its parameters.
 
-A name that nobody has is wrong usage (exit status 2); a policy that is there and cannot be loaded
-has failed (1).
+An unknown name is a usage error (exit status 2). A policy that exists and cannot be loaded is a
+failure (exit status 1).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import click
 from congestion.api import FAMILIES, Policy
 from congestion.registry import Registry, RegistryError, survey
 
-# As native/engine/policies/policy_choice.cc reads them; Python takes more ("1_0", " 1", "+1").
+# The number syntax of native/engine/policies/policy_choice.cc. int() and float() would also accept
+# "1_0", " 1" and "+1".
 WHOLE = re.compile(r"-?[0-9]+")
 REAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 SPACE = " \t\n"
 
 
 def registered() -> Registry:
-    """All registered policies, or one line that says why they cannot be had."""
+    """All registered policies; raises ClickException if the registry cannot be read."""
     try:
         return survey()
     except RegistryError as error:
@@ -31,7 +32,7 @@ def registered() -> Registry:
 
 
 def is_file(text: str) -> bool:
-    """Whether the words name a file, and not a registered policy."""
+    """Whether the text names a file rather than a registered policy."""
     return text.endswith(".py") or Path(text).is_file()
 
 
@@ -41,9 +42,9 @@ def loaded(file: str) -> Policy:
     from transport.compiler.source import load
 
     if not Path(file).is_file():
-        raise click.UsageError(f"{file}: there is no such file")
+        raise click.UsageError(f"{file}: no such file")
     if file.endswith(".so"):
-        raise click.UsageError(f"{file}: a library has no source; give the .py file")
+        raise click.UsageError(f"{file}: a compiled library has no source; give the .py file")
     try:
         return load(file)
     except PolicyError as error:
@@ -51,9 +52,9 @@ def loaded(file: str) -> Policy:
 
 
 def named(text: str, family: str = "", first: bool = False) -> Policy:
-    """A file that declares a policy, a registered name, or family/name where several have it.
+    """The policy that the text names: a file, a registered name, or family/name.
 
-    `family`: only one of it. `first`: of several, that of the first family.
+    family: accept only this family. first: if several families have the name, take the first.
     """
     if is_file(text):
         return loaded(text)
@@ -73,31 +74,33 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
     if not found:
         kind = f"{family} policy" if family else "policy"
         names = ", ".join(sorted(f"{a}/{b}" for a, b in entries if family in ("", a)))
-        raise click.UsageError(f"no {kind} {text!r} and no such file: there are {names}")
+        raise click.UsageError(f"no {kind} or file named {text!r}: choose one of {names}")
     if len(found) > 1 and not first:
         choices = " or ".join(f"{one}/{other}" for one, other in found)
-        raise click.UsageError(f"{text} is the name of several policies: write {choices}")
+        raise click.UsageError(f"several policies are named {text}: write {choices}")
     return entries[found[0]].policy
 
 
 def parameters(policy: Policy, text: str) -> dict[str, Any]:
-    """ "decrease_max=0.3,weight=1/0/0.5" by the policy's record, as the engine reads it."""
+    """Parses "decrease_max=0.3,weight=1/0/0.5" by the policy's record, as the engine does."""
     given: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, values = part.partition("=")
         name = name.strip()
         if name not in policy.params.defaults:
             there = ", ".join(policy.params.defaults) or "none"
-            raise click.UsageError(f"{policy.name} has no parameter {name!r}: there are {there}")
+            raise click.UsageError(f"{policy.name} has no parameter {name!r}; it has: {there}")
         field = policy.params.dtype[name]
         count = field.shape[0] if field.shape else 1
         words = values.split("/")
         if len(words) > count:
-            raise click.UsageError(f"{policy.name}: {name} holds {count} values, not {len(words)}")
+            raise click.UsageError(
+                f"{policy.name}: {name} takes {count} values at most, got {len(words)}"
+            )
         words = [word.strip(SPACE) for word in words]
         numbers = [number(f"{policy.name}: {name}={word}", word, field.base.kind) for word in words]
         if field.shape:
-            # What is not given keeps its default.
+            # Values that are not given keep their defaults.
             given[name] = numbers + list(policy.params.defaults[name])[len(numbers) :]
         else:
             given[name] = numbers[0]
@@ -105,7 +108,7 @@ def parameters(policy: Policy, text: str) -> dict[str, Any]:
 
 
 def number(what: str, word: str, kind: str) -> int | float:
-    """A whole number of 64 bits, or a finite one."""
+    """Parses a 64-bit integer (kind "i") or a finite float."""
     if kind == "i":
         if WHOLE.fullmatch(word) is None:
             raise click.UsageError(f"{what}: not a whole number")

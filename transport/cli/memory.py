@@ -1,4 +1,4 @@
-"""How much memory a command may still take: of this host, and of the groups it runs in."""
+"""Finds how much memory is available in this host and in the control groups of this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _of_host(meminfo: Path) -> int | None:
 
 
 def _groups(own: Path, root: Path) -> list[tuple[int | None, int | None]]:
-    """Limit and use of each control group around this process, both versions."""
+    """Limit and use in bytes of this process's control groups and their parents (v1 and v2)."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -56,7 +56,7 @@ def available_bytes(
     own: Path = Path("/proc/self/cgroup"),
     root: Path = CGROUPS,
 ) -> int | None:
-    """The least of what the host and every group around have left; None where nothing is known."""
+    """The least that is left in the host or in any control group; None if nothing is known."""
     left = [_of_host(meminfo)]
     left += [limit - (used or 0) for limit, used in _groups(own, root) if limit is not None]
     known = [one for one in left if one is not None]

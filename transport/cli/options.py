@@ -1,4 +1,4 @@
-"""Types of options, so that a wrong value is refused by the option's name."""
+"""Click parameter types; click names the option when a value is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = click.IntRange(0, (1 << 63) - 1)
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range; neither nan nor inf is one."""
+    """A number in a range; refuses nan and inf."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -26,9 +26,9 @@ class FiniteRange(click.FloatRange):
 
 
 class OutputFile(click.Path):
-    """A file that can be written: its folder is there. Found before the work begins.
+    """A file that can be written; its folder is checked before the work begins.
 
-    `suffixes`: of the format that is written; a name that ends in another format's is refused.
+    suffixes: the suffixes of the format that is written; other suffixes are refused.
     """
 
     def __init__(self, *suffixes: str, **options: Any) -> None:
@@ -41,14 +41,14 @@ class OutputFile(click.Path):
         if os.fsdecode(out) == "-":
             if self.allow_dash:
                 return out
-            self.fail("- is no file, and this is written to one: name it", param, ctx)
+            self.fail("- (stdout) is not supported here: give a file name", param, ctx)
         if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
             known = " or ".join(self._suffixes)
-            self.fail(f"{file}: another format is written: end the name in {known}", param, ctx)
+            self.fail(f"{file}: wrong suffix for this format: end the name in {known}", param, ctx)
         if not file.parent.is_dir():
             self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
         if not file.exists() and not os.access(file.parent, os.W_OK):
-            self.fail(f"cannot write {file}: {file.parent} is not yours to write", param, ctx)
+            self.fail(f"cannot write {file}: no permission to write in {file.parent}", param, ctx)
         return out
 
 
@@ -56,21 +56,21 @@ CSV, HTML, JSON = (".csv", ".txt"), (".html", ".htm"), (".json", ".txt")
 
 
 def output_file(*suffixes: str) -> OutputFile:
-    """For options whose file is a Path."""
+    """An OutputFile whose value is a Path."""
     return OutputFile(*suffixes, dir_okay=False, writable=True, path_type=Path)
 
 
 def owner(text: str) -> int:
-    """Whose decisions: a number as in the recording, or ENGINE:INDEX."""
+    """Parses the owner of a decision: a number as in the recording, or ENGINE:INDEX."""
     match = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", text)
     if match is None:
         raise click.BadParameter(f"{text!r} is neither a number nor ENGINE:INDEX.")
     engine, index = int(match[1] or 0), int(match[2])
     if engine > 0xFF or index >> (24 if match[1] else 32):
-        raise click.BadParameter(f"{text}: engines are 0 to 255, indices below 2^24.")
+        raise click.BadParameter(f"{text}: engines are 0 to 255, indices less than 2^24.")
     return engine << 24 | index
 
 
 def owner_text(owner: int) -> str:
-    """As --owner takes it, with the engine where it is not the first."""
+    """An owner as --owner takes it; the engine is omitted if it is 0."""
     return f"{owner >> 24}:{owner & 0xFFFFFF}" if owner >> 24 else str(owner)

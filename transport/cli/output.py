@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for files and pipes."""
+"""Prints the results of commands as tables or as JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ def write_json(value: Any, path: str) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table that wraps on a terminal and keeps every word in a pipe."""
+    """Prints a table; it wraps on a terminal and is 200 columns wide in a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)

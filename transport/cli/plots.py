@@ -1,4 +1,4 @@
-"""What every plot needs: matplotlib found before anything runs, and one way to write a file."""
+"""Loads matplotlib before a long run, and writes figures to files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def prepared(out: Path) -> Any:
-    """matplotlib.pyplot, without a display, and a file type that it can write."""
+    """Imports matplotlib.pyplot without a display and checks that it can write the file type."""
     try:
         import matplotlib as mpl
 
@@ -25,7 +25,7 @@ def prepared(out: Path) -> Any:
 
 
 def save(figure: Any, title: str, out: Path) -> None:
-    """Writes the figure and lets it go."""
+    """Writes the figure to a file and closes it."""
     from matplotlib import pyplot
 
     figure.suptitle(title)

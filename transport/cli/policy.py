@@ -1,7 +1,4 @@
-"""`weft policy`: lists registered policies, and makes a library from a policy file.
-
-transport.compiler compiles, with its own refusals.
-"""
+"""`weft policy`: lists registered policies, writes templates and compiles policy files."""
 
 import ast
 import re
@@ -22,11 +19,11 @@ from transport.cli.try_policy import command as try_policy
 
 @click.group("policy")
 def policy_group() -> None:
-    """List, write, check and compile policies."""
+    """List, write, check, compile, try and replay policies."""
 
 
 def summary(entry: Entry) -> str:
-    """The first line of the policy's module, less the verb that begins it."""
+    """The first line of the policy's module docstring, without a leading "Decides"."""
     text = ast.get_docstring(ast.parse(Path(entry.policy.module).read_text(encoding="utf-8"))) or ""
     line = text.partition("\n")[0].rstrip(".")
     return line.removeprefix("Decides ")
@@ -35,7 +32,7 @@ def summary(entry: Entry) -> str:
 @policy_group.command("list")
 @json_option
 def list_policies(json_path: str | None) -> None:
-    """Every registered policy: what it decides, by which signals, from which paper, its state."""
+    """List every registered policy: what it decides, its signals, state size and source."""
     known = registered()
     entries = list(known.entries.values())
     if json_path is not None:
@@ -51,7 +48,9 @@ def list_policies(json_path: str | None) -> None:
     )
     for problem in known.problems:
         click.echo(f"NOT LISTED: {problem.text}")
-    click.echo("state: bytes a flow + bytes a path or port; parameters: weft policy list --json -")
+    click.echo(
+        "state: bytes per flow + bytes per path or port; parameters: weft policy list --json -"
+    )
 
 
 def row_of(entry: Entry) -> tuple[str, ...]:
@@ -71,7 +70,7 @@ def row_of(entry: Entry) -> tuple[str, ...]:
 
 
 def described(entry: Entry) -> dict[str, object]:
-    """One policy for machines."""
+    """One policy as a JSON object."""
     policy = entry.policy
     defaults = {
         name: list(value) if isinstance(value, tuple) else value
@@ -95,21 +94,22 @@ def described(entry: Entry) -> dict[str, object]:
 @click.argument("name")
 @click.option("--family", type=click.Choice(sorted(FAMILIES)), default="window", show_default=True)
 def new(name: str, family: str) -> None:
-    """Write a policy to start from: NAME.py here, or the file that NAME says.
+    """Write a working policy to start from, as NAME.py in this folder.
 
-    It works as it is; weft policy check says what it holds to.
+    NAME may also be a path that ends in .py.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py")
     plain = file.stem.lower()
     if re.fullmatch(r"[a-z_][a-z0-9_-]{0,46}", plain, re.ASCII) is None:
         raise click.UsageError(
-            f"{name}: give a name that begins with no digit, of letters, digits, _ and -"
+            f"{name}: a policy name has 1 to 47 letters, digits, _ or -, starting with a letter "
+            "or _"
         )
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(TEMPLATES[family].replace("{name}", plain))
     except FileExistsError:
-        raise click.UsageError(f"{file} exists") from None
+        raise click.UsageError(f"{file} exists already: give another name") from None
     except OSError as error:
         raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
     click.echo(f"{file}: edit it, then weft policy check {file}")
@@ -121,16 +121,16 @@ def new(name: str, family: str) -> None:
     "-o",
     "--out",
     type=output_file(),
-    help="The library to write; <family>_<name>.so here when absent.",
+    help="The library to write; by default <family>_<name>.so in this folder.",
 )
 @click.option("--cpu", default="", help="The CPU baseline: x86-64-v3 or aarch64.")
 def compile_file(policy: str, out: Path | None, cpu: str) -> None:
-    """Compile a policy, of a file or by its name, into a library that needs no Python."""
+    """Compile a policy file or a registered policy into a library that needs no Python."""
     from transport.compiler import PolicyError, compile_policy, emit
 
     if cpu and cpu != emit.baseline():
         foreign = cpu in emit.BASELINES
-        why = f"{cpu} is not this machine's" if foreign else f"no CPU baseline {cpu!r}"
+        why = f"this machine is not {cpu}" if foreign else f"unknown CPU baseline {cpu!r}"
         raise click.BadParameter(f"{why}; give {emit.baseline()}", param_hint="'--cpu'")
     declared = named(policy)
     out = out or Path(f"{declared.family.name}_{declared.name}.so")

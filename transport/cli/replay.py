@@ -1,4 +1,4 @@
-"""`weft policy replay`: shows decisions, recorded and replayed, side by side."""
+"""`weft policy replay`: compares recorded policy decisions with those of other policies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from transport.replay_native import ReplayedRecordings, replay_files
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60
 
-# What of each family's answers is drawn: place in the record, what it is, and its unit.
+# The plotted answers of each family: (index in the answer record, label, unit).
 DRAWN = {
     "window": ((0, "window", "bytes"), (1, "pacing rate", "bytes/s")),
     "path": ((0, "path", ""),),
@@ -37,14 +37,14 @@ DRAWN = {
 
 
 def sparkline(values: np.ndarray[Any, Any], cells: int = CELLS) -> str:
-    """The course of a value in one line: means of equal shares of the decisions.
+    """A one-line chart of a value over time: each character is the mean of a slice of it.
 
-    Only of finite values; a share without any is a blank.
+    Values that are not finite are left out; a slice without finite values is a blank.
     """
     finite = values[np.isfinite(values)]
     if finite.size == 0:
         return " " * min(cells, values.size)
-    values = values / (float(np.abs(finite).max()) or 1.0)  # sums of the largest stay finite
+    values = values / (float(np.abs(finite).max()) or 1.0)  # so that sums do not overflow
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(cells, values.size))]
     means = [float(part.mean()) if part.size else None for part in parts]
     known = [mean for mean in means if mean is not None]
@@ -54,12 +54,12 @@ def sparkline(values: np.ndarray[Any, Any], cells: int = CELLS) -> str:
 
 
 def finite_answers(track: Track) -> np.ndarray[Any, Any]:
-    """Which of the answers are finite in every field."""
+    """A mask of the answers whose fields are all finite."""
     return np.array([all(map(math.isfinite, answer)) for answer in track.answers], bool)
 
 
 def summary_of(track: Track) -> Summary:
-    """The table's figures, of the finite answers."""
+    """The track's figures for the table, computed from the finite answers only."""
     finite = finite_answers(track)
     if finite.all():
         return summarize(track)
@@ -76,7 +76,7 @@ def summary_of(track: Track) -> Summary:
 
 
 def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Time since the first decision, in ms, and one field of the answers."""
+    """Times in ms since the first decision, and the values of one field of the answers."""
     now_ns = np.array(track.now_ns, np.float64)
     values = track.column(index)
     if track.family == "path":
@@ -89,7 +89,7 @@ def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[A
 
 
 def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
-    """A plot: one panel for each thing the family answers, one colour for each policy."""
+    """Plots one panel for each answer of the family, with one colour for each policy."""
     panels = DRAWN[tracks[0].family]
     figure, axes = pyplot.subplots(
         len(panels), 1, figsize=(9, 3 * len(panels)), sharex=True, squeeze=False
@@ -110,7 +110,7 @@ def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
 
 
 def figure_text(name: str, value: float) -> str:
-    """A number with its unit, as a table shows it."""
+    """A figure with its unit, as text for a table."""
     if not math.isfinite(value):
         return "not finite"
     if "bytes_per_s" in name:
@@ -145,12 +145,14 @@ def choose(steps: list[Step], owner: int | None) -> list[Step]:
         return steps
     if owner not in owners:
         known = ", ".join(owner_text(one) for one in owners)
-        raise click.UsageError(f"no decisions of {owner_text(owner)}; there are those of {known}")
+        raise click.UsageError(
+            f"--owner {owner_text(owner)} has no decisions in this recording; choose one of {known}"
+        )
     return [step for step in steps if step.owner == owner]
 
 
 def decided(steps: list[Step]) -> Track:
-    """What was decided then, under the names of all that decided."""
+    """The recorded decisions as a track, named after all the policies that made them."""
     track = recorded(steps)
     names = dict.fromkeys(step.policy.name for step in steps)
     track.name = f"{', '.join(names)} (recorded)"
@@ -159,7 +161,7 @@ def decided(steps: list[Step]) -> Track:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A policy to be tried. Without parameters it decides with those then, if it decided then."""
+    """A policy to replay. Without `params`, a recorded policy keeps its recorded parameters."""
 
     policy: Policy
     params: dict[str, Any] | None
@@ -167,17 +169,17 @@ class Wanted:
 
 
 def wanted(word: str, family: str) -> Wanted:
-    """What the words mean, found before anything runs."""
+    """Parses a --policy option: a policy of this family, with parameters."""
     name, colon, values = split(word)
     policy = named(name, "" if "/" in name else family)
     if policy.family.name != family:
-        text = f"{name} is a {policy.family.name} policy; give a {family} policy"
+        text = f"--policy {name} is a {policy.family.name} policy; give a {family} policy"
         raise click.UsageError(f"{text}, or --family {policy.family.name}")
     return Wanted(policy, parameters(policy, values) or None, colon + values)
 
 
 def tried(one: Wanted, steps: list[Step]) -> Track:
-    """The policy over the same events."""
+    """The decisions of the policy on the recorded events."""
     from transport.compiler import PolicyError
 
     try:
@@ -186,7 +188,7 @@ def tried(one: Wanted, steps: list[Step]) -> Track:
         raise click.ClickException(str(error)) from None
     track.name += one.suffix
     if track.other_version:
-        text = "with its own parameters, not with those recorded"
+        text = "with its default parameters, not the recorded ones"
         text = f"recorded with another version of {one.policy.module}; it is replayed {text}"
         click.echo(f"{one.policy.name}: {text}", err=True)
     return track
@@ -204,25 +206,25 @@ def tried(one: Wanted, steps: list[Step]) -> Track:
 @click.option(
     "--family",
     type=click.Choice(list(FAMILIES)),
-    help="Which decisions; when absent, those of the first --policy, or window.",
+    help="Show this family's decisions; by default that of the first --policy, or window.",
 )
 @click.option(
     "--owner",
     "owner",
     type=owner_of,
     metavar="NUMBER|ENGINE:INDEX",
-    help="Only one flow's decisions. The number, as in --json, has the engine in its highest 8 of "
-    "32 bits, then the flow, or the peer for paths; ENGINE:INDEX says the same.",
+    help="Only the decisions of one flow, or of one peer for path policies. NUMBER is as in "
+    "--json: 8 bits of engine, then 24 bits of index.",
 )
 @click.option(
     "--native",
     "natively",
     is_flag=True,
-    help="Every decision of every family, put again to the policy that made it, through the calls "
-    "of the simulator; --policy names those that are not shipped. Exit status 1 where one differs.",
+    help="Repeat every recorded decision with the compiled policy that made it and compare; "
+    "--policy adds policies that are not shipped. Exit status 1 if an answer differs.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="The first so many decisions.")
-@click.option("--plot", type=output_file(), help="Draw into a file.")
+@click.option("--limit", type=click.IntRange(min=1), help="Read only this many decisions.")
+@click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @json_option
 def command(
     file: Path,
@@ -234,15 +236,15 @@ def command(
     plot: Path | None,
     json_path: str | None,
 ) -> None:
-    """Show what was decided in FILE, and what other policies would have decided.
+    """Show the decisions recorded in FILE, and what other policies would have decided.
 
-    A file comes from Endpoint.record(), from WEFT_RECORD_FILE=FILE, or from a simulation.
+    Endpoint.record(), WEFT_RECORD_FILE=FILE and simulations write such files.
 
     Example: weft policy replay run.weftrec --policy dctcp --policy mine.py --plot windows.svg
     """
     if natively:
         if family is not None or owner is not None or limit is not None or plot is not None:
-            raise click.UsageError("--native takes --policy and --json, and replays all there is")
+            raise click.UsageError("--native excludes --family, --owner, --limit and --plot")
         replay_again(file, names, json_path)
         return
     pyplot = plots.prepared(plot) if plot is not None else None
@@ -256,7 +258,7 @@ def command(
     if not steps:
         there = ", ".join(f"{f} ({', '.join(n)})" for f, n in recording.policies().items())
         why = f"; {recording.damage}" if recording.damage else ""
-        text = f"{file}: no {family} decisions; there are {there or 'none'}{why}"
+        text = f"{file}: no {family} decisions; recorded policies: {there or 'none'}{why}"
         raise click.ClickException(text)
     tracks = [decided(steps), *(tried(one, steps) for one in asked)]
     if plot is not None:
@@ -267,16 +269,16 @@ def command(
         show(tracks)
         say_what_is_missing(recording)
         if plot is not None:
-            click.echo(f"{plot}: written")
+            click.echo(f"wrote {plot}")
     if recording.damage:
         raise click.ClickException(
-            f"{recording.path}: {recording.damage}; only the decisions before it are shown: "
-            "copy the file again, or record again"
+            f"{recording.path}: {recording.damage}; only the decisions before the damage are "
+            "shown: copy the file again, or record again"
         )
 
 
 def replay_again(file: Path, names: Sequence[str], json_path: str | None) -> None:
-    """Through the simulator's calls: whether each answer comes out as it was."""
+    """Repeats every decision with the compiled policies and compares the answers."""
     words = [(named(split(name)[0]).family.name, split(name)[0]) for name in names]
     try:
         found = replay_files([file], words)
@@ -292,11 +294,13 @@ def replay_again(file: Path, names: Sequence[str], json_path: str | None) -> Non
         return
     unknown = [f"{one.family}/{one.name}" for one in found.policies if not one.known]
     if unknown:
-        text = f"no library here has the source of {', '.join(unknown)}: give --policy FILE"
+        text = f"no compiled library matches the source of {', '.join(unknown)}: give --policy FILE"
     elif found.differ:
         text = f"{found.differ} of {found.decisions} differ; first: {found.first_difference}"
     else:
-        text = found.damage or f"{found.skipped} decisions of flows whose start was not recorded"
+        text = found.damage or (
+            f"{found.skipped} decisions skipped: their flows started before the recording"
+        )
     raise click.ClickException(f"{file}: {text}")
 
 
@@ -313,18 +317,18 @@ def show_again(found: ReplayedRecordings) -> None:
     print_table(headings, rows)
     click.echo(f"{found.decisions} decisions, {found.differ} differ")
     if found.lost:
-        click.echo(f"{found.lost} decisions found no room while recording", err=True)
+        click.echo(f"{found.lost} decisions were dropped: the recorder was full", err=True)
 
 
 def say_what_is_missing(recording: Recording) -> None:
     if recording.lost:
-        click.echo(f"{recording.lost} decisions found no room while recording", err=True)
+        click.echo(f"{recording.lost} decisions were dropped: the recorder was full", err=True)
     if recording.cut:
-        click.echo("the file ends in the middle of an entry: the rest was never written", err=True)
+        click.echo("the file ends in the middle of an entry: later decisions are missing", err=True)
 
 
 def show(tracks: Sequence[Track]) -> None:
-    """The table, and the course of what is a quantity."""
+    """Prints the table, and a sparkline of each window and credit answer."""
     print_table(*rows_of([summary_of(track) for track in tracks]))
     for track in tracks:
         for index, what, _ in DRAWN[track.family]:
@@ -346,7 +350,7 @@ def family_named(words: Sequence[str]) -> str:
 
 
 def document(recording: Recording, tracks: Sequence[Track]) -> dict[str, Any]:
-    """For machines: every answer with its time, and the table's figures; null: not finite."""
+    """The --json document: every answer with its time, and the figures; null: not finite."""
     return {
         "lost_decisions": recording.lost,
         "cut": recording.cut,

@@ -1,6 +1,6 @@
-"""`weft run`: sets the environment in which a command's NCCL uses weft or fails aloud.
+"""`weft run`: runs a command with an environment in which NCCL uses weft or fails with an error.
 
-The command takes this process over: its exit status is its own.
+The command replaces this process, so the exit status is the command's.
 """
 
 import os
@@ -16,11 +16,13 @@ from transport.policy_choice import PolicyRefusedError, resolve_settings
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
-    """The command's environment: the user's variables, and the plugin by path and by name."""
-    # The plugin runs without Python: what it cannot compile is compiled here and named by its path.
+    """The user's variables, plus those that make NCCL load the weft plugin."""
+    # The plugin has no Python and cannot compile a policy: compile .py policies here and pass the
+    # paths of their libraries.
     chosen = dict(current) | resolve_settings(current, {})
     chosen["NCCL_NET_PLUGIN"] = str(native.PLUGIN_PATH)
-    # With the name given NCCL refuses to start where it would fall back in silence.
+    # With NCCL_NET set, NCCL fails if the plugin does not load. Otherwise it would silently fall
+    # back to its own sockets.
     chosen["NCCL_NET"] = "weft"
     # NCCL 2.28 and 2.29 unload a plugin with its last communicator and forget NCCL_NET_PLUGIN then
     # (NVIDIA/nccl issue 1978): the next communicator finds no network. A reference prevents it.
@@ -35,14 +37,12 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option(
-    "--net-debug", is_flag=True, help="Let NCCL log its set-up: which network, which paths."
-)
+@click.option("--net-debug", is_flag=True, help="Let NCCL log which network and paths it sets up.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     """Run CMD with NCCL pointed at the weft plugin.
 
-    A policy may be a .py file (WEFT_WINDOW_POLICY=mine.py): it is compiled first.
+    A policy may be a .py file (WEFT_WINDOW_POLICY=mine.py), which is compiled first.
 
     Example: weft run -- torchrun --nproc-per-node 8 train.py
     """
@@ -58,10 +58,10 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     except WeftError as error:
         raise click.UsageError(str(error)) from None
     try:
-        # Knobs may be well-formed and name an interface, a policy or a file that is not there.
+        # Valid knobs may name an interface, policy or file that does not exist.
         Endpoint().close()
     except WeftError as error:
-        # A library that is there and cannot be loaded has failed, as everywhere.
+        # A library that exists and cannot be loaded is a failure (1), not wrong usage (2).
         named = (variables.get(f"WEFT_{family.upper()}_POLICY", "") for family in FAMILIES)
         kind = click.ClickException if any(map(is_broken, named)) else click.UsageError
         raise kind(str(error)) from None

@@ -1,4 +1,4 @@
-"""`weft sim`: asks for a simulation, shows its progress, and writes its results."""
+"""`weft sim`: runs a simulation or a sweep, shows its progress and writes its results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAMILY_OPTIONS = ("window", "path", "loss", "credit")
 
 @dataclass(frozen=True)
 class Files:
-    """Where what was found is written, besides the table."""
+    """The files to write besides the table on stdout."""
 
     json: str | None
     csv: Path | None
@@ -48,7 +48,7 @@ class Files:
 
 
 class TimeType(click.ParamType[int]):
-    """Virtual time, as "5 ms"."""
+    """A virtual time such as "5 ms", in ns."""
 
     name = "time"
 
@@ -58,12 +58,12 @@ class TimeType(click.ParamType[int]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not 0 < found <= 1 << 50:
-            self.fail(f"{value}: more than none, and at most 13 days", param, ctx)
+            self.fail(f"{value}: must be more than 0 and at most 13 days", param, ctx)
         return found
 
 
 class SeedsType(click.ParamType[list[int]]):
-    """ "1-10" or "1,5,9"."""
+    """A list of seeds such as "1-10" or "1,5,9"."""
 
     name = "seeds"
 
@@ -74,22 +74,26 @@ class SeedsType(click.ParamType[list[int]]):
         for part in str(value).split(","):
             match = re.fullmatch(r"\s*([0-9]{1,18})(?:-([0-9]{1,18}))?\s*", part)
             if match is None:
-                self.fail(f"{part!r}: write 1-10 or 1,5,9", param, ctx)
+                self.fail(f"{part!r} is not a list of seeds: write 1-10 or 1,5,9", param, ctx)
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first or last - first >= SEEDS_MAX:
-                self.fail(f"{part}: from the lesser on, {SEEDS_MAX} at most", param, ctx)
+                self.fail(
+                    f"{part}: write the smaller seed first, and {SEEDS_MAX} seeds at most",
+                    param,
+                    ctx,
+                )
             found += range(first, last + 1)
         return list(dict.fromkeys(found))
 
 
 def setting(text: str) -> tuple[str, list[Any]]:
-    """ "network.rate=100 Gb/s,400 Gb/s" as a key and its values."""
+    """Parses "network.rate=100 Gb/s,400 Gb/s" into a key and its values."""
     key, equals, values = text.partition("=")
     if not equals or not key.strip():
         raise click.UsageError(f"--set {text}: write KEY=VALUE or KEY=VALUE,VALUE")
     parts: list[str] = []
     for part in values.split(","):
-        # The parameters of a policy have commas as well: "swift:a=1,b=2".
+        # Policy parameters contain commas too: "swift:a=1,b=2".
         if parts and key.startswith("policies.") and "=" in part and ":" not in part:
             parts[-1] += "," + part
         else:
@@ -100,7 +104,7 @@ def setting(text: str) -> tuple[str, list[Any]]:
 
 
 def value_of(text: str) -> Any:
-    """A TOML value where it is one, else text."""
+    """The text as a TOML value if it is one, else as a string."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except (tomllib.TOMLDecodeError, KeyError):
@@ -108,7 +112,7 @@ def value_of(text: str) -> Any:
 
 
 def show_list(json_path: str | None) -> None:
-    """The scenarios that come with weft."""
+    """Prints the scenarios that are shipped with weft."""
     rows = []
     for name, file in shipped().items():
         found = load(file)
@@ -120,23 +124,23 @@ def show_list(json_path: str | None) -> None:
         return
     cells = [(row["name"], " ".join(row["patterns"]), row["about"]) for row in rows]
     print_table(["scenario", "workload", "what"], cells)
-    click.echo(f"their files, to copy and change: {Path(rows[0]['file']).parent}")
+    click.echo(f"the scenario files are in {Path(rows[0]['file']).parent}")
 
 
 def policies_of(words: Sequence[str], options: Mapping[str, str | None]) -> dict[str, str]:
-    """By family, from --policy and from --path and its like."""
+    """Policies by family, from --policy and from --window, --path, --loss and --credit."""
     given = [f"{family}={text}" for family, text in options.items() if text is not None]
     return chosen_policies((*words, *given))
 
 
 def check_memory(needed: int, jobs: int = 1) -> None:
-    """Refuses what does not fit, before it takes anything."""
+    """Refuses a run that needs more memory than is available."""
     there = available_bytes()
     if there is not None and needed * jobs > there:
         many = f" each, {jobs} at once" if jobs > 1 else ""
         raise click.ClickException(
-            f"the run takes about {bytes_text(needed)}{many}, and {bytes_text(there)} are "
-            f"available: take fewer hosts, transfers or {'-j' if jobs > 1 else 'paths'}"
+            f"the run needs about {bytes_text(needed)} of memory{many}, and {bytes_text(there)} "
+            f"are available: use fewer hosts, transfers or {'-j' if jobs > 1 else 'paths'}"
         )
 
 
@@ -176,12 +180,12 @@ def command_line() -> str:
 
 
 def made_by() -> str:
-    """The command, and as a comment to it which weft ran it."""
+    """The command line, with weft's version and build as a shell comment."""
     return f"{command_line()}  # {build_text()}"
 
 
 def run_once(simulation: Simulation) -> tuple[Result, float]:
-    """The result, partial after Ctrl-C, and the seconds that it took."""
+    """Runs the simulation; returns its result, partial after Ctrl-C, and the seconds it took."""
     began = monotonic()
     partial = False
     name = simulation.scenario.name
@@ -195,7 +199,7 @@ def run_once(simulation: Simulation) -> tuple[Result, float]:
 
 
 def show(result: Result, seconds: float, files: Files) -> None:
-    """The table, and every file that was asked for."""
+    """Prints the table and writes the files that the options name."""
     hops = int(result.totals["packet_hops"])
     speed = f"{seconds:.1f} s, {hops / max(seconds, 1e-9) / 1e6:.2f} M packet-hops/s"
     if files.json is not None:
@@ -231,12 +235,12 @@ def save(file: Path, text: str) -> None:
 
 
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
-    """Rows of a run or sweep that was cut short say so; others have no such column."""
+    """Adds a column `partial` to every row if the run or sweep was interrupted."""
     return [{**row, "partial": True} if partial else dict(row) for row in rows]
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Every column of every row, with a line of heads."""
+    """The rows as CSV with a header line; the columns are those of all rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -246,26 +250,26 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def judge(result: Result) -> None:
-    """What makes the run a failure, once it has been shown."""
+    """Raises an error if the run failed; called after the results were shown."""
     if result.violation:
         raise click.ClickException(f"an invariant broke: {result.violation}")
     if result.totals["policies_failed"]:
         times = f"{result.totals['policies_failed']} times"
-        text = f"{result.policy_failure} and fixed took its place, {times}"
-        raise click.ClickException(f"{text}: weft policy check says more")
+        text = f"{result.policy_failure} and was replaced by fixed, {times}"
+        raise click.ClickException(f"{text}: run weft policy check on it")
     if not result.finished:
         left = int((~result.done).sum())
         limit = time_text(result.scenario.keys["limit_ns"])
         raise click.ClickException(
-            f"{left:,} of {len(result.done):,} transfers were not done within {limit} of virtual "
-            "time: give a longer --limit, or see what holds them"
+            f"{left:,} of {len(result.done):,} transfers did not finish within {limit} of virtual "
+            "time: give a longer --limit, or see what holds them up"
         )
 
 
 def run_sweep(
     scenario: Scenario, cases: list[sweep.Case], found: Iterator[tuple[int, dict[str, Any]]]
 ) -> tuple[dict[int, dict[str, Any]], str]:
-    """Rows by the number of the case, and what cut it short, if anything."""
+    """Rows by case number, and why the sweep stopped early ("" if it did not)."""
     rows: dict[int, dict[str, Any]] = {}
     with Watch(scenario.name, len(cases)) as watch:
         try:
@@ -306,33 +310,35 @@ def show_sweep(
 @click.command("sim")
 @click.argument("scenario", required=False)
 @click.option("--policy", "words", multiple=True, metavar="FILE|NAME[:PARAMS]",
-              help="Of any family; may be given several times.")  # fmt: skip
+              help="A policy of any family; may be given several times.")  # fmt: skip
 @click.option("--window", help="A window policy, as --policy takes it.")
 @click.option("--path", help="A path policy.")
 @click.option("--loss", help="A loss policy.")
 @click.option("--credit", help="A credit policy.")
-@click.option("--seed", type=SEED, help="Instead of the scenario's.")
-@click.option("--seeds", type=SeedsType(), metavar="A-B", help="A run each: 1-10, or 1,5,9.")
+@click.option("--seed", type=SEED, help="Seed; replaces the scenario's.")
+@click.option("--seeds", type=SeedsType(), metavar="A-B", help="One run per seed: 1-10 or 1,5,9.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE[,VALUE...]",
-              help="Instead of the scenario's; several values are a run each.")  # fmt: skip
+              help="Replace a key of the scenario; one run per value.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 64),
-              help="Of one run; the result is the same.")  # fmt: skip
-@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Runs at once, in a sweep.")
+              help="Threads of one run; the result does not depend on it.")  # fmt: skip
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Parallel runs in a sweep.")
 @click.option("--dask", metavar="ADDRESS", help="Sweep on a Dask cluster: tcp://HOST:PORT.")
-@click.option("--limit", type=TimeType(), help='Virtual time, as "5 ms".')
-@click.option("--check", is_flag=True, help="Check the protocol's invariants as it runs: slower.")
-@click.option("--estimate", is_flag=True, help="Say how much memory it takes, and stop.")
-@click.option("--list", "listed", is_flag=True, help="The scenarios that come with weft.")
+@click.option("--limit", type=TimeType(), help='Virtual time at which a run ends, as "5 ms".')
+@click.option("--check", is_flag=True, help="Check the protocol's invariants; runs slower.")
+@click.option("--estimate", is_flag=True, help="Print how much memory the run needs, and stop.")
+@click.option("--list", "listed", is_flag=True, help="List the scenarios shipped with weft.")
 @json_option
-@click.option("--csv", "csv_path", type=output_file(*CSV), help="A row a transfer, or a run.")
-@click.option("--plot", type=output_file(), help="Draw into a file.")
-@click.option("--html", "html_path", type=output_file(*HTML), help="A report in one file.")
+@click.option("--csv", "csv_path", type=output_file(*CSV),
+              help="Write a row per transfer, or per run of a sweep.")  # fmt: skip
+@click.option("--plot", type=output_file(), help="Write a plot to this file.")
+@click.option("--html", "html_path", type=output_file(*HTML), help="Write an HTML report.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
-    """Simulate SCENARIO: a file, or the name of one that comes with weft.
+    """Simulate SCENARIO: a file, or the name of a scenario shipped with weft.
 
-    The protocol that runs is the real one, on a virtual clock: the same seed gives the same run.
-    A policy may be a .py file; families that are not named are the scenario's, or weft's defaults.
+    The simulation runs the real protocol code on a virtual clock: the same seed gives the same
+    run. A policy may be a .py file. Families without an option use the scenario's policy, or
+    weft's default.
 
     Example: weft sim first --policy examples/my_policy.py --plot first.svg
     """
@@ -340,7 +346,7 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
         show_list(given["json_path"])
         return 0
     if given["scenario"] is None:
-        raise click.UsageError("give a SCENARIO: a file, or a name that weft sim --list has")
+        raise click.UsageError("give a SCENARIO: a file, or a name from weft sim --list")
     files = Files(given["json_path"], given["csv_path"], given["plot"], given["html_path"])
     try:
         return asked(given, files)
@@ -351,9 +357,9 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
 
 
 def asked(given: Mapping[str, Any], files: Files) -> int:
-    """Does what the options say; the exit status."""
+    """Runs the simulation or sweep that the options describe; returns the exit status."""
     if given["seed"] is not None and given["seeds"] is not None:
-        raise click.UsageError("--seed and --seeds: give one of them")
+        raise click.UsageError("--seed and --seeds cannot be used together: give one")
     policies = policies_of(given["words"], {name: given[name] for name in FAMILY_OPTIONS})
     settings = settings_of(given)
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
@@ -374,23 +380,23 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     result, seconds = run_once(simulation)
     show(result, seconds, files)
     if result.partial:
-        click.echo("weft: interrupted: this is a part", err=True)
+        click.echo("weft: interrupted: the results are partial", err=True)
         return INTERRUPTED
     judge(result)
     return 0
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Every key that is set, by --set or by an option of its own, once."""
+    """The values of every key that --set or --limit, --seed sets; refuses duplicates."""
     settings: dict[str, list[Any]] = {}
     for text in given["settings"]:
         key, values = setting(text)
         if key in settings:
-            raise click.UsageError(f"--set {key}: given twice: leave one out")
+            raise click.UsageError(f"--set {key} is given twice: leave one out")
         settings[key] = values
     for option, key in (("limit", "limit_ns"), ("seed", "seed"), ("seeds", "seed")):
         if given[option] is not None and key in settings:
-            raise click.UsageError(f"--{option} and --set {key}: leave one out")
+            raise click.UsageError(f"--{option} and --set {key} set the same key: leave one out")
     for option, key in (("limit", "limit_ns"), ("seed", "seed")):
         if given[option] is not None:
             settings[key] = [given[option]]
@@ -403,9 +409,9 @@ def of_all_runs(
     single: Mapping[str, Any],
     several: Mapping[str, list[Any]],
 ) -> tuple[Scenario, dict[str, list[Any]]]:
-    """The scenario with the keys that no run varies, and the policies' settings among them.
+    """Applies the single-valued settings; returns the scenario and the policy settings left over.
 
-    Those wait for each run: a parameter belongs to the policy that the run has.
+    Policy settings are applied to each run, because a parameter belongs to the run's policy.
     """
     mine = {key: value for key, value in single.items() if not is_of_policies(key)}
     changed, _ = applied(scenario, policies, mine)
@@ -423,7 +429,7 @@ def do_sweep(
     policies: dict[str, str], given: Mapping[str, Any], files: Files,
 ) -> int:  # fmt: skip
     if given["estimate"]:
-        raise click.UsageError("--estimate is of one run: leave --seeds and lists of values out")
+        raise click.UsageError("--estimate is for one run: remove --seeds and lists of values")
     if files.plot is not None:
         cli_plots.prepared(files.plot)
     cases = sweep.cases_of(scenario, seeds, settings, policies)
@@ -442,7 +448,7 @@ def do_sweep(
         return INTERRUPTED if cut_by == "interrupted" else 1
     bad = [rows[index] for index in sorted(rows) if not rows[index]["good"]]
     if bad:
-        said = bad[0]["problem"] or "transfers were not done within the limit"
+        said = bad[0]["problem"] or "transfers did not finish within the time limit"
         raise click.ClickException(
             f"{len(bad)} of {len(cases)} runs failed, first seed {bad[0]['seed']}: {said}"
         )

@@ -1,6 +1,6 @@
-"""`weft swarm`: runs drawn scenarios by seed, reports findings and keeps them as files.
+"""`weft swarm`: runs randomly generated scenarios and writes those that break an invariant.
 
-transport.sim.swarm judges a run. Findings are scenarios that `weft sim` replays.
+transport.sim.swarm checks a run. `weft sim` replays the files.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from transport.sim.shrink import RUNS_MAX, shrink, weight
 from transport.sim.swarm import Finding, header, replay_command
 from transport.sim.toml_text import written
 
-WALL_S = 60.0  # a scenario takes some milliseconds: a minute may be a hang
-CONFIRM_WALL_S = 240.0  # once more, alone: whether it hangs each time is half of what it is
+WALL_S = 60.0  # a scenario takes some milliseconds, so a minute is probably a hang
+CONFIRM_WALL_S = 240.0  # for a second run, alone, that tells whether the hang repeats
 SHRINK_WALL_S = 10.0
 SHRINK_S_MAX = 120.0
-KINDS_SHRUNK_MAX = 5  # the first of each kind
+KINDS_SHRUNK_MAX = 5  # the first finding of each kind is minimised
 DEFAULT_SEEDS = "1-1000"
 
 
 @dataclass
 class Found:
-    """A seed that broke something, and the files that show it."""
+    """A seed with a finding, its generated scenario and its file."""
 
     seed: int
     finding: Finding
@@ -48,7 +48,7 @@ class Found:
 
 @dataclass
 class Tally:
-    """What was looked at so far."""
+    """Progress of the search so far."""
 
     looked: int = 0
     runs: int = 0
@@ -59,7 +59,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the options say."""
+    """The options of the command."""
 
     seeds: list[int]
     jobs: int
@@ -77,7 +77,10 @@ def tables_of(seed: int) -> Tables | None:
 
 
 def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
-    """Writes a scenario that shows a finding; its file. The replay has to end where the run was."""
+    """Writes a scenario that reproduces a finding; returns the file's path.
+
+    The file's time limit is the time at which the run ended, so that a replay ends there too.
+    """
     file = wish.out / f"seed-{one.seed}{suffix}.toml"
     if one.finding.ended_ns and suffix == "":
         tables = {**tables, "limit_ns": one.finding.ended_ns}
@@ -121,7 +124,7 @@ class Watch:
 
 
 def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
-    """Seeds, until time is over or one finding was enough."""
+    """A task for each seed, until --minutes have passed or --first has its finding."""
     for seed in wish.seeds:
         late = wish.minutes is not None and monotonic() - began > 60 * wish.minutes
         if late or (wish.first and tally.found):
@@ -130,7 +133,7 @@ def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
 
 
 def note(wish: Wish, tally: Tally, seed: int, finding: Finding) -> None:
-    """Keeps a finding; the first is told at once."""
+    """Records a finding and writes its file; prints the first one immediately."""
     tables = tables_of(seed)
     one = Found(seed, finding, tables)
     replay = f"weft swarm --seed {seed}"
@@ -145,7 +148,7 @@ def note(wish: Wish, tally: Tally, seed: int, finding: Finding) -> None:
 
 
 def smaller(wish: Wish, crew: Crew, one: Found, watch: Watch) -> None:
-    """Shrinks a finding and keeps what is left of it."""
+    """Minimises the scenario of a finding and writes the smaller one."""
     assert one.tables is not None
     until = monotonic() + SHRINK_S_MAX
     last: list[Finding] = []
@@ -177,7 +180,7 @@ def smaller(wish: Wish, crew: Crew, one: Found, watch: Watch) -> None:
 
 
 def search(wish: Wish) -> Tally:
-    """Looks at all seeds, then shrinks the first finding of each kind."""
+    """Runs all seeds, then minimises the first finding of each kind."""
     tally, began = Tally(), monotonic()
     doubted: list[int] = []
     with Watch(len(wish.seeds)) as watch, Crew(wish.jobs, WALL_S) as crew:
@@ -194,7 +197,7 @@ def search(wish: Wish) -> Tally:
             crew.wall_s = CONFIRM_WALL_S
             for seed in doubted:
                 again = crew.one(Task(seed)).finding
-                once = Finding("hang", f"no end within {WALL_S:g} s, not so when run again alone")
+                once = Finding("hang", f"not finished in {WALL_S:g} s; a second run alone finished")
                 note(wish, tally, seed, again or once)
             firsts = {one.finding.kind: one for one in reversed(tally.found)}
             crew.wall_s = SHRINK_WALL_S
@@ -207,28 +210,29 @@ def search(wish: Wish) -> Tally:
 
 
 @click.command("swarm")
-@click.option("--seeds", type=SeedsType(), metavar="A-B", help="Which: 1-1000 when not given.")
-@click.option("--seed", type=SEED, help="One seed alone.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Processes at once.")
-@click.option("--minutes", type=click.FloatRange(0.01, 10_000), help="No new seed after so long.")
+@click.option("--seeds", type=SeedsType(), metavar="A-B", help="Seeds to run; by default 1-1000.")
+@click.option("--seed", type=SEED, help="A single seed to run.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Parallel processes.")
+@click.option("--minutes", type=click.FloatRange(0.01, 10_000),
+              help="Start no new seed after this many minutes.")  # fmt: skip
 @click.option("--shrink/--no-shrink", "shrinks", default=True, show_default=True,
-              help="Look for a smaller scenario that shows the same.")  # fmt: skip
+              help="Look for a smaller scenario that fails in the same way.")  # fmt: skip
 @click.option("--first", is_flag=True, help="Stop at the first finding.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("findings"),
-              show_default=True, help="Folder of the scenarios that show findings.")  # fmt: skip
+              show_default=True, help="Folder for scenarios that break an invariant.")  # fmt: skip
 @json_option
 def command(
     seeds: list[int] | None, seed: int | None, jobs: int | None, minutes: float | None,
     shrinks: bool, first: bool, out: Path, json_path: str | None,
 ) -> int:  # fmt: skip
-    """Draw a scenario from each seed, run it, and check the protocol's invariants P-1 to P-8.
+    """Run a random scenario for each seed and check the protocol's invariants P-1 to P-8.
 
-    Status 0: nothing was found; 1: something was, and a file in --out replays it.
+    The exit status is 1 if a scenario breaks an invariant; `weft sim` replays its file in --out.
 
     Example: weft swarm --seeds 1-10000 -j 2
     """
     if seeds is not None and seed is not None:
-        raise click.UsageError("--seed and --seeds: give one of them")
+        raise click.UsageError("--seed and --seeds cannot be used together: give one")
     chosen = seeds if seed is None else [seed]
     if chosen is None:
         chosen = SeedsType().convert(DEFAULT_SEEDS, None, None)

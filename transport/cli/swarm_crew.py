@@ -1,6 +1,6 @@
-"""The worker processes of `weft swarm`, and what is reported of one that dies or hangs.
+"""Runs the worker processes of `weft swarm` and reports those that die or hang.
 
-A lost worker costs its own scenario alone. Runs are judged in transport.sim.swarm.
+If a worker dies, only the scenario that it was running is affected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from transport.sim.draw import Tables
 from transport.sim.swarm import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
 from transport.sim.workers import follow_parent, interrupts_held
 
-MEMORY_BYTES_MAX = 8 << 30  # of a worker: a run takes some MB
+MEMORY_BYTES_MAX = 8 << 30  # address space of a worker; a run needs some MB
 
 
 @dataclass(frozen=True)
 class Task:
-    """A seed to look at, or a scenario where `tables` is given."""
+    """A seed to run, or the scenario in `tables` if given."""
 
     seed: int
     tables: Tables | None = None
@@ -32,7 +32,7 @@ class Task:
 
 
 def serve(pipe: Connection) -> None:
-    """In a worker: looks at what it is given until it is told to go."""
+    """The main loop of a worker: runs tasks from the pipe until it receives None."""
     follow_parent()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -48,7 +48,7 @@ def _looked(task: Task) -> Looked:
         if task.tables is None:
             return look_at_seed(task.seed)
         return look(task.tables, twice=task.twice, hops_max=SHRINK_HOPS_MAX)
-    except Exception as error:  # whatever it is, it is the finding
+    except Exception as error:  # any exception is a finding
         return Looked(Finding("crash", f"{type(error).__name__}: {error}"))
 
 
@@ -62,7 +62,7 @@ class _Worker:
 
 @dataclass
 class Crew:
-    """So many workers; each has so many seconds for a scenario."""
+    """A pool of `jobs` workers; a scenario may take `wall_s` seconds."""
 
     jobs: int
     wall_s: float
@@ -77,7 +77,7 @@ class Crew:
         self._workers.clear()
 
     def each(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Looked]]:
-        """Every task with what came of it, in the order in which they are done."""
+        """Yields every task with its result, in order of completion."""
         more = True
         while more or any(worker.task for worker in self._workers):
             while more and (worker := self._free()) is not None:
@@ -89,7 +89,7 @@ class Crew:
             yield from self._done()
 
     def one(self, task: Task) -> Looked:
-        """A single task, now; no other may be under way."""
+        """Runs a single task; no other task may be running."""
         return next(looked for _, looked in self.each(iter([task])))
 
     def _free(self) -> _Worker | None:
@@ -133,7 +133,7 @@ class Crew:
                 assert task is not None
                 self._workers.remove(worker)
                 _end(worker)
-                yield task, Looked(Finding("hang", f"no end within {self.wall_s:g} s"))
+                yield task, Looked(Finding("hang", f"not finished in {self.wall_s:g} s"))
 
     def _lost(self, worker: _Worker) -> str:
         self._workers.remove(worker)
@@ -141,8 +141,8 @@ class Crew:
         code = worker.process.exitcode
         _end(worker)
         if code is not None and code < 0:
-            return f"the process died of {signal.Signals(-code).name}"
-        return f"the process ended with status {code}"
+            return f"the worker process was killed by {signal.Signals(-code).name}"
+        return f"the worker process exited with status {code}"
 
 
 def _end(worker: _Worker) -> None:

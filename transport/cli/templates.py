@@ -1,9 +1,6 @@
-"""The text that `weft policy new` writes: for each family a small policy that works."""
+"""The templates of `weft policy new`: a small working policy for each family."""
 
-_WINDOW = '''"""Decides the window of a flow: say how, and name the paper and section.
-
-Never touches paths.
-"""
+_WINDOW = '''"""Decides the window of a flow: say how, and name the paper and section."""
 
 from congestion.api import record, window_policy
 from congestion.promises import Promises
@@ -60,21 +57,18 @@ POLICY = window_policy(
 )
 '''
 
-_PATH = '''"""Decides which path the next burst takes: say how, and name the paper and section.
-
-Never touches the window.
-"""
+_PATH = '''"""Decides which path the next burst takes: say how, and name the paper and section."""
 
 from congestion.api import ECN, TIMEOUT, path_policy, record
 from congestion.promises import Promises
 
-Flow = record(turn=int)  # one for the peer
-Path = record(rest_until_ns=int)  # one a path, after usable, inflight_bytes and rtt_ns
+Flow = record(turn=int)  # one per peer
+Path = record(rest_until_ns=int)  # one per path, after usable, inflight_bytes and rtt_ns
 Params = record(burst_bytes=65_536, rest_ns=1_000_000)
 
 
 def bar(paths, event, index):
-    """0: take it; 1: it rests; 2: the copy was lost there; 3: it is down."""
+    """0: usable; 1: resting after a mark or timeout; 2: avoid for this resend; 3: down."""
     if paths[index].usable == 0:
         return 3
     if event.is_resend != 0 and index == event.avoid_path:
@@ -122,10 +116,7 @@ POLICY = path_policy(
 )
 '''
 
-_LOSS = '''"""Decides which segments are taken for lost: say how, and name the paper and section.
-
-Never touches the window or the choice of paths.
-"""
+_LOSS = '''"""Decides which segments count as lost: say how, and name the paper and section."""
 
 from congestion.api import loss_policy, record
 from congestion.promises import Promises
@@ -134,17 +125,17 @@ Params = record(patience_rtts=1.5)
 
 
 def on_ack(flow, paths, params, event, result):
-    """Lost: what has waited for long, where something that left later has arrived."""
+    """A segment is lost if it is older than patience_rtts and a later one was acknowledged."""
     patience_ns = int(params.patience_rtts * min(max(event.srtt_ns, 0), 1 << 40))
     horizon_ns = min(event.newest_acked_sent_ns, event.now_ns - patience_ns)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = max(horizon_ns, -1)
-    result.next_check_ns = -1  # when the timeout is over
+    result.next_check_ns = -1  # no check before the retransmission timeout
     result.probe = 0
 
 
 def on_timer(flow, paths, params, event, result):
-    """Nothing came back in time: the path's whole flight is lost."""
+    """After a timeout, everything in flight on the path is lost."""
     waited_ns = event.now_ns - max(event.oldest_inflight_sent_ns, 0)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = -1
@@ -167,10 +158,7 @@ POLICY = loss_policy(
 )
 '''
 
-_CREDIT = '''"""Decides how much a sender may send, at its receiver: say how, and name the paper.
-
-Never touches the sender's window.
-"""
+_CREDIT = '''"""Decides how much credit a receiver grants a sender: say how, and name the paper."""
 
 from congestion.api import credit_policy, record
 from congestion.promises import Promises

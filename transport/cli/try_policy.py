@@ -1,7 +1,4 @@
-"""`weft policy try`: runs a policy in a small simulated network and shows what came of it.
-
-`weft policy check` judges it.
-"""
+"""`weft policy try`: runs policies in a small simulated network and prints the results."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
 
 def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
-    """ "dctcp", "mine.py", "credit/fixed" and "path=reps:freeze_ns=1000" by family."""
+    """Policies by family, from words such as "dctcp", "mine.py" or "path=reps:freeze_ns=1000"."""
     chosen: dict[str, str] = {}
     for word in words:
         family, equals, policy = word.partition("=")
@@ -34,18 +31,20 @@ def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
         elif split(policy)[0].endswith((".py", ".so")):
             file = split(policy)[0]
             if not Path(file).is_file():
-                raise click.UsageError(f"{file}: there is no such file")
+                raise click.UsageError(f"{file}: no such file")
         if family in chosen:
-            raise click.UsageError(f"two {family} policies: {chosen[family]} and {policy}")
+            raise click.UsageError(
+                f"{chosen[family]} and {policy} are both {family} policies: give one"
+            )
         chosen[family] = policy
     return chosen
 
 
 def asked_for(word: str) -> tuple[str, str]:
-    """The family of a name or a file, and what the arena is to load; parameters stay."""
+    """The family of a name or file, and the text to load it by, with its parameters."""
     name, colon, values = split(word)
     if name.endswith(".so"):
-        raise click.UsageError(f"{name}: say of which family, as in window={name}")
+        raise click.UsageError(f"{name}: give the library's family, as in window={name}")
     policy = named(name)
     family = policy.family.name
     return family, (name if is_file(name) else policy.name) + colon + values
@@ -105,7 +104,7 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
 
 
 def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
-    """Windows, goodput and queues over time."""
+    """Plots windows, goodput and queues over time."""
     figure, axes = pyplot.subplots(3, 1, figsize=(9, 8), sharex=True)
     at_ms = outcome.at_ms
     windows, delivered = outcome.trace("window_bytes"), outcome.trace("delivered_bytes")
@@ -126,7 +125,10 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
 
 
 def queue_bytes_p99(outcome: Outcome) -> list[int]:
-    """Of each path. The histogram tells the end of a bucket: never more than the queue holds."""
+    """The p99 queue of each path, capped at the queue's size.
+
+    The histogram gives the upper end of a bucket, which can be more than the queue holds.
+    """
     most = outcome.network.queue_bytes
     seen = [path.queue_bytes_p99 for path in outcome.report.paths]
     return [min(one, most) for one in seen] if most else seen
@@ -140,7 +142,7 @@ def queue_bytes_p99(outcome: Outcome) -> list[int]:
     default=5.0,
     show_default=True,
     type=FiniteRange(0, MS_MAX),
-    help="Between the flows' starts.",
+    help="Time between the starts of two flows.",
 )
 @click.option("--paths", default=1, show_default=True, type=click.IntRange(1, 256))
 @click.option(
@@ -148,28 +150,28 @@ def queue_bytes_p99(outcome: Outcome) -> list[int]:
     default=1.25,
     show_default=True,
     type=FiniteRange(0.001, 1000),
-    help="Of each path.",
+    help="Rate of each path.",
 )
 @click.option(
     "--delay-us",
     default=25.0,
     show_default=True,
     type=FiniteRange(0, 1e6),
-    help="One way, of each path.",
+    help="One-way delay of each path.",
 )
 @click.option(
     "--queue-kb",
     default=400,
     show_default=True,
     type=click.IntRange(0, KB_MAX),
-    help="Of each path; 0: no limit.",
+    help="Queue of each path; 0: no limit.",
 )
 @click.option(
     "--mark-kb",
     default=50,
     show_default=True,
     type=click.IntRange(0, KB_MAX),
-    help="Where ECN marks begin; 0: none.",
+    help="Queue length at which ECN marking begins; 0: no marks.",
 )
 @click.option("--loss", default=0.0, show_default=True, type=FiniteRange(0, 0.9))
 @click.option(
@@ -177,14 +179,14 @@ def queue_bytes_p99(outcome: Outcome) -> list[int]:
     default=50.0,
     show_default=True,
     type=FiniteRange(0.001, MS_MAX),
-    help="Of virtual time.",
+    help="Virtual time to run.",
 )
 @click.option("--seed", default=1, show_default=True, type=SEED)
-@click.option("--plot", type=output_file(), help="Draw into a file.")
+@click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option(
     "--record",
     type=output_file(),
-    help="Write every decision into a file, for weft policy replay.",
+    help="Write every decision to this file, for weft policy replay.",
 )
 @json_option
 def command(
@@ -203,10 +205,10 @@ def command(
     record: Path | None,
     json_path: str | None,
 ) -> None:
-    """Run POLICIES in a small simulated network and show what comes of it.
+    """Run POLICIES in a small simulated network and print the results.
 
-    A policy is a registered name or a .py file, with parameters as in a knob; families that are
-    not named use weft's defaults. The same seed gives the same run.
+    A policy is a registered name or a .py file, with parameters as in a WEFT_*_POLICY variable.
+    Families without a policy use weft's defaults. The same seed gives the same run.
 
     Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
     """
@@ -236,20 +238,20 @@ def command(
 
 
 def judge(outcome: Outcome) -> None:
-    """What makes the run a failure, once it has been shown."""
+    """Raises an error if the run failed; called after the results were shown."""
     report = outcome.report
     if report.violation:
         raise click.ClickException(f"an invariant broke: {report.violation}")
     if report.policies_failed:
         times = f"{report.policies_failed} time{'s' if report.policies_failed > 1 else ''}"
-        text = f"{report.policy_failure} and fixed took its place, {times}"
-        raise click.ClickException(f"{text}: weft policy check says more")
+        text = f"{report.policy_failure} and was replaced by fixed, {times}"
+        raise click.ClickException(f"{text}: run weft policy check on it")
 
 
 def simulated(
     chosen: dict[str, str], network: Network, traffic: Traffic, seed: int, record: bool
 ) -> Outcome:
-    """The run; a policy that is refused has failed, anything else is wrong usage."""
+    """Runs the arena; a refused policy is a failure (1), other errors are wrong usage (2)."""
     try:
         return run(chosen, network, traffic, seed=seed, record=record)
     except PolicyRefusedError as error:
