@@ -48,7 +48,9 @@ def test_memory__nothing_known_is_none(tmp_path: Path) -> None:
 def test_memory__what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim, "available_bytes", lambda: 1_000_000)
     sim.check_memory(1_000_000)
-    with pytest.raises(click.ClickException, match=r"about 1\.5 MB, and 1 MB are available"):
+    with pytest.raises(
+        click.ClickException, match=r"about 1\.5 MB of memory, and 1 MB are available"
+    ):
         sim.check_memory(1_500_000)
     with pytest.raises(click.ClickException, match="4 at once"):
         sim.check_memory(300_000, 4)

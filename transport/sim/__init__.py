@@ -1,6 +1,6 @@
-"""Fabrics of up to thousands of hosts, simulated: scenarios, runs, results, sweeps.
+"""Simulates fabrics of up to thousands of hosts: scenarios, runs, results and sweeps.
 
-The protocol that runs is the real one; clocks and chance come from the scenario.
+The simulation runs the real protocol code on a virtual clock with seeded randomness.
 """
 
 from transport.sim.errors import ScenarioError

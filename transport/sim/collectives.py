@@ -1,6 +1,6 @@
-"""The transfers that a collective is made of: rings, a tree, all pairs, experts.
+"""Builds the transfers of collectives: rings, a tree, all-to-all, mixture of experts.
 
-Bytes and the factor of busbw are counted as nccl-tests does.
+Bytes and the busbw factor are counted as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from transport.sim.work import (
     waits,
 )
 
-DRAWS_MAX = 1 << 32  # of how many tokens an expert gets: some minutes
+DRAWS_MAX = 1 << 32  # random draws for the tokens of the experts; these take some minutes
 
 Keys = Mapping[str, Any]
 
 
 def chunks(whole: int, parts: int) -> Array:
-    """So many sizes that come to the whole, none more than one larger than another."""
+    """Splits `whole` into `parts` sizes that differ by at most one."""
     return np.array([whole // parts + (part < whole % parts) for part in range(parts)], np.uint64)
 
 
 def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back: bool) -> Job:
-    """At step s rank r sends piece (r - s) on to its neighbour, once piece and neighbour agree.
+    """Transfers of a ring: at step s, rank r sends piece (r - s) % ranks to its neighbour.
 
-    Transfer (repeat, step, rank); a rank passes on what it received at the step before.
+    Transfers are numbered by (repeat, step, rank). A rank sends the piece that it received at the
+    step before.
     """
     rank = np.arange(ranks)
     step = np.arange(steps)
@@ -49,13 +50,13 @@ def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back:
     made["bytes"] = np.broadcast_to(sizes[piece], shape).ravel()
     number = np.arange(len(made)).reshape(shape)
     within = waits(number[:, :-1][:, :, come_from].ravel(), number[:, 1:].ravel())
-    # The next repeat begins at a rank once it has the last piece of this one.
+    # A rank begins the next repeat after it has received the last piece of this one.
     between = waits(number[:-1, -1][:, come_from].ravel(), number[1:, 0].ravel(), gap_ns)
     return Job(made, np.concatenate([within, between]))
 
 
 def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
-    """`channels` rings side by side, each with its part of the buffer."""
+    """`channels` parallel rings, each with its part of the buffer."""
     channels, size = keys.get("channels", 1), keys["size_bytes"]
     bounded(channels * keys["repeats"] * steps * ranks)
     many, waiting, first = [], [], 0
@@ -89,10 +90,10 @@ def all_gather(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """Up a binary tree to rank 0 and down again, in slices that follow each other.
+    """All-reduce up a binary tree to rank 0 and down again, pipelined in slices.
 
-    Transfer (repeat, way, slice, rank - 1): rank r > 0 sends to its parent (r - 1) // 2, then
-    receives from it. A rank passes a slice up once it has it of its children.
+    Transfers are numbered by (repeat, direction, slice, rank - 1): rank r > 0 sends to its parent
+    (r - 1) // 2, then receives from it. A rank passes a slice up after all its children sent it.
     """
     slices, repeats = keys["slices"], keys["repeats"]
     child = np.arange(1, ranks)
@@ -113,15 +114,15 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         waits(up[:, :, inner].ravel(), up[:, :, parent[inner] - 1].ravel()),
         waits(down[:, :, parent[inner] - 1].ravel(), down[:, :, inner].ravel()),
     ]
-    # The root sends a slice down once it has it of all its children.
+    # The root sends a slice down after all its children sent it up.
     found += [
         waits(up[:, :, one].ravel(), down[:, :, other].ravel())
         for one in np.flatnonzero(top)
         for other in np.flatnonzero(top)
     ]
     if repeats > 1:
-        # A rank begins the next repeat once it has the last slice of this one; the root begins
-        # nothing. Inner ranks wait for their children anyway.
+        # A rank begins the next repeat after it received the last slice of this one. This matters
+        # for leaves only: inner ranks and the root wait for their children anyway.
         last, leaf = down[:-1, -1], up[1:, 0]
         found.append(waits(last.ravel(), leaf.ravel(), keys["gap_ns"]))
     factor = 2 * (ranks - 1) / ranks
@@ -129,9 +130,9 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """In round i a rank sends to the i-th after it, with a window of rounds.
+    """In round i, rank r sends to rank r + i; `window` rounds may be in flight.
 
-    Transfer (repeat, round, rank).
+    Transfers are numbered by (repeat, round, rank).
     """
     repeats, rounds = keys["repeats"], ranks - 1
     window = min(keys["window"], rounds)
@@ -146,8 +147,8 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     bounded_waits((repeats + window * (repeats - 1)) * rounds * ranks)
     found = [waits(number[:, :-window].ravel(), number[:, window:].ravel())]
     if repeats > 1:
-        # A rank goes on once it has received of all: what round i brought came from the i-th
-        # before it. Its first `window` sends wait; the rest wait for those.
+        # A rank begins the next repeat after it received from all ranks; in round i it receives
+        # from rank r - i. Only its first `window` sends wait; the later sends wait for those.
         source = (rank[None, :] - turn[:, None]) % ranks
         got = np.take_along_axis(number[:-1], np.broadcast_to(source, number[:-1].shape), axis=2)
         for first in range(window):
@@ -160,22 +161,23 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """Tokens go to the ranks of their experts (dispatch), and back (combine).
 
-    How many tokens of a rank an expert gets is drawn; tokens for a rank's own experts stay there.
+    The number of tokens from each rank to each expert is random. Tokens for a rank's own experts
+    are not sent.
     """
     experts = keys["experts"] or ranks
     if experts % ranks:
-        text = f"{experts}: give a multiple of the {ranks} ranks"
+        text = f"{experts} experts: give a multiple of the {ranks} ranks"
         raise BadWorkError("experts", text)
     if keys["top_k"] > experts:
-        raise BadWorkError("top_k", f"{keys['top_k']}: there are {experts} experts")
+        raise BadWorkError("top_k", f"{keys['top_k']}: give at most {experts}, the experts")
     if ranks * experts * keys["repeats"] > DRAWS_MAX or ranks * experts > DEPENDENCIES_MAX:
-        text = f"{ranks:,} ranks, {experts:,} experts and {keys['repeats']:,} repeats are too many"
+        text = f"{ranks:,} ranks x {experts:,} experts x {keys['repeats']:,} repeats are too many"
         raise BadWorkError("experts", text)
     back_bytes = keys["combine_token_bytes"] or 2 * keys["token_bytes"]
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
-    last: tuple[Array, Array] | None = None  # the combine before: its transfers, their receivers
+    last: tuple[Array, Array] | None = None  # transfers of the last combine, and their receivers
     for _ in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
         tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)
@@ -202,14 +204,14 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
-    """What begins at a rank waits for all that ends there."""
+    """Dependencies: each `after` that begins at a rank waits for every `before` that ends there."""
     wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
     order = np.argsort(ends, kind="stable")
     start = np.concatenate([[0], np.cumsum(wide)])
     counts = wide[begins]
     total = int(counts.sum())
     if total > DEPENDENCIES_MAX:
-        text = f"{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; take fewer hosts, or each"
+        text = f'{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; use fewer hosts or "each"'
         raise BadWorkError("wait", text)
     shift = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = order[np.repeat(start[begins], counts) + shift]

@@ -1,7 +1,7 @@
-"""Draws the scenario of a swarm's seed: small, odd, and such that it must end.
+"""Generates a small random scenario from a seed, for `weft swarm`.
 
-All that fails heals or is mild, so that every transfer has to come through; what is drawn goes
-through the same checks as any scenario.
+Every fault is temporary or mild, so that all transfers must complete. A generated scenario goes
+through the same checks as any other.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from transport.sim.work import generator
 Tables = dict[str, Any]
 T = TypeVar("T")
 
-PURPOSE = 9  # of chance: no other part of a scenario draws from it
-SEGMENTS_MAX = 4_000  # of all jobs, about: what a run may cost
-PROBED_MAX = 700  # paths of all connections: each is probed
-LIMIT_NS = 600_000_000_000  # virtual: waiting costs nothing
+PURPOSE = 9  # random stream that no other part of a scenario uses
+SEGMENTS_MAX = 4_000  # about, of all jobs together: bounds the cost of a run
+PROBED_MAX = 700  # paths of all connections together, because each path is probed
+LIMIT_NS = 600_000_000_000  # virtual time; waiting costs no computation
 SAMPLED_LIMIT_NS = 20_000_000_000
 DOWN_NS_MAX = 50_000_000  # far below peer_silence_ns
-QUEUE_NS_MAX = 50_000_000  # of what a queue holds
+QUEUE_NS_MAX = 50_000_000  # time in which a full queue drains
 SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_384, 65_535)
 HEADER_BYTES = 64
 GRAPH_HOSTS_MAX = 16
 TRIMMED_MIN = 1_024
-TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # routed up, then down: PFC cannot lock
+TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # up-down routing: no PFC deadlock
 
 
 class Chance:
-    """What is drawn for one seed, in the words of the scenarios."""
+    """The random choices of one seed."""
 
     def __init__(self, seed: int) -> None:
         self._drawn = generator(seed, PURPOSE)
@@ -43,11 +43,11 @@ class Chance:
         return bool(self._drawn.random() < share)
 
     def whole(self, low: int, high: int) -> int:
-        """Evenly, both ends included."""
+        """A uniform integer, both ends included."""
         return int(self._drawn.integers(low, high + 1))
 
     def near(self, low: int, high: int) -> int:
-        """Evenly by magnitude: as often from 10 to 100 as from 100 to 1,000."""
+        """A log-uniform integer: as often from 10 to 100 as from 100 to 1,000."""
         if high <= low:
             return low
         if low <= 0:
@@ -62,7 +62,7 @@ class Chance:
         return choices[self.whole(0, len(choices) - 1)]
 
     def some(self, choices: Sequence[T], count: int) -> list[T]:
-        """So many of them, each once, in any order."""
+        """`count` distinct choices in random order."""
         return [choices[int(at)] for at in self._drawn.permutation(len(choices))[:count]]
 
 
@@ -76,7 +76,7 @@ def policies_by_family() -> dict[str, list[str]]:
 
 
 FAMILIES = policies_by_family()
-# Parameters that stay sensible: the least and the largest value.
+# The range of sensible values of each policy parameter that may be changed.
 PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("window", "fixed"): {"window_bytes": (1_000, 8_000_000)},
     ("window", "aimd"): {"start_segments": (1.0, 64.0), "decrease_factor": (0.2, 0.9)},
@@ -103,7 +103,7 @@ PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
 
 
 def draw(seed: int) -> Tables:
-    """The scenario of a seed, as its file would say it."""
+    """The scenario of a seed, as the tables of a scenario file."""
     chance = Chance(seed)
     segment = chance.one(SEGMENT_BYTES)
     overhead = chance.one((0, 0, 0, 44, 100))
@@ -118,14 +118,15 @@ def draw(seed: int) -> Tables:
     delays = [int(one) for one in net.ports["delay_ns"]]
     waits = net.ports["queue_bytes_max"] * 1e9 / net.ports["bytes_per_s"]
     slowest = int(net.ports["bytes_per_s"].min())
-    # A silent path is known to be back when a probe is answered before the next one leaves.
+    # A silent path recovers only if a probe is answered before the next probe is sent.
     probes_ns = 2 * PROBED_MAX * (HEADER_BYTES + overhead) * 10**9 // slowest
     trip_ns = 8 * max(delays) + 4 * int(waits.max()) + probes_ns + 2_000
     tables["hosts"] = _hosts(chance, segment, overhead, trip_ns)
     tables["hosts"]["paths"] = _paths(chance, jobs.pairs)
     tables["policies"] = _policies(chance)
     if "credit" in tables["policies"]:
-        # An unmet demand is said again after two of them: all together leave room for data.
+        # A credit request is repeated until it is met; the interval follows the RTO. All requests
+        # together have to leave bandwidth for data.
         said = len(jobs.tables) * jobs.pairs * (2 * HEADER_BYTES + overhead) * 10**9 // slowest
         own = tables["hosts"]
         own["rto_ns_min"] = max(own["rto_ns_min"], 2 * said)
@@ -146,7 +147,7 @@ def draw(seed: int) -> Tables:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """The same, checked; ScenarioError would be a mistake of the drawing."""
+    """The scenario of a seed, checked. A ScenarioError is a defect of the generator."""
     return from_tables(draw(seed), file=f"seed {seed}").check()
 
 
@@ -154,7 +155,7 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def _link(chance: Chance, rate: int, packet: int) -> Tables:
-    """The keys of links, in [network] or in [[links]]."""
+    """The link keys for [network] or [[links]]."""
     made: Tables = {"rate": rate, "delay_ns": chance.near(50, 20_000)}
     if chance.yes(0.7):
         made["queue_bytes"] = _queue(chance, rate, packet)
@@ -176,7 +177,7 @@ def _link(chance: Chance, rate: int, packet: int) -> Tables:
 
 
 def _queue(chance: Chance, rate: int, packet: int) -> int:
-    """From one packet to some hundred; not so many that a round trip takes seconds."""
+    """A queue of one to some hundred packets that drains within QUEUE_NS_MAX."""
     held = rate * QUEUE_NS_MAX // 10**9
     return max(min(packet * chance.near(1, 400), held), packet, 256)
 
@@ -198,7 +199,8 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    # A header for a third of a packet is no saving: links full of them carry next to nothing else.
+    # Without TRIMMED_MIN, the trimmed header would be a third of the packet, and headers could fill
+    # the links.
     own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
@@ -229,7 +231,7 @@ def _shape(chance: Chance, kind: str) -> Tables:
 
 
 def _graph(chance: Chance, rate: int, packet: int) -> Tables:
-    """Switches joined to a tree and some more, hosts on one or two of them."""
+    """Switches linked as a tree plus some extra links, with hosts on one or two of them."""
     hosts, switches = chance.near(2, GRAPH_HOSTS_MAX), chance.near(1, 8)
     links = []
 
@@ -255,7 +257,7 @@ def _graph(chance: Chance, rate: int, packet: int) -> Tables:
 
 
 class _Jobs:
-    """One to three jobs that share what a run may cost."""
+    """One to three jobs that share the budget of SEGMENTS_MAX."""
 
     def __init__(self, chance: Chance, hosts: int, payload: int) -> None:
         self.chance, self.hosts, self.payload = chance, hosts, payload
@@ -266,7 +268,7 @@ class _Jobs:
             self._one(chance.near(30, SEGMENTS_MAX) // count)
 
     def _size(self, segments: int, messages: int, least: int = 0) -> int:
-        """Of each of so many messages; small ones and odd ones often."""
+        """The size of each of `messages` messages; small and odd sizes are frequent."""
         chance, payload = self.chance, self.payload
         most = max(segments // messages, 1) * payload
         kind = chance.whole(0, 5)
@@ -319,11 +321,11 @@ class _Jobs:
         return own
 
     def _poisson(self, ranks: int, segments: int) -> Tables:
-        """As many messages as the budget has, of a few sizes."""
+        """Poisson traffic of about as many messages as the budget allows."""
         chance = self.chance
         largest = max(self.payload * chance.near(1, 30), 2)
         messages = max(min(segments * self.payload * 2 // largest, 100), 1)
-        # Of 1 GB/s and more, the rate is not known here: the largest there is.
+        # The hosts' rate is not known here: assume the largest, 50 GB/s.
         mean = largest / 2
         duration = max(int(messages * mean / (ranks * 50e9 * 0.5) * 1e9), 1)
         self.pairs += min(messages, ranks * (ranks - 1) // 2)
@@ -365,7 +367,7 @@ class _Jobs:
 
 
 def _late(tables: Tables, chance: Chance) -> Tables:
-    """Traffic long after everything has healed: whatever was silent is back by then."""
+    """A job that starts long after all faults have ended, when silent paths are usable again."""
     healed = max(one.get("until_ns", one["at_ns"]) for one in tables["events"])
     start = healed + 30 * tables["hosts"]["rto_ns_max"] + chance.near(1, 10_000_000)
     return {"pattern": "permutation", "size_bytes": chance.near(0, 20_000), "start_ns": start}
@@ -402,7 +404,7 @@ def _hosts(chance: Chance, segment: int, overhead: int, trip_ns: int) -> Tables:
 
 
 def _patience(own: Tables) -> None:
-    """A peer is given up long after a segment of it is."""
+    """Raises peer_silence_ns to at least eight times the largest RTO."""
     least = 8 * own["rto_ns_max"]
     if own.get("peer_silence_ns", schema.HOSTS["peer_silence_ns"].default) < least:
         own["peer_silence_ns"] = least
@@ -456,7 +458,7 @@ def _events(chance: Chance, net: Network, busy_ns: int, rate: int) -> list[Table
 
 
 def _links(chance: Chance, net: Network) -> str:
-    """One direction, one link, or all links of a node."""
+    """The name of one direction of a link, of a link, or of all links of a node."""
     name = net.port_name(chance.whole(0, len(net.ports) - 1))
     one, other = name.split(">")
     return chance.one((name, f"{one}-{other}", f"{one}-{other}", f"{one}-*", f"*>{other}"))

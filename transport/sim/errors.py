@@ -1,7 +1,4 @@
-"""What is wrong with a scenario (file, line, key, what to do, in one line), and what ends a sweep.
-
-Values are judged where they are read.
-"""
+"""Errors of scenarios (one line with file, line, key and what to do) and of sweeps."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from transport.errors import InvalidArgumentError, WeftError
 
 
 class ScenarioError(InvalidArgumentError):
-    """What is wrong with a scenario, in one line that says what to do."""
+    """A scenario is wrong; the message is one line that says what to do."""
 
 
 class WorkerLostError(WeftError):
-    """A process of a sweep ended before its runs were done; rows that had come are good."""
+    """A process of a sweep ended before its runs were done; rows received before are valid."""
 
 
 class BadKeyError(Exception):
-    """What is wrong with one key; who knows the file makes a ScenarioError of it.
+    """A key is wrong; the code that knows the file turns it into a ScenarioError.
 
-    `path`: as in the file, from the outermost table inwards: ("workload", 0, "pattern").
+    path: the key from the outermost table inwards, such as ("workload", 0, "pattern").
     """
 
     def __init__(self, path: tuple[str | int, ...], text: str) -> None:
@@ -29,5 +26,5 @@ class BadKeyError(Exception):
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
-    """As people write it: workload.0.pattern."""
+    """The path as text: workload.0.pattern."""
     return ".".join(str(part) for part in path)

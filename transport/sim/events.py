@@ -1,4 +1,4 @@
-"""When which port changes, from a scenario's [[events]]."""
+"""Turns a scenario's [[events]] into a list of port changes, sorted by time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, Network
 from transport.sim.work import generator
 
-# As PortChange of native/sim/fabric/fabric_plan.h. Negative: stays as it is.
+# Same layout as PortChange in native/sim/fabric/fabric_plan.h. A negative value means no change.
 CHANGE = np.dtype(
     [
         *(("at_ns", np.int64), ("port", np.uint32), ("up", np.int32)),
@@ -22,14 +22,14 @@ CHANGES_MAX = 1 << 20
 
 
 def ports_of(network: Network, given: str | Sequence[Any], path: tuple[str | int, ...]) -> Array:
-    """The ports that one name or several mean; BadKeyError for one that means none."""
+    """The ports that the link names match; BadKeyError if a name matches none."""
     names = [given] if isinstance(given, str) else list(given)
     found = []
     for name in names:
         ports = network.find_ports(str(name))
         if ports.size == 0:
             there = ", ".join(network.link_examples()[:4])
-            raise BadKeyError(path, f"{name!r}: no such link; there are {there}, ...")
+            raise BadKeyError(path, f"{name!r}: no such link; links are {there}, ...")
         found.append(ports)
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
@@ -41,18 +41,18 @@ def _picked(
     chance: np.random.Generator,
     path: tuple[str | int, ...],
 ) -> Array:
-    """So many links of them, each with the directions it came with."""
+    """Picks `count` of the links at random, with those of their directions that are in `ports`."""
     ends = np.sort(np.stack([network.ports["from"][ports], network.ports["to"][ports]], 1), axis=1)
     _, link = np.unique(ends, axis=0, return_inverse=True)
     there = int(link.max()) + 1
     if count > there:
-        raise BadKeyError((*path, "pick"), f"{count}: there are {there} such links")
+        raise BadKeyError((*path, "pick"), f"{count}: only {there} links match, give at most that")
     chosen = chance.permutation(there)[:count]
     return ports[np.isin(link.ravel(), chosen)]
 
 
 def changes(network: Network, events: Sequence[Mapping[str, Any]], seed: int) -> Array:
-    """All changes in order of time."""
+    """All port changes in order of time."""
     rows: list[Array] = []
     for number, event in enumerate(events):
         path: tuple[str | int, ...] = ("events", number)
@@ -63,7 +63,9 @@ def changes(network: Network, events: Sequence[Mapping[str, Any]], seed: int) ->
             ports = _picked(network, ports, event["pick"], generator(seed, 3, number), path)
         rows += _event(network, ports, event, path)
         if sum(len(one) for one in rows) > CHANGES_MAX:
-            raise BadKeyError(path, f"more than {CHANGES_MAX:,} changes: fewer links, or slower")
+            raise BadKeyError(
+                path, f"more than {CHANGES_MAX:,} changes: use fewer links or slower flapping"
+            )
     made = np.concatenate(rows) if rows else np.zeros(0, CHANGE)
     return made[np.argsort(made["at_ns"], kind="stable")]
 
@@ -73,12 +75,12 @@ def _event(
 ) -> list[Array]:
     at_ns, until_ns, flap_ns = event["at_ns"], event["until_ns"], event["flap_ns"]
     if until_ns is not None and until_ns <= at_ns:
-        raise BadKeyError((*path, "until_ns"), f"{until_ns}: not after at_ns = {at_ns}")
+        raise BadKeyError((*path, "until_ns"), f"{until_ns}: must be later than at_ns = {at_ns}")
     if flap_ns is not None:
         if until_ns is None:
-            raise BadKeyError((*path, "flap_ns"), "without until_ns it has no end: give one")
+            raise BadKeyError((*path, "flap_ns"), "flapping has no end: give until_ns")
         if any(event[one] is not None for one in ("up", "rate", "loss")):
-            raise BadKeyError((*path, "flap_ns"), "goes alone: take up, rate and loss out")
+            raise BadKeyError((*path, "flap_ns"), "excludes up, rate and loss: remove them")
         turns = -(-(until_ns - at_ns) // flap_ns)
         if turns * len(ports) > CHANGES_MAX:
             raise BadKeyError((*path, "flap_ns"), f"flaps {turns:,} times: give a longer period")
@@ -86,7 +88,7 @@ def _event(
         up = np.minimum(down + flap_ns // 2, until_ns)
         return [_rows(ports, at, up=state) for when, state in ((down, 0), (up, 1)) for at in when]
     if all(event[one] is None for one in ("up", "rate", "loss")):
-        raise BadKeyError(path, "changes nothing: give up, rate, loss or flap_ns")
+        raise BadKeyError(path, "has no effect: give up, rate, loss or flap_ns")
     made = [
         _rows(
             ports,

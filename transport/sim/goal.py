@@ -1,12 +1,11 @@
-"""Reads a schedule in GOAL's text form, and makes transfers of it.
+"""Reads a schedule in GOAL's text form and turns it into transfers.
 
-What it does not know is an error with its line. GOAL (T. Hoefler, C. Siebert and A.
-Lumsdaine, Group Operation Assembly Language, ICPP 2009) is what LogGOPSim and ATLAHS read; there
-is no reader of it on PyPI. Taken are num_ranks, rank blocks, send, recv, calc, requires and
-irequires, with tag, cpu and nic; cpu and nic change nothing here, so that operations of a rank run
-side by side unless one requires another. A wildcard (-1) as source or tag is refused: which message
-it takes is decided at run time. Chakra traces are not read: their format needs protobuf and
-a reader that is not on PyPI.
+GOAL (T. Hoefler, C. Siebert and A. Lumsdaine, Group Operation Assembly Language, ICPP 2009) is the
+format of LogGOPSim and ATLAHS; PyPI has no reader of it. Supported are num_ranks, rank blocks,
+send, recv, calc, requires and irequires, with tag, cpu and nic. Anything else is an error with its
+line. cpu and nic are ignored: operations of a rank run in parallel unless one requires another. A
+wildcard (-1) as source or tag is refused, because the message that it matches is known only at run
+time. Chakra traces are not supported: they need protobuf and a reader that is not on PyPI.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ RANKS_MAX = 65_536
 
 
 class GoalError(ValueError):
-    """What is wrong with a schedule, with its line."""
+    """A schedule is wrong; the message names the line."""
 
 
 @dataclass
 class Operation:
-    """One operation of a rank; `needs` and `begun` are indices of others of the rank."""
+    """One operation of a rank; `needs` and `begun` are indices of other operations of the rank."""
 
     kind: str
     line: int
     size: int
     peer: int = -1
     tag: int = 0
-    needs: list[int] = field(default_factory=list)  # are over before it begins
-    begun: list[int] = field(default_factory=list)  # have begun before it begins
+    needs: list[int] = field(default_factory=list)  # these end before it begins (requires)
+    begun: list[int] = field(default_factory=list)  # these begin before it begins (irequires)
 
 
 @dataclass
 class Schedule:
-    """Operations of each rank, in the file's order."""
+    """The operations of each rank, in the order of the file."""
 
     ranks: list[list[Operation]]
 
 
 def parse(text: str) -> Schedule:
-    """The schedule, or GoalError."""
+    """Parses a schedule; raises GoalError if it is wrong."""
     bare = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     ranks: list[list[Operation]] = []
     labels: dict[str, int] = {}
@@ -70,12 +69,12 @@ def parse(text: str) -> Schedule:
             continue
         if (match := _RANKS.fullmatch(words)) is not None and current is None and not ranks:
             if not 2 <= int(match[1]) <= RANKS_MAX:
-                raise GoalError(f"line {number}: num_ranks {match[1]}: from 2 to {RANKS_MAX}")
+                raise GoalError(f"line {number}: num_ranks {match[1]}: give from 2 to {RANKS_MAX}")
             ranks = [[] for _ in range(int(match[1]))]
         elif (match := _RANK.fullmatch(words)) is not None and current is None:
             rank = int(match[1])
             if rank >= len(ranks) or rank in seen:
-                what = "comes twice" if rank in seen else f"num_ranks says {len(ranks)}"
+                what = "has two blocks" if rank in seen else f"num_ranks says {len(ranks)}"
                 raise GoalError(f"line {number}: rank {rank}: {what}")
             seen.add(rank)
             current, labels = ranks[rank], {}
@@ -99,39 +98,43 @@ def _statement(
     if (match := _NEEDS.fullmatch(words)) is not None:
         for label in (match[1], match[3]):
             if label not in labels:
-                raise GoalError(f"line {number}: no operation is called {label} above")
+                raise GoalError(f"line {number}: no operation {label} is defined above this line")
         one = operations[labels[match[1]]]
         (one.begun if match[2] else one.needs).append(labels[match[3]])
         return
     if (match := _SEND.fullmatch(words)) is not None:
         label, kind, size, way, peer, tag = match.groups()
         if (kind == "send") != (way == "to"):
-            raise GoalError(f"line {number}: {kind} goes with {'to' if way == 'from' else 'from'}")
+            raise GoalError(
+                f"line {number}: {kind} is written with {'to' if way == 'from' else 'from'}"
+            )
         if int(peer) < 0 or (tag or "").startswith("-"):
-            raise GoalError(f"line {number}: a wildcard is not taken: name the rank and the tag")
+            raise GoalError(f"line {number}: wildcards are not supported: give the rank and tag")
         if int(peer) >= ranks:
-            raise GoalError(f"line {number}: rank {peer}: num_ranks says {ranks}")
+            raise GoalError(f"line {number}: rank {peer}: with num_ranks {ranks} it must be lower")
         made = Operation(kind, number, int(size), int(peer), int(tag or 0))
     elif (match := _CALC.fullmatch(words)) is not None:
         label, made = match[1], Operation("calc", number, int(match[2]))
     else:
-        raise GoalError(f"line {number}: {words[:40]!r} is no send, recv, calc or requires")
+        raise GoalError(
+            f"line {number}: {words[:40]!r}: expected send, recv, calc, requires or irequires"
+        )
     if label is not None:
         if label in labels:
-            raise GoalError(f"line {number}: there are two operations {label}")
+            raise GoalError(f"line {number}: operation {label} is defined twice: rename one")
         labels[label] = len(operations)
     operations.append(made)
 
 
-# What an operation waits for: a time, and transfers with what must pass after each.
+# What an operation waits for: a time in ns, and transfers, each with a delay after its end.
 Wait = tuple[int, dict[int, int]]
 
 
 def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
-    """Every send with its recv is a transfer; calcs are delays between them.
+    """Turns every send and its recv into a transfer, and calcs into delays between transfers.
 
-    A recv is over when its message is there and what it requires is over, a send when the
-    receiver has it. What is computed after a rank's last message is in no transfer.
+    A recv ends when its message has arrived and the operations that it requires have ended; a send
+    ends when the receiver has the message. A calc after a rank's last message has no effect.
     """
     numbers, sends = _matched(schedule)
     made = transfers(len(sends))
@@ -148,7 +151,7 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
                 spent = round(one.size * ns_per_calc)
                 over[index] = (wait[0] + spent, {k: v + spent for k, v in wait[1].items()})
             elif one.kind == "recv":
-                # Messages of one connection come in order: the last is enough.
+                # Messages of one connection arrive in order: waiting for the last is enough.
                 kept = {
                     k: v for k, v in wait[1].items() if v or sends[k] != sends[mine] or k > mine
                 }
@@ -183,7 +186,7 @@ def _matched(
 ) -> tuple[dict[tuple[int, int], int], list[tuple[int, int, int]]]:
     """The transfer of each send and recv by rank and index, and each transfer's connection.
 
-    The n-th send of (from, to, tag) goes to the n-th recv of it, as in MPI.
+    The n-th send of (from, to, tag) matches the n-th recv of (from, to, tag), as in MPI.
     """
     numbers: dict[tuple[int, int], int] = {}
     waiting: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
@@ -205,8 +208,8 @@ def _matched(
             there = waiting[one.peer, rank, one.tag]
             if not there:
                 raise GoalError(
-                    f"line {one.line}: rank {one.peer} sends nothing more to {rank} with tag "
-                    f"{one.tag}"
+                    f"line {one.line}: recv without a send: rank {one.peer} sends no more messages "
+                    f"to {rank} with tag {one.tag}"
                 )
             mine = there.popleft()
             if sizes[mine] > one.size:
@@ -214,12 +217,12 @@ def _matched(
             numbers[rank, index] = mine
     for (rank, to, tag), left in waiting.items():
         if left:
-            raise GoalError(f"rank {to} never receives what {rank} sends it with tag {tag}")
+            raise GoalError(f"send without a recv: from rank {rank} to rank {to} with tag {tag}")
     return numbers, sends
 
 
 def _order(rank: int, operations: list[Operation]) -> list[int]:
-    """Each after what it needs."""
+    """Indices of the operations in topological order of their requirements."""
     missing = [len(one.needs) + len(one.begun) for one in operations]
     after: dict[int, list[int]] = defaultdict(list)
     for index, one in enumerate(operations):
@@ -236,7 +239,9 @@ def _order(rank: int, operations: list[Operation]) -> list[int]:
                 ready.append(other)
     if len(found) < len(operations):
         stuck = operations[next(i for i, count in enumerate(missing) if count)]
-        raise GoalError(f"line {stuck.line}: rank {rank}'s operations require each other in a ring")
+        raise GoalError(
+            f"line {stuck.line}: rank {rank}'s operations require each other in a cycle"
+        )
     return found
 
 
@@ -251,13 +256,13 @@ def _merged(waits: list[Wait]) -> Wait:
 
 
 def load(file: Path, ns_per_calc: float = 1.0) -> tuple[Schedule, Job]:
-    """A schedule from its file."""
+    """Reads a schedule file; returns the schedule and its transfers."""
     try:
         schedule = parse(file.read_text())
         return schedule, job_of(schedule, ns_per_calc)
     except OSError as error:
         raise GoalError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise GoalError(f"{file}: a binary GOAL file is not read: keep its text") from None
+        raise GoalError(f"{file}: not text; binary GOAL files are not supported") from None
     except GoalError as error:
         raise GoalError(f"{file}: {error}") from None

@@ -1,6 +1,6 @@
-"""Routes in a network of any shape: all shortest ways, through switches alone.
+"""Computes the shortest routes through the switches of a network of any shape.
 
-Fat trees do not come here: their routes follow from their shape.
+shapes.py computes the routes of fat trees directly from their shape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def network(
     links: Sequence[tuple[int, int, LinkKind]],
     notes: Sequence[str] = (),
 ) -> Network:
-    """The network of these nodes, hosts first, and links; ValueError where it cannot be."""
+    """The network of these nodes (hosts first) and links; ValueError if it is not possible."""
     laid = PortList()
     for one, other, kind in links:
         laid.add(np.array([one]), np.array([other]), kind)
@@ -47,7 +47,7 @@ def network(
 
 
 def _groups(names: Sequence[str], hosts: int, ports: Array) -> tuple[Array, list[Array]]:
-    """The group of each host, and the switches that each group hangs on."""
+    """The group of each host, and the switches that the hosts of each group are linked to."""
     numbers: dict[tuple[int, ...], int] = {}
     group_of = np.zeros(hosts, np.uint32)
     begin = np.searchsorted(ports["from"], np.arange(hosts + 1))
@@ -55,16 +55,18 @@ def _groups(names: Sequence[str], hosts: int, ports: Array) -> tuple[Array, list
         to = ports["to"][begin[host] : begin[host + 1]]
         if (to < hosts).any():
             other = names[int(to[to < hosts][0])]
-            raise ValueError(f"{names[host]} is joined to the host {other}: put a switch between")
+            raise ValueError(
+                f"host {names[host]} is linked to host {other}: put a switch between them"
+            )
         if len(to) == 0:
-            raise ValueError(f"{names[host]} has no link: give it one")
+            raise ValueError(f"host {names[host]} has no link: add one")
         key = tuple(sorted(set(to.tolist())))
         group_of[host] = numbers.setdefault(key, len(numbers))
     return group_of, [np.array(key) for key in numbers]
 
 
 def _distances(start: Array, hosts: int, nodes: int, ports: Array) -> Array:
-    """Links from each switch to the nearest of `start`, -1 where there is no way; hosts are -1."""
+    """Hops from each switch to the nearest node of `start`; -1 without a route, and for hosts."""
     hops = np.full(nodes, -1, np.int64)
     hops[start] = 0
     fresh = np.zeros(nodes, bool)
@@ -82,7 +84,7 @@ def _distances(start: Array, hosts: int, nodes: int, ports: Array) -> Array:
 
 
 def from_tables(nodes: Sequence[dict[str, Any]], links: Sequence[dict[str, Any]]) -> Network:
-    """The network that a scenario's [[nodes]] and [[links]] describe, by names."""
+    """The network that a scenario's [[nodes]] and [[links]] describe."""
     named: dict[str, str] = {}
     for index, node in enumerate(nodes):
         if node["name"] is None:
@@ -94,17 +96,19 @@ def from_tables(nodes: Sequence[dict[str, Any]], links: Sequence[dict[str, Any]]
                 text = f"{name!r}: use letters, digits, _, . and -"
                 raise BadKeyError(("nodes", index, "name"), text)
             if name in named:
-                raise BadKeyError(("nodes", index, "name"), f"{name}: there are two of that name")
+                raise BadKeyError(
+                    ("nodes", index, "name"), f"{name}: two nodes have this name: rename one"
+                )
             named[name] = node["kind"]
     if not named:
         raise BadKeyError(("nodes",), 'topology "file" needs [[nodes]] and [[links]]: give some')
-    # Hosts come first, each kind in the file's order.
+    # Hosts first, then switches, each in the order of the file.
     names = sorted(named, key=lambda name: named[name] != "host")
     numbers = {name: number for number, name in enumerate(names)}
     laid = [_link(index, link, numbers) for index, link in enumerate(links)]
     hosts = sum(kind == "host" for kind in named.values())
     if hosts < 2:
-        raise BadKeyError(("nodes",), f'{hosts} of kind "host": a network has at least 2')
+        raise BadKeyError(("nodes",), f'{hosts} of kind "host": a network needs at least 2')
     try:
         return network(names, [named[name] for name in names], hosts, laid)
     except ValueError as error:
@@ -116,11 +120,11 @@ def _link(index: int, link: dict[str, Any], numbers: dict[str, int]) -> tuple[in
     for end in ("from", "to"):
         name = link[end]
         if name not in numbers:
-            said = "missing" if name is None else f"{name!r} is no node"
+            said = "missing" if name is None else f"no node is named {name!r}"
             raise BadKeyError(("links", index, end), said + nearest(name or "", list(numbers)))
         ends.append(numbers[name])
     if ends[0] == ends[1]:
-        raise BadKeyError(("links", index, "to"), f"{link['to']} is joined to itself")
+        raise BadKeyError(("links", index, "to"), f"{link['to']} is linked to itself")
     fields = ("delay_ns", "queue_bytes", "mark_from_bytes", "mark_full_bytes", "loss",
               "bit_error_rate")  # fmt: skip
     kind = LinkKind(bytes_per_s=link["rate"], **{name: link[name] for name in fields})

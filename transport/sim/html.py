@@ -1,4 +1,4 @@
-"""A report in one HTML file: tables, pictures inside, no script."""
+"""Writes the HTML report of a run or sweep: one file with tables and inline plots, no script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from transport.sim import plots, tables
 from transport.sim.result import IDEAL, Result
 
-# How every report of weft looks.
+# The CSS of all HTML reports of weft.
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 }
@@ -30,11 +30,11 @@ $body
 </body></html>
 """)
 
-PARTIAL = "<p><strong>Interrupted: this is a part.</strong></p>"
+PARTIAL = "<p><strong>Interrupted: these results are partial.</strong></p>"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Every cell as text."""
+    """An HTML table; cells are escaped."""
 
     def line(tag: str, texts: Iterable[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(one)}</{tag}>" for one in texts) + "</tr>"
@@ -84,7 +84,7 @@ def sweep_page(
     name: str, rows: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]],
     command: str, partial: bool,
 ) -> str:  # fmt: skip
-    """The report of a sweep: what it comes to, and every run."""
+    """The report of a sweep: its summary, and every run."""
     heads = list(dict.fromkeys(key for row in every for key in row))
     runs = [[tables.cell(key, row.get(key)) for key in heads] for row in every]
     parts = [

@@ -1,12 +1,12 @@
-"""The least time of a transfer: alone, in an empty network, over all its ways.
+"""Computes the ideal time of a transfer: alone in an empty network, over all equal-cost links.
 
 With n = ceil(bytes / payload of a packet) packets, at least one,
-  ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop,
-where wire bytes are the message's and n headers; a hop's rate is the sum of its equal-cost links
-that the connection's paths can take together, the bottleneck is the least of them; delays are those
-of the links on the way; and the packet that crosses every other hop by store and forward is the
-last one, so that nothing can be faster. Links are as they are at the beginning; acknowledgments,
-probes and receives that are advertised take no time in it.
+  ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop.
+Wire bytes are those of the message and n headers. The rate of a hop is the sum of its equal-cost
+links that the connection's paths can use together; the bottleneck is the hop with the lowest rate.
+Delays are those of the links on the way. The last packet crosses every other hop by store and
+forward, so no transfer can be faster. Links are taken as they are at the start; acknowledgments,
+probes and receive advertisements are not counted.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import numpy as np
 
 from transport.sim.network import Array, Network
 
-HEADER_BYTES = 64  # weft's, of a data packet
+HEADER_BYTES = 64  # weft's header in a data packet
 
 
 def packets(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """How many data packets each message is, at least."""
+    """The least number of data packets of each message."""
     payload = hosts["segment_bytes"] - HEADER_BYTES
     return np.asarray(np.maximum(-(-sizes.astype(np.int64) // payload), 1))
 
 
 def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """Of each message, headers included, nothing sent twice."""
+    """The bytes of each message on the wire, with headers and without resends."""
     headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
     return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
 
 
-Hop = tuple[float, float, int]  # rate in all, of the fastest link, least delay
+Hop = tuple[float, float, int]  # total rate, rate of the fastest link, least delay
 
 
 class Ways:
@@ -42,13 +42,13 @@ class Ways:
     def __init__(self, network: Network, paths: int) -> None:
         self._network = network
         self._paths = paths
-        # What is found once: the hop over some sets of ports, and the switches it leads to.
+        # Caches: a hop over some sets of ports, and the switches that it leads to.
         self._behind: dict[bytes, tuple[Hop, Array] | None] = {}
         self._up: dict[int, tuple[Hop, Array]] = {}
         self._down: dict[int, tuple[Hop, set[int]]] = {}
 
     def hops(self, one: int, other: int) -> list[Hop]:
-        """From a host to another."""
+        """The hops from one host to another."""
         net = self._network
         if one not in self._up:
             first = np.arange(net.first_port[one], net.first_port[one + 1])
@@ -89,7 +89,7 @@ class Ways:
         return self._behind[key]
 
     def _last(self, host: int) -> tuple[Hop, set[int]]:
-        """The hop to a host, and the switches that it is from."""
+        """The last hop to a host, and the switches where it starts."""
         net = self._network
         own = net.ports["to"][net.first_port[host] : net.first_port[host + 1]]
         found = []
@@ -101,7 +101,7 @@ class Ways:
 
 
 def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Array:
-    """The least time of each transfer, in nanoseconds."""
+    """The ideal time of each transfer, in nanoseconds."""
     ways = Ways(network, hosts["paths"])
     wire = wire_bytes(transfers["bytes"], hosts).astype(np.float64)
     count = packets(transfers["bytes"], hosts)
@@ -123,9 +123,9 @@ def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Ar
 
 
 def base_rtt_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> int:
-    """The round trip of one full segment and its acknowledgment, in an empty network.
+    """The round trip of one full segment and its acknowledgment in an empty network.
 
-    Of those that send to each other, the farthest: of 256 of them, where there are more.
+    This is the largest over all transfers, or over a sample of 256 if there are more.
     """
     if len(transfers) == 0:
         return 0

@@ -1,6 +1,6 @@
-"""A network in arrays: ports, groups of hosts, sets of ports and routes; and names.
+"""The simulated network as arrays: ports, groups of hosts, sets of ports, routes and names.
 
-shapes.py and graph.py lay it out. Hosts are nodes 0 to hosts - 1, switches follow.
+shapes.py and graph.py build it. Hosts are nodes 0 to hosts - 1; switches follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# As PortPlan of native/sim/fabric/fabric_plan.h; the plan copies it field by field.
+# Same fields as PortPlan in native/sim/fabric/fabric_plan.h; the plan copies them one by one.
 PORT = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes_per_s", np.int64)),
@@ -24,12 +24,12 @@ PORT = np.dtype(
         ("burst_bytes", np.int64),
     ]
 )
-QUEUE_NS = 10_000  # a queue holds so much of its link's time where the scenario does not say
+QUEUE_NS = 10_000  # the default queue holds this much time at its link's rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKind:
-    """What a link is like in each direction. None: it follows from the rate."""
+    """The properties of a link in each direction. None: derived from the rate."""
 
     bytes_per_s: int
     delay_ns: int = 1_000
@@ -38,7 +38,7 @@ class LinkKind:
     mark_full_bytes: int | None = None
     loss: float = 0.0
     bit_error_rate: float = 0.0
-    burst_bytes: int = 0  # of a token bucket: what an idle link saves up to send at once
+    burst_bytes: int = 0  # of a token bucket: what an idle link may send at once
 
     def values(self) -> tuple[int | float, ...]:
         """The fields of PORT behind `from` and `to`."""
@@ -48,7 +48,7 @@ class LinkKind:
         full = 4 * queue // 5 if self.mark_full_bytes is None else self.mark_full_bytes
         start = min(queue // 5, full) if self.mark_from_bytes is None else self.mark_from_bytes
         if start > full:
-            raise ValueError(f"mark_from_bytes {start:,} is above mark_full_bytes {full:,}")
+            raise ValueError(f"mark_from_bytes {start:,} is more than mark_full_bytes {full:,}")
         return (
             *(self.bytes_per_s, self.delay_ns, queue, start, full),
             *(self.loss, self.bit_error_rate, self.burst_bytes),
@@ -57,14 +57,14 @@ class LinkKind:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Everything that FabricPlan.set_network takes, and what reports call it."""
+    """The arrays for FabricPlan.set_network, and the names of nodes and links for reports."""
 
     hosts: int
     node_names: list[str]
     node_kinds: list[str]  # host, leaf, spine, core, switch
     ports: Array  # PORT, sorted by `from`
-    group_of: Array  # by host: hosts of a group hang on the same switches
-    route: Array  # switch, group: a set, or -1
+    group_of: Array  # by host: hosts of a group are linked to the same switches
+    route: Array  # [switch, group]: the number of a set of ports, or -1
     set_begin: Array
     set_ports: Array
     notes: list[str] = field(default_factory=list)  # what the simulation leaves out
@@ -79,7 +79,7 @@ class Network:
 
     @cached_property
     def first_port(self) -> Array:
-        """Of node n: first_port[n] up to first_port[n + 1]."""
+        """Offsets: the ports of node n are first_port[n] up to first_port[n + 1]."""
         counts = np.bincount(self.ports["from"], minlength=len(self.node_names))
         return np.concatenate([[0], np.cumsum(counts)])
 
@@ -88,20 +88,20 @@ class Network:
         return self.set_ports[self.set_begin[index] : self.set_begin[index + 1]]
 
     def port_name(self, port: int) -> str:
-        """leaf0>spine2: from where to where."""
+        """The name of a port, such as leaf0>spine2."""
         one = self.ports[port]
         return f"{self.node_names[one['from']]}>{self.node_names[one['to']]}"
 
     @cached_property
     def tiers(self) -> list[str]:
-        """leaf>spine and so on, of each port."""
+        """The tier of each port, such as leaf>spine."""
         kinds = self.node_kinds
         pairs = zip(self.ports["from"].tolist(), self.ports["to"].tolist(), strict=True)
         return [f"{kinds[a]}>{kinds[b]}" for a, b in pairs]
 
     @cached_property
     def tier_ports(self) -> dict[str, Array]:
-        """The ports of each tier, on the way from host to host."""
+        """The ports of each tier, in the order in which a packet meets the tiers."""
         names = np.array(self.tiers)
         order = {"host": 0, "leaf": 1, "switch": 2, "spine": 3, "core": 4}
 
@@ -112,7 +112,7 @@ class Network:
         return {t: np.flatnonzero(names == t) for t in sorted(set(names.tolist()), key=place)}
 
     def find_ports(self, pattern: str) -> Array:
-        """Ports that a link's name means: a-b both ways, a>b one; * stands for any letters."""
+        """The ports of a link's name: a-b is both directions, a>b is one; * matches any text."""
         if not any(one in pattern for one in "*?["):
             return self._exact(pattern)
         oneway = ">" in pattern
@@ -148,13 +148,13 @@ class Network:
         return {name: number for number, name in enumerate(self.node_names)}
 
     def link_examples(self) -> list[str]:
-        """A link of each tier by its name, for error texts."""
+        """The name of one link of each tier, for error messages."""
         return [self.port_name(int(ports[0])).replace(">", "-") for ports in
                 self.tier_ports.values()]  # fmt: skip
 
 
 class PortList:
-    """Links as they are laid down: each is two ports. `index` finds them once all are sorted."""
+    """Collects links, of two ports each; `build` sorts the ports and returns where each went."""
 
     def __init__(self) -> None:
         self._ends: list[Array] = []
@@ -162,7 +162,7 @@ class PortList:
         self.count = 0
 
     def add(self, one: Array, other: Array, kind: LinkKind) -> int:
-        """Links between the nodes of two arrays; the number of the first."""
+        """Adds links between the nodes of two arrays; returns the number of the first link."""
         first = self.count
         self._ends.append(np.stack([one, other], axis=1).astype(np.int64))
         self._values.append((kind.values(), len(one)))
@@ -170,7 +170,7 @@ class PortList:
         return first
 
     def build(self, hosts: int) -> tuple[Array, Array, Array]:
-        """The ports sorted by `from`, and of each link its port from one and from the other."""
+        """The ports sorted by `from`, and the indices of each link's two ports."""
         ends = np.concatenate(self._ends) if self._ends else np.zeros((0, 2), np.int64)
         ports = np.zeros(2 * self.count, PORT)
         ports["from"] = np.concatenate([ends[:, 0], ends[:, 1]])
@@ -182,7 +182,7 @@ class PortList:
                 ports[name][at : at + count] = value
                 ports[name][self.count + at : self.count + at + count] = value
             at += count
-        # Switches mark; a host's own port does not.
+        # Only switches set ECN marks.
         for name in ("mark_from_bytes", "mark_full_bytes"):
             ports[name][ports["from"] < hosts] = 0
         order = np.argsort(ports["from"], kind="stable")
@@ -192,14 +192,14 @@ class PortList:
 
 
 class SetList:
-    """Sets of ports, each kept once."""
+    """Collects distinct sets of ports."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
         self._sets: list[Array] = []
 
     def add(self, ports: Array | Sequence[int]) -> int:
-        """The number of a set."""
+        """Adds a set if it is new; returns its number."""
         made = np.asarray(ports, np.uint32)
         known = self._known.setdefault(made.tobytes(), len(self._sets))
         if known == len(self._sets):
@@ -207,7 +207,7 @@ class SetList:
         return known
 
     def add_each(self, ports: Array) -> Array:
-        """Numbers of new sets, of one port each."""
+        """Adds a set for each single port; returns their numbers."""
         first = len(self._sets)
         self._sets.extend(np.asarray(ports, np.uint32).reshape(-1, 1))
         return np.arange(first, len(self._sets))

@@ -1,4 +1,4 @@
-"""Plots of a run: FCTs, windows and rates, queues, links."""
+"""Plots a run or a sweep: FCTs, windows, rates, queues and links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORTS_SHOWN = 512
 
 
 def figure(result: Result) -> Any:
-    """All pictures of a run in one matplotlib Figure; those that need samples where there are."""
+    """All plots of a run in one matplotlib Figure; some need samples."""
     from matplotlib.figure import Figure
 
     drawn = [fct_cdf, slowdown_by_size, link_use]
@@ -45,9 +45,9 @@ SWEPT = {
 
 
 def sweep_figure(cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]) -> Any:
-    """A picture a measure: a dot for each run, a line through the medians of the settings.
+    """One plot per measure: a dot for each run and a line through the medians of the settings.
 
-    One swept number is an axis; several settings, or words, stand side by side in their order.
+    If one number is swept, it is the x axis. Otherwise the settings are categories, in order.
     """
     from matplotlib.figure import Figure
 
@@ -84,7 +84,7 @@ def _label(case: Case) -> str:
 
 
 def _number(case: Case) -> float | None:
-    """The value of the only setting, where it is a number."""
+    """The value of the case's setting if it has just one and that is a number, else None."""
     values = list(case.settings.values())
     if len(values) != 1 or isinstance(values[0], bool) or not isinstance(values[0], int | float):
         return None
@@ -98,14 +98,14 @@ def _steps(axis: Any, values: Array, label: str) -> None:
 
 
 def _jobs(result: Result) -> list[tuple[str, Array]]:
-    """Each job's name and which of the received transfers are its own."""
+    """Each job's name, and a mask of the received transfers that belong to it."""
     work = result.scenario.work
     job = work.transfers["job"][result.done]
     return [(name, job == number) for number, name in enumerate(work.names)]
 
 
 def fct_cdf(axis: Any, result: Result) -> None:
-    """Share of transfers that took no longer."""
+    """The CDF of flow completion times."""
     for name, mine in _jobs(result):
         if mine.any():
             _steps(axis, result.fct_ns[mine] / 1e3, name)
@@ -117,7 +117,7 @@ def fct_cdf(axis: Any, result: Result) -> None:
 
 
 def slowdown_by_size(axis: Any, result: Result) -> None:
-    """Slowdowns over sizes where sizes vary, their distribution where they do not."""
+    """Slowdown by message size, or its CDF if all messages have the same size."""
     sizes = result.scenario.work.transfers["bytes"][result.done]
     axis.set_title("slowdown: FCT over that of an empty network")
     if len(np.unique(sizes)) > 8:
@@ -135,7 +135,7 @@ def slowdown_by_size(axis: Any, result: Result) -> None:
 
 
 def link_use(axis: Any, result: Result) -> None:
-    """A heat map: a line for each tier, a cell for each of its links, in order."""
+    """A heat map of link utilisation: a row for each tier, a cell for each of its links."""
     tiers = result.scenario.network.tier_ports
     busy = result.ports["busy_ns"] / max(int(result.totals["ended_ns"]), 1)
     width = min(max(len(ports) for ports in tiers.values()), PORTS_SHOWN)
@@ -149,7 +149,7 @@ def link_use(axis: Any, result: Result) -> None:
 
 
 def _stretched(values: Array, width: int) -> Array:
-    """So many cells: each is the largest of its links, or a link repeated."""
+    """Scales a row to `width` cells: each is the maximum of its links, or a repeated link."""
     edges = np.linspace(0, len(values), width + 1)
     return np.array(
         [
@@ -173,7 +173,7 @@ def _rows(result: Result, name: str) -> Array:
 
 
 def queues(axis: Any, result: Result) -> None:
-    """The sampled queues, and the deepest of all switches'."""
+    """The sampled queues, and the deepest queue of all switches."""
     at = result.samples["at_ns"] / 1e3
     own = result.scenario
     names = [own.network.port_name(int(port)) for port in own.sampled_ports()]
@@ -196,14 +196,14 @@ def _connections(result: Result) -> list[str]:
 
 
 def windows(axis: Any, result: Result) -> None:
-    """Of the sampled connections."""
+    """The congestion windows of the sampled connections."""
     _lines(axis, result, _rows(result, "window_bytes") / 1e3, _connections(result))
     axis.set_ylabel("kB")
     axis.set_title("congestion window")
 
 
 def rates(axis: Any, result: Result) -> None:
-    """What of the sampled connections was acknowledged from sample to sample."""
+    """The acknowledged bytes per second of the sampled connections."""
     sent = _rows(result, "sent_bytes").astype(np.float64)
     step = np.diff(result.samples["at_ns"], prepend=0).astype(np.float64)
     rate = np.diff(sent, axis=0, prepend=0) / np.maximum(step, 1)[:, None]
@@ -213,7 +213,7 @@ def rates(axis: Any, result: Result) -> None:
 
 
 def svg(made: Any) -> str:
-    """A figure as text, the same for the same figure."""
+    """A figure as SVG text; equal figures give equal text."""
     import io
 
     import matplotlib as mpl

@@ -1,7 +1,7 @@
-"""The measures of a run, in the field's words: FCT, slowdown, busbw, marks, queues.
+"""Computes the measures of a run: FCT, slowdown, busbw, marks, queues.
 
-FCT is from when a transfer may begin to its last byte in the receiver's memory; slowdown is FCT
-over ideal, as ideal.py has it.
+FCT is the time from when a transfer may begin until its last byte is in the receiver's memory.
+Slowdown is FCT over the ideal time of ideal.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDEAL = (
 
 
 def spread(values: Array) -> dict[str, float]:
-    """p50, p95, p99 and max; nothing of no values."""
+    """p50, p95, p99 and max; an empty dict if there are no values."""
     if values.size == 0:
         return {}
     found = {name: float(np.percentile(values, share)) for name, share in QUANTILES.items()}
@@ -34,14 +34,14 @@ def spread(values: Array) -> dict[str, float]:
 
 
 def jain(values: Array) -> float:
-    """1 when all have the same, 1/n when one has all."""
+    """Jain's fairness index: 1 if all values are equal, 1/n if all but one are 0."""
     square = float((values.astype(np.float64) ** 2).sum())
     return float(values.sum()) ** 2 / (len(values) * square) if square else 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What came of a run. Arrays have a row for each transfer, connection or port."""
+    """The result of a run. Arrays have a row for each transfer, connection or port."""
 
     scenario: Scenario
     policies: dict[str, str]  # in force, by family
@@ -67,19 +67,19 @@ class Result:
 
     @cached_property
     def fct_ns(self) -> Array:
-        """Of the transfers that are received, in their order."""
+        """The FCT of each received transfer."""
         had = self.transfers[self.done]
         return np.asarray(had["received_ns"] - had["ready_ns"], np.int64)
 
     @cached_property
     def ideal_ns(self) -> Array:
-        """Of every transfer."""
+        """The ideal time of every transfer."""
         own = self.scenario
         return ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
 
     @cached_property
     def slowdown(self) -> Array:
-        """FCT over ideal, of the transfers that are received."""
+        """FCT over ideal time of each received transfer."""
         return np.asarray(self.fct_ns / np.maximum(self.ideal_ns[self.done], 1.0))
 
     @property
@@ -88,13 +88,13 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """All transfers are through, nothing broke and no policy failed."""
+        """Whether all transfers are done, no invariant broke and no policy failed."""
         broken = self.violation or self.totals["violations"] or self.totals["policies_failed"]
         return self.finished and not broken and not self.partial
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of what happened, the scenario and the policies' sources: 16 hex digits."""
+        """A hash of the run, the scenario and the policies' sources: 16 hex digits."""
         return fingerprint(int(self.totals["fingerprint"]), self.scenario, self.sources)
 
     @cached_property
@@ -111,7 +111,7 @@ class Result:
         row |= {"transfers": int(mine.sum()), "done": int(had.sum())}
         if not had.any():
             return row
-        # Among the received ones.
+        # A mask within the received transfers.
         own = mine[self.done]
         row |= _named(spread(self.fct_ns[own]), "fct_ns_")
         row |= _named(spread(self.slowdown[own]), "slowdown_")
@@ -130,19 +130,19 @@ class Result:
 
     @cached_property
     def tiers(self) -> list[dict[str, Any]]:
-        """One row for each tier of links, on the way from host to host."""
+        """One row for each tier of links, in the order in which a packet meets them."""
         network = self.scenario.network
         span = max(int(self.totals["ended_ns"]), 1)
         rows = []
         for name, chosen in network.tier_ports.items():
             ports = self.ports[chosen]
-            # A packet that is on its way when time is over counts whole.
+            # A packet that is being sent when the run ends counts as a whole: cap at 1.
             busy = np.minimum(ports["busy_ns"] / span, 1.0)
             row: dict[str, Any] = {"tier": name, "links": len(chosen)}
             row |= {"utilisation": float(busy.mean()), "utilisation_max": float(busy.max())}
             row["imbalance"] = self._imbalance(chosen)
             for share in ("p50", "p95", "p99", "max"):
-                # The worst port's, as arriving data saw it.
+                # Queue length that arriving data saw, at the worst port.
                 row[f"queue_bytes_{share}"] = int(ports[f"queue_bytes_{share}"].max())
             for what in ("marked", "trimmed", "dropped", "lost", "pauses"):
                 row[what] = int(ports[what].sum())
@@ -150,7 +150,7 @@ class Result:
         return rows
 
     def _imbalance(self, chosen: Array) -> float | None:
-        """Of equal-cost links, the busiest one's bytes over their mean: the worst such set."""
+        """The largest ratio of maximum to mean bytes within a set of equal-cost links."""
         network = self.scenario.network
         wide = np.flatnonzero(np.diff(network.set_begin) > 1)
         inside = np.zeros(len(network.ports), bool)
@@ -194,11 +194,11 @@ class Result:
 
     @property
     def switch_tiers(self) -> list[dict[str, Any]]:
-        """The tiers whose queues are switches'."""
+        """The tiers whose queues are in switches."""
         return [row for row in self.tiers if not row["tier"].startswith("host>")]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The result as a JSON object."""
         own = self.scenario
         found: dict[str, Any] = {
             "scenario": own.name,
@@ -240,7 +240,7 @@ def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
 
 
 def fingerprint(native: int, scenario: Scenario, sources: Mapping[str, str]) -> str:
-    """Of what happened, of the scenario's canonical content and of the policies' sources."""
+    """A hash of the native fingerprint, the scenario's content and the policies' sources."""
     parts = [f"{native:016x}", scenario.content()]
     parts += [f"{family} {digest}" for family, digest in sorted(sources.items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

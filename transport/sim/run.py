@@ -1,4 +1,4 @@
-"""Makes a plan of the native fabric from a scenario, and runs it in steps.
+"""Builds the native fabric's plan from a scenario and runs it in steps.
 
 The same scenario, policies and seed give the same result on any number of threads.
 """
@@ -24,23 +24,23 @@ from transport.sim.scenario import Scenario, load
 from transport.sim.settings import DEFAULT_POLICIES, beside
 
 STEP_HOPS = 200_000  # a fraction of a second
-# Of [network] and [hosts], where the plan calls them otherwise.
+# Keys of [hosts] that have another name in the plan.
 PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
 
 
 def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
-    """The same fields in the extension's layout."""
+    """Copies the array into the extension's struct layout."""
     made = np.zeros(len(mine), wanted)
     if set(wanted.names or ()) != set(mine.dtype.names or ()):
-        raise TypeError(f"the extension has {wanted.names}, this package {mine.dtype.names}: "
-                        "run make build")  # fmt: skip
+        raise TypeError(f"the extension has fields {wanted.names}, this package "
+                        f"{mine.dtype.names}: run make build")  # fmt: skip
     for name in mine.dtype.names or ():
         made[name] = mine[name]
     return made
 
 
 class Simulation:
-    """One run, step by step. `threads` change how fast it is, and nothing else."""
+    """A run, step by step. The number of threads changes its speed only."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Simulation:
 
     @property
     def estimated_bytes(self) -> int:
-        """Memory that the run takes, before any of it is taken."""
+        """An estimate of the memory that the run needs."""
         return self.plan.estimated_bytes()
 
     def step(self, hops: int = STEP_HOPS) -> bool:
-        """So many packet-hops further; False once the run is over.
+        """Runs `hops` packet-hops; returns False once the run is over.
 
-        OutOfMemoryError where there is no memory for it, or no thread.
+        Raises OutOfMemoryError if memory or threads cannot be allocated.
         """
         try:
             if self._fabric is None:
@@ -85,14 +85,14 @@ class Simulation:
 
     @property
     def totals(self) -> dict[str, int | bool]:
-        """So far."""
+        """The counters of the run so far."""
         if self._fabric is None:
             return dict.fromkeys(TOTALS, 0)
         found = self._fabric.totals
         return {name: getattr(found, name) for name in TOTALS}
 
     def result(self, *, partial: bool = False) -> Result:
-        """What came of it, whole or so far."""
+        """The result, complete or so far."""
         if self._fabric is None:
             self.step(0)
         fabric = self._fabric
@@ -115,7 +115,7 @@ class Simulation:
     def _network(self) -> None:
         own, plan = self.scenario.network, self.plan
         ports = own.ports.copy()
-        # What a host hands to its own port at once is lost in no NIC.
+        # A host's own port must not drop the bursts that the host hands to it.
         mine = ports["from"] < own.hosts
         least = 2 * self.scenario.keys["hosts"]["burst_bytes_max"]
         ports["queue_bytes_max"][mine] = np.maximum(ports["queue_bytes_max"][mine], least)
@@ -161,7 +161,7 @@ class Simulation:
         keys = self.scenario.keys["samples"]
         if not keys["every_ns"]:
             return
-        # A connection is named by its first transfer.
+        # A connection is identified by its first transfer.
         named = self.scenario.work.transfers[["from", "to", "stream"]]
         first = np.sort(np.unique(named, return_index=True)[1])
         places = np.linspace(0, len(first) - 1, min(keys["transfers"], len(first))).astype(int)
@@ -175,11 +175,11 @@ class Simulation:
         for family, policy in {**chosen, **given}.items():
             if family not in FAMILIES:
                 raise InvalidArgumentError(
-                    f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+                    f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
                 )
             text = str(policy) if not isinstance(policy, Policy) else policy.name
             self.policies[family] = text
-            # The text of a scenario names files beside it.
+            # File names in a scenario are relative to the scenario's folder.
             if family not in given:
                 policy = beside(self.scenario, str(policy))
             choose(self.plan, family, policy, {})
@@ -193,13 +193,13 @@ TOTALS = (
 
 
 def source_of(family: str, policy: PolicyName) -> str:
-    """The digest of a policy's source, and its parameters as they were given."""
+    """The digest of a policy's source, and its parameters as given."""
     name, _, values = split(resolve(family, policy))
     if name == "none":
         return "none"
     library = Path(name) if "/" in name else native.POLICY_DIRECTORY / f"{family}_{name}.so"
     if not library.is_file():
-        # Linked into the extension, as fixed is.
+        # A policy that is linked into the extension, as fixed is, has no library.
         return f"{name}:{values}"
     from transport.compiler.library import load as load_library
 
@@ -217,10 +217,11 @@ def run(
     check: bool = False,
     on_step: Callable[[Simulation], None] | None = None,
 ) -> Result:
-    """Runs a scenario to its end and gives back what came of it.
+    """Runs a scenario to its end and returns the result.
 
-    `scenario`: one, its file, or the name of one that comes with weft. `policies`: by family, over
-    the scenario's. `changes`: other values for its keys, as {"network.rate": "400 Gb/s"}.
+    scenario: a Scenario, its file, or the name of one that is shipped with weft.
+    policies: by family; they replace the scenario's.
+    changes: values that replace keys of the scenario, as {"network.rate": "400 Gb/s"}.
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario)

@@ -1,7 +1,7 @@
-"""A scenario: the network, the jobs, the policies and the events that its file describes.
+"""Reads and checks scenarios: the network, jobs, policies and events that a file describes.
 
-A scenario is its tables: changing a key makes another scenario, judged anew. No extension is
-needed.
+A scenario is immutable: changing a key makes another one, which is checked again. The native
+extension is not needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One experiment: `tables` is what the file says, `keys` the same with every default."""
+    """One experiment: `tables` is the content of the file, `keys` the same with all defaults."""
 
     tables: Tables
     keys: Tables
@@ -40,7 +40,7 @@ class Scenario:
     text: str = ""
 
     def __getstate__(self) -> Tables:
-        """Without the arrays, which are made again where it goes."""
+        """Pickles without the cached arrays; the receiving process computes them again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
@@ -52,7 +52,7 @@ class Scenario:
         return int(self.keys["seed"])
 
     def problem(self, error: BadKeyError) -> ScenarioError:
-        """One line: file, line, key, what is wrong and what to do."""
+        """A ScenarioError in one line: file, line, key, what is wrong and what to do."""
         said, meant = (_at(one, error.path) for one in (tomllib.loads(self.text), self.tables))
         if self.text and repr(said) != repr(meant):  # as text: a nan is not equal to itself
             # The line in the file is not where this value came from.
@@ -64,7 +64,7 @@ class Scenario:
 
     @cached_property
     def network(self) -> Network:
-        """Its hosts, switches and links."""
+        """The scenario's hosts, switches and links."""
         try:
             return _network(self.keys, self.folder)
         except BadKeyError as error:
@@ -72,7 +72,7 @@ class Scenario:
 
     @cached_property
     def work(self) -> work.Work:
-        """Its transfers and what waits for what."""
+        """The transfers of all jobs and the dependencies between them."""
         try:
             return _work(self.keys, self.network, self.folder)
         except BadKeyError as error:
@@ -80,14 +80,14 @@ class Scenario:
 
     @cached_property
     def changes(self) -> Array:
-        """What happens to links, by time."""
+        """The changes of links, in order of time."""
         try:
             return events.changes(self.network, self.keys["events"], self.seed)
         except BadKeyError as error:
             raise self.problem(error) from None
 
     def sampled_ports(self) -> Array:
-        """The ports whose queues are written down."""
+        """The ports whose queues are sampled."""
         try:
             given = self.keys["samples"]["links"]
             return events.ports_of(self.network, given, ("samples", "links"))
@@ -95,7 +95,7 @@ class Scenario:
             raise self.problem(error) from None
 
     def check(self) -> Scenario:
-        """Builds everything, so that what is wrong is said before a run; returns itself."""
+        """Builds all parts, so that errors are raised before a run; returns itself."""
         _ = self.network, self.work, self.changes, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
@@ -105,9 +105,9 @@ class Scenario:
         return self
 
     def changed(self, changes: Mapping[str, Any]) -> Scenario:
-        """The same with other values: {"network.rate": "200 Gb/s", "workload.size_bytes": 1000}.
+        """A scenario with some keys changed, as {"network.rate": "200 Gb/s", "limit_ns": 1000}.
 
-        An array of tables without a number means each of its tables.
+        A key of an array of tables without a number, as "workload.size_bytes", changes each table.
         """
         tables = copy.deepcopy(self.tables)
         for key, value in changes.items():
@@ -123,7 +123,7 @@ class Scenario:
             raise ScenarioError(f"{told} (by a change to {self.file})") from None
 
     def content(self) -> str:
-        """Its canonical form: everything that decides a run, and the files it reads by digest."""
+        """Its canonical form, for the fingerprint: every key, and digests of the files it reads."""
         kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
         kept["files"] = {
             name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
@@ -137,18 +137,18 @@ class Scenario:
 
 
 def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> None:
-    """Sets a value; tables on the way that are not there are made."""
+    """Sets a value; creates the missing tables on the way."""
     name, rest = parts[0], parts[1:]
     if isinstance(tables, list):
         if name.isdigit():
             if int(name) >= len(tables):
-                raise BadKeyError(done, f"there are {len(tables)} of {'.'.join(done)}")
+                raise BadKeyError(done, f"out of range: there are {len(tables)} {'.'.join(done)}")
             chosen = [tables[int(name)]]
         else:
             chosen, rest = tables, parts
         for one in chosen:
             if not rest:
-                raise BadKeyError(done, "name a key of it")
+                raise BadKeyError(done, "is a table: add the name of one of its keys")
             _put(one, rest, value, (*done, name))
         return
     if not rest:
@@ -156,12 +156,12 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
         return
     inner = tables.setdefault(name, [{}] if name == "workload" else {})
     if not isinstance(inner, dict | list):
-        raise BadKeyError((*done, name), "is no table: leave the last part out")
+        raise BadKeyError((*done, name), "is a value, not a table: remove the part after it")
     _put(inner, rest, value, (*done, name))
 
 
 def _at(tables: Any, path: tuple[str | int, ...]) -> Any:
-    """What is there, or None."""
+    """The value at a path, or None."""
     for part in path:
         try:
             tables = tables[part]
@@ -171,7 +171,7 @@ def _at(tables: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _keys(tables: Tables) -> Tables:
-    """Every table checked, with its defaults; BadKeyError says what is wrong."""
+    """All tables, checked and with defaults; raises BadKeyError for a wrong key."""
     keys = schema.checked(tables, schema.TOP, (), "a scenario")
     keys["network"] = schema.checked(keys["network"], schema.NETWORK, ("network",), "[network]")
     keys["network"]["given"] = sorted(tables.get("network", {}))
@@ -179,7 +179,7 @@ def _keys(tables: Tables) -> Tables:
     keys["samples"] = schema.checked(keys["samples"], schema.SAMPLES, ("samples",), "[samples]")
     for family, text in keys["policies"].items():
         if family not in FAMILIES:
-            text = f"no family of policies{nearest(family, list(FAMILIES))}"
+            text = f"no such policy family{nearest(family, list(FAMILIES))}"
             raise BadKeyError(("policies", family), text)
         if not isinstance(text, str):
             raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
@@ -198,21 +198,21 @@ def _keys(tables: Tables) -> Tables:
 
 
 def _agree(keys: Tables) -> None:
-    """BadKeyError names a key that does not go with another."""
+    """Raises BadKeyError for keys that contradict each other."""
     hosts, own, every_ns = keys["hosts"], keys["network"], keys["samples"]["every_ns"]
     if hosts["rto_ns_min"] > hosts["rto_ns_max"]:
-        raise BadKeyError(("hosts", "rto_ns_min"), "is above rto_ns_max: lower it")
+        raise BadKeyError(("hosts", "rto_ns_min"), "is more than rto_ns_max: lower it")
     if hosts["window_bytes_max"] < hosts["segment_bytes"]:
-        raise BadKeyError(("hosts", "window_bytes_max"), "is below segment_bytes: raise it")
+        raise BadKeyError(("hosts", "window_bytes_max"), "is less than segment_bytes: raise it")
     if own["resume_bytes"] >= max(own["pause_bytes"], 1):
-        raise BadKeyError(("network", "resume_bytes"), "is not below pause_bytes: lower it")
+        raise BadKeyError(("network", "resume_bytes"), "must be less than pause_bytes: lower it")
     if every_ns and keys["limit_ns"] // every_ns > schema.SAMPLES_MAX:
         least_ns = keys["limit_ns"] // (schema.SAMPLES_MAX + 1) + 1
         text = f"more than {schema.SAMPLES_MAX:,} samples until limit_ns: {least_ns} ns at least"
         raise BadKeyError(("samples", "every_ns"), text)
     if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
         name = "nodes" if keys["nodes"] else "links"
-        raise BadKeyError((name, 0), f'[[{name}]] goes with topology = "file": set it')
+        raise BadKeyError((name, 0), f'[[{name}]] needs topology = "file": set it')
 
 
 def _array(keys: Tables, name: str) -> list[Any]:
@@ -293,7 +293,7 @@ def _job(
 
 
 def _reachable(network: Network, made: work.Work) -> None:
-    """BadKeyError names a pair that has traffic and no way."""
+    """Raises BadKeyError if two hosts have traffic and no route between them."""
     one, other = network.group_of[made.transfers["from"]], network.group_of[made.transfers["to"]]
     apart = one != other
     pairs = np.unique(np.stack([one[apart], other[apart]], axis=1), axis=0)
@@ -310,15 +310,15 @@ def _reachable(network: Network, made: work.Work) -> None:
         which = int(np.flatnonzero((one == group) & (other == target))[0])
         ends = made.transfers[which]
         names = network.node_names
-        text = f"{names[ends['from']]} cannot reach {names[ends['to']]}: join them by a link"
+        text = f"no route from {names[ends['from']]} to {names[ends['to']]}: add a link"
         raise BadKeyError(("workload", int(ends["job"]), "hosts"), text)
 
 
 def _roomy(keys: Tables, network: Network) -> None:
-    """BadKeyError names a queue that no segment fits into."""
+    """Raises BadKeyError for a queue that is smaller than a segment."""
     hosts, ports = keys["hosts"], network.ports
     least_bytes = hosts["segment_bytes"] + hosts["wire_overhead_bytes"]
-    # A host's own queue is as long as its bursts ask for.
+    # Queues of hosts are enlarged to hold their bursts, so only switches are checked.
     short = (ports["from"] >= network.hosts) & (ports["queue_bytes_max"] < least_bytes)
     if short.any():
         port = ports[int(np.flatnonzero(short)[0])]
@@ -341,7 +341,7 @@ def _queue_key(keys: Tables, least_bytes: int, *, to_host: bool) -> tuple[str | 
 
 
 def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
-    """A scenario from its text; ScenarioError says what is wrong in one line."""
+    """A scenario from the text of a file; raises ScenarioError with one line if it is wrong."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -355,7 +355,7 @@ def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> S
 
 
 def from_tables(tables: Tables, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
-    """A scenario from what its file would hold; ScenarioError as of a file, without the line."""
+    """A scenario from the tables of a file; a ScenarioError has no line number."""
     folder = folder if folder is not None else Path()
     bare = Scenario(tables, {}, file, folder)
     try:
@@ -365,18 +365,18 @@ def from_tables(tables: Tables, *, file: str = "scenario", folder: Path | None =
 
 
 def shipped() -> dict[str, Path]:
-    """The scenarios that come with weft, by name."""
+    """The scenarios that are shipped with weft, by name."""
     found = Path(str(resources.files("transport.sim") / "scenarios"))
     return {file.stem: file for file in sorted(found.glob("*.toml"))}
 
 
 def load(name: str | Path) -> Scenario:
-    """A scenario by its file, or by the name of one that comes with weft."""
+    """Loads a scenario from a file, or by the name of one that is shipped with weft."""
     file = Path(name)
     if not file.is_file():
         known = shipped()
         if str(name) not in known:
-            told = f"no such file and no scenario of that name{nearest(str(name), list(known))}"
+            told = f"no such file and no shipped scenario{nearest(str(name), list(known))}"
             raise ScenarioError(f"{name}: {told}")
         file = known[str(name)]
     try:

@@ -1,7 +1,4 @@
-"""What a setting of a run means: a key of the scenario, a policy, or a parameter of a policy.
-
-`--set` and sweeps both come here, and every key is honoured or refused.
-"""
+"""Applies settings of `--set` and of sweeps to scenario keys, policies and policy parameters."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ DEFAULT_POLICIES = {"window": "swift", "path": "power_of_two", "loss": "rack"}
 def applied(
     scenario: Scenario, policies: Mapping[str, str], settings: Mapping[str, Any]
 ) -> tuple[Scenario, dict[str, str]]:
-    """The scenario with its keys changed, and the policies that it is to run with.
+    """The scenario with its keys changed, and the policies to run it with.
 
-    Keys of `settings`: "policies.window" is the policy of a family, "policies.window.p_ns" one of
-    its parameters, anything else a key of the scenario. `policies` come before the scenario's own.
+    Keys of `settings`: "policies.window" is the policy of a family, "policies.window.p_ns" is one
+    of its parameters, other keys belong to the scenario. `policies` replace the scenario's own.
     """
     keys, texts, params = _sorted(settings)
     chosen = dict(policies)
@@ -44,13 +41,15 @@ def applied(
         text = text or own_policy(changed, family)
         if text is None:
             name = f"{HEAD}.{family}.{next(iter(values))}"
-            raise InvalidArgumentError(f"{name}: no {family} policy runs: set {HEAD}.{family}")
+            raise InvalidArgumentError(
+                f"{name}: the scenario has no {family} policy: set {HEAD}.{family}"
+            )
         chosen[family] = with_params(text, values)
     return changed, chosen
 
 
 def _refuse_twice(family: str, text: str, values: Mapping[str, Any]) -> None:
-    """A parameter in the text of a policy and as a setting of its own."""
+    """Refuses a parameter that is given both in the policy's text and as a setting."""
     for name in _named(text):
         if name in values:
             raise InvalidArgumentError(
@@ -60,20 +59,20 @@ def _refuse_twice(family: str, text: str, values: Mapping[str, Any]) -> None:
 
 
 def _named(text: str) -> list[str]:
-    """The parameters that a policy's text gives."""
+    """The names of the parameters in a policy's text."""
     given = split(text)[2]
     return [one.partition("=")[0].strip() for one in given.split(",") if one.strip()]
 
 
 def is_of_policies(key: str) -> bool:
-    """Whether a setting names a policy or a parameter of one, and no other key of the scenario."""
+    """Whether a setting is a policy or a policy parameter, not another key of the scenario."""
     return key.partition(".")[0] == HEAD
 
 
 def _sorted(
     settings: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]:
-    """Keys of the scenario, policies by family, parameters by family."""
+    """Splits settings into scenario keys, policies by family and parameters by family."""
     keys: dict[str, Any] = {}
     texts: dict[str, Any] = {}
     params: dict[str, dict[str, Any]] = {}
@@ -85,7 +84,7 @@ def _sorted(
         if not rest or rest[0] not in FAMILIES:
             hint = nearest(rest[0], list(FAMILIES)) if rest else ""
             there = ", ".join(FAMILIES)
-            raise InvalidArgumentError(f"{key}: no family of policies{hint}: there are {there}")
+            raise InvalidArgumentError(f"{key}: no such policy family{hint}: choose from {there}")
         if len(rest) > 2 or "" in rest:
             raise InvalidArgumentError(f"{key}: write {HEAD}.FAMILY or {HEAD}.FAMILY.PARAMETER")
         if str(value).strip() == "":
@@ -98,7 +97,7 @@ def _sorted(
 
 
 def own_policy(scenario: Scenario, family: str) -> str | None:
-    """The policy that the scenario names, or weft's default; None where none of it runs."""
+    """The scenario's policy of a family, or weft's default; None if the family has neither."""
     text = scenario.keys[HEAD].get(family)
     if text is not None:
         return beside(scenario, text)
@@ -106,7 +105,7 @@ def own_policy(scenario: Scenario, family: str) -> str | None:
 
 
 def beside(scenario: Scenario, policy: str) -> str:
-    """A policy as the scenario names it, its file as this process finds it."""
+    """The policy's text with a file path resolved against the scenario's folder."""
     name, colon, values = split(policy)
     if name.endswith((".py", ".so")) and not Path(name).is_absolute():
         return str(scenario.folder / name) + colon + values
@@ -114,7 +113,7 @@ def beside(scenario: Scenario, policy: str) -> str:
 
 
 def with_params(text: str, values: Mapping[str, Any]) -> str:
-    """A policy's text with parameters set; one that it has already is replaced."""
+    """A policy's text with parameters added or replaced."""
     name, _, given = split(text)
     kept = [
         one

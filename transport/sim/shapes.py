@@ -1,6 +1,6 @@
-"""The shapes that have a name: fat trees, rails, planes, a dumbbell, a lab's file.
+"""Builds networks of a named topology: fat trees, rails, planes, a dumbbell, a lab file.
 
-Routes are laid with the links, so that large trees are quick.
+Routes are computed together with the links, which is fast for large trees.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 from transport.sim.schema import LINK
 
 PORTS_MAX = 1 << 24
-# From a program to its device: what a core hands to the kernel, near enough to at once.
+# From a program to its device queue: the rate at which a core hands packets to the kernel.
 DEVICE_BYTES_PER_S, DEVICE_QUEUE_BYTES = 5_000_000_000, 1 << 30
 
 
 def problem(key: str, text: str) -> BadKeyError:
-    """Of a key of [network]."""
+    """An error in a key of [network]."""
     return BadKeyError(("network", key), text)
 
 
 def link_kind(keys: Mapping[str, Any], *, up: bool = False, rate: int | None = None) -> LinkKind:
-    """The links of hosts, or those between switches, of [network]."""
+    """The properties of links to hosts, or (`up`) of links between switches."""
     queue, delay = keys["queue_bytes"], keys["delay_ns"]
     bytes_per_s = keys["rate"]
     if up:
@@ -55,15 +55,15 @@ def link_kind(keys: Mapping[str, Any], *, up: bool = False, rate: int | None = N
 def wanted_hosts(keys: Mapping[str, Any]) -> int:
     hosts: int | None = keys["hosts"]
     if hosts is None:
-        raise problem("hosts", "missing: say how many hosts there are, as hosts = 128")
+        raise problem("hosts", "missing: give the number of hosts, as hosts = 128")
     if hosts < 2:
-        raise problem("hosts", f"{hosts}: a network has at least 2")
+        raise problem("hosts", f"{hosts}: a network needs at least 2")
     return hosts
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a fat tree is made of; `spines` are those over one leaf."""
+    """The dimensions of a fat tree; `spines` counts those of one leaf."""
 
     per_leaf: int
     leaves: int
@@ -73,14 +73,14 @@ class Sizes:
 
 
 def sizes(keys: Mapping[str, Any], hosts: int, *, tiers: int = 2) -> Sizes:
-    """Of [network], or BadKeyError where its figures do not fit each other."""
+    """The dimensions of the fat tree in [network]; BadKeyError if its keys do not agree."""
     share = keys["oversubscription"]
     radix = keys["radix"]
     per_leaf = keys["hosts_per_leaf"]
     if radix is None and per_leaf is None:
         radix = _radix(hosts, tiers)
     if per_leaf is None:
-        # Of a switch's ports so many go down that down over up is the share.
+        # Split the ports of a leaf so that ports down / ports up is the oversubscription.
         per_leaf = int(radix * share / (1 + share) + 1e-9) if keys["uplink_rate"] is None else 0
         per_leaf = per_leaf or radix // 2
     leaves = -(-hosts // per_leaf)
@@ -88,14 +88,14 @@ def sizes(keys: Mapping[str, Any], hosts: int, *, tiers: int = 2) -> Sizes:
     if radix is not None and per_leaf + spines > radix:
         raise problem(
             "radix",
-            f"{radix} ports do not carry {per_leaf} hosts and {spines} uplinks of a leaf: give at "
-            f"least {per_leaf + spines}, or fewer hosts_per_leaf",
+            f"{radix} ports are too few for {per_leaf} hosts and {spines} uplinks of a leaf: give "
+            f"at least {per_leaf + spines}, or fewer hosts_per_leaf",
         )
     return Sizes(per_leaf, leaves, spines, up_rate, radix)
 
 
 def _radix(hosts: int, tiers: int) -> int:
-    """The least power of two whose full fat tree has so many hosts."""
+    """The least power of two whose full fat tree has at least `hosts` hosts."""
     radix = 2
     while (radix**2 // 2 if tiers == 2 else radix**3 // 4) < hosts:
         radix *= 2
@@ -103,7 +103,7 @@ def _radix(hosts: int, tiers: int) -> int:
 
 
 def _uplinks(keys: Mapping[str, Any], per_leaf: int) -> tuple[int, int]:
-    """How many uplinks a leaf has, and at which rate."""
+    """The number of uplinks of a leaf, and their rate."""
     rate, share = keys["rate"], keys["oversubscription"]
     spines, up_rate = keys["spines"], keys["uplink_rate"]
     down = per_leaf * rate
@@ -113,7 +113,7 @@ def _uplinks(keys: Mapping[str, Any], per_leaf: int) -> tuple[int, int]:
         if spines < 1 or abs(wanted - spines) > 1e-6:
             raise problem(
                 "oversubscription",
-                f"{share:g} asks for {wanted:g} uplinks of a leaf with {per_leaf} hosts: give "
+                f"{share:g} needs {wanted:g} uplinks for a leaf of {per_leaf} hosts: give "
                 "spines, or an uplink_rate that makes it a whole number",
             )
     if up_rate is None:
@@ -122,14 +122,14 @@ def _uplinks(keys: Mapping[str, Any], per_leaf: int) -> tuple[int, int]:
         really = down / spines / up_rate
         raise problem(
             "oversubscription",
-            f"{share:g}, but {spines} uplinks of that rate come to {really:g}: leave one out of "
+            f"{share:g}, but {spines} uplinks of that rate give {really:g}: remove one of "
             "oversubscription, spines and uplink_rate",
         )
     return spines, up_rate
 
 
 def node_list(hosts: int, **counts: int) -> tuple[list[str], list[str]]:
-    """Names and kinds: host0.., then leaf0.. and so on."""
+    """Names and kinds of nodes: host0, host1, ..., then leaf0 and so on."""
     names, kinds = [], []
     for kind, count in {"host": hosts, **counts}.items():
         names += [f"{kind}{number}" for number in range(count)]
@@ -142,12 +142,12 @@ def node_list(hosts: int, **counts: int) -> tuple[list[str], list[str]]:
 def _check_radix(radix: int | None, ports: int, what: str) -> None:
     if radix is not None and ports > radix:
         raise problem(
-            "radix", f"{radix} ports of a switch, and a {what} needs {ports}: give at least {ports}"
+            "radix", f"{radix} ports are too few, a {what} needs {ports}: give at least {ports}"
         )
 
 
 def fat_tree(keys: Mapping[str, Any]) -> Network:
-    """Two or three tiers."""
+    """A fat tree of two or three tiers."""
     hosts = wanted_hosts(keys)
     return three_tiers(keys, hosts) if keys["tiers"] == 3 else two_tiers(keys, hosts)
 
@@ -156,7 +156,7 @@ def two_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
     """Every leaf has one uplink to every spine."""
     for name in ("pods", "cores"):
         if keys[name] is not None:
-            raise problem(name, "only with tiers = 3: take it out, or set tiers")
+            raise problem(name, "needs tiers = 3: remove it, or set tiers")
     made = sizes(keys, hosts)
     _check_radix(made.radix, made.leaves, "spine")
     leaf_of = np.arange(hosts)[:, None] // made.per_leaf
@@ -167,7 +167,7 @@ def rail(keys: Mapping[str, Any]) -> Network:
     """Server s has a NIC on every rail; a leaf serves one rail of hosts_per_leaf servers."""
     hosts, rails = wanted_hosts(keys), keys["rails"]
     if hosts % rails:
-        raise problem("hosts", f"{hosts} is no multiple of rails = {rails}: every server has all")
+        raise problem("hosts", f"{hosts} is not a multiple of rails = {rails}, the NICs per server")
     servers = hosts // rails
     if keys["hosts_per_leaf"] is None and keys["radix"] is None:
         keys = {**keys, "hosts_per_leaf": servers}
@@ -180,7 +180,7 @@ def rail(keys: Mapping[str, Any]) -> Network:
 
 
 def multi_plane(keys: Mapping[str, Any]) -> Network:
-    """As many trees of two tiers as a host has ports; they share nothing but the hosts."""
+    """One fat tree of two tiers for each port of a host; the trees share only the hosts."""
     hosts, count = wanted_hosts(keys), keys["planes"]
     made = sizes(keys, hosts)
     _check_radix(made.radix, made.leaves, "spine")
@@ -191,7 +191,7 @@ def multi_plane(keys: Mapping[str, Any]) -> Network:
 def planes(
     keys: Mapping[str, Any], leaf_of: Array, leaves: int, spines: int, up_rate: int
 ) -> Network:
-    """Trees of two tiers, a column of leaf_of each; it tells the leaf of each host there."""
+    """Fat trees of two tiers: leaf_of[host, plane] is the host's leaf in that plane."""
     hosts, count = leaf_of.shape
     names, kinds = node_list(hosts, leaf=leaves * count, spine=spines * count)
     laid = PortList()
@@ -223,7 +223,7 @@ def planes(
 
 
 def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
-    """Pods of leaves and spines; spine j of every pod has its share of the cores."""
+    """A fat tree of three tiers: pods of leaves and spines; spine j of every pod has its cores."""
     made = sizes(keys, hosts, tiers=3)
     pods = keys["pods"]
     per_pod = -(-made.leaves // pods) if pods else (made.radix or 2 * made.per_leaf) // 2
@@ -232,7 +232,7 @@ def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
     leaves = pods * per_pod
     cores = keys["cores"] or made.spines * per_pod
     if cores % made.spines:
-        raise problem("cores", f"{cores} is no multiple of the {made.spines} spines of a pod")
+        raise problem("cores", f"{cores} is not a multiple of the {made.spines} spines of a pod")
     each = cores // made.spines
     _check_radix(made.radix, per_pod + each, "spine")
     _check_radix(made.radix, pods, "core")
@@ -258,7 +258,7 @@ def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
         spine_down=from_other[first_spine:].reshape(pods * made.spines, each),
     )
     route, begin, members = tree.routes()
-    # The last pods may have leaves without a host: nobody goes there.
+    # The last pods may have leaves without hosts, which need no routes.
     route = route[:, : int(host_leaf[-1]) + 1]
     return Network(hosts, names, kinds, ports, host_leaf.astype(np.uint32), route, begin, members)
 
@@ -292,7 +292,7 @@ class _Tree:
             row[:] = sets.add(np.sort(self.spine_up[spine]))
             inside = pod_of == pod
             row[inside] = down[inside, spine % self.spines]
-        # A core of group j reaches every pod by its spine j.
+        # A core of group j reaches every pod through spine j of the pod.
         to_pod = sets.add_each(self.spine_down).reshape(self.pods, cores)
         route[self.leaves + spines :, :] = to_pod.T[:, pod_of]
         begin, members = sets.build()
@@ -300,7 +300,7 @@ class _Tree:
 
 
 def dumbbell(keys: Mapping[str, Any]) -> Network:
-    """Half the hosts on each side of one link."""
+    """Two switches joined by one link, with half the hosts at each."""
     hosts = wanted_hosts(keys)
     names, kinds = node_list(hosts, leaf=2)
     own, middle = link_kind(keys), link_kind(keys, up=True)
@@ -312,13 +312,13 @@ def dumbbell(keys: Mapping[str, Any]) -> Network:
 def _lab_alone(keys: Mapping[str, Any]) -> None:
     for name in keys["given"]:
         if name in LINK:
-            raise problem(name, f"the lab's links are as its file says: change it in {keys['lab']}")
+            raise problem(name, f"a lab's links are set in its file: change it in {keys['lab']}")
 
 
 def lab(keys: Mapping[str, Any], folder: Path) -> Network:
-    """The network of a lab's file: what is lost there by bursts or bits is lost here by share."""
+    """The network of a lab file; corruption and loss of every n-th packet become random loss."""
     if keys["lab"] is None:
-        raise problem("lab", 'missing: name the lab\'s file, as lab = "four_paths.toml"')
+        raise problem("lab", 'missing: name the lab file, as lab = "four_paths.toml"')
     _lab_alone(keys)
     try:
         model = load(folder / keys["lab"])
@@ -339,8 +339,8 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
     for name in model.link_names():
         like = model.link(name)
         if like.burst_enter:
-            raise problem("lab", f"{keys['lab']}: {name} loses in bursts, which a simulator does "
-                          "not do: use loss, or [[events]]")  # fmt: skip
+            raise problem("lab", f"{keys['lab']}: {name} has burst loss, which is not simulated: "
+                          "use loss, or [[events]]")  # fmt: skip
         every = 1 / like.loss_every if like.loss_every else 0.0
         kept = (1 - like.loss) * (1 - like.corruption) * (1 - every)
         kind = LinkKind(
@@ -354,14 +354,14 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
         )
         one, other = name.split("-")
         if devices and one.startswith("host"):
-            # The queue in front of a host's link loses what does not fit; it holds nobody back.
+            # A device queue drops packets that do not fit; it does not push back on the host.
             near, one = one, one.replace("host", "device")
             links.append((numbers[near], numbers[one], device))
         links.append((numbers[one], numbers[other], kind))
     if model.segmentation_offload:
-        notes.append("segmentation_offload is left out: packets cross the links one by one")
+        notes.append("segmentation_offload is not simulated: packets cross the links one by one")
     made = graph.network(names, kinds, model.hosts, links, notes)
     for name in ("mark_from_bytes", "mark_full_bytes"):
-        # As a host's own: its queue never marks.
+        # A device queue sets no ECN marks.
         made.ports[name][made.ports["from"] >= len(names) - devices] = 0
     return made

@@ -1,6 +1,6 @@
 """Minimises a failing scenario: tries smaller ones and keeps those that still fail.
 
-The caller runs one, and says whether it fails in the same way.
+The caller's function runs a scenario and returns whether it fails in the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from transport.sim.draw import LIMIT_NS, Tables
 
 RUNS_MAX = 300
-# Keys whose value may be halved, by table; below the least it is left out.
+# Keys whose value may be halved, with the least value, by table.
 HALVED = {
     "network": {"hosts": 2, "hosts_per_leaf": 1, "spines": 1, "pods": 1, "planes": 1, "rails": 1,
                 "queue_bytes": 256, "pause_bytes": 256, "resume_bytes": 0, "cores": 1},
@@ -29,14 +29,14 @@ NEEDED = {"network": {"topology", "hosts"}, "workload": {"pattern"}, "events": {
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smallest scenario that was found, and what it took."""
+    """The smallest failing scenario found, and the number of runs."""
 
     tables: Tables
     runs: int
 
 
 def weight(tables: Mapping[str, Any]) -> int:
-    """How much there is to read: keys, and names in lists."""
+    """The size of a scenario: its keys and the names in its lists."""
     count = 0
     for value in tables.values():
         if isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def weight(tables: Mapping[str, Any]) -> int:
 
 
 def shrink(tables: Tables, fails: Callable[[Tables], bool], runs_max: int = RUNS_MAX) -> Shrunk:
-    """The smallest that `fails`, as far as so many runs tell. `tables` itself is known to."""
+    """The smallest scenario that still `fails`, found in at most runs_max runs from `tables`."""
     best, runs = copy.deepcopy(tables), 0
     found = True
     while found:
@@ -67,14 +67,14 @@ def shrink(tables: Tables, fails: Callable[[Tables], bool], runs_max: int = RUNS
 
 
 def candidates(tables: Tables) -> Iterator[Tables]:
-    """Scenarios with less in them, those that take most away first."""
+    """Smaller scenarios, those with the largest reduction first."""
     for step in (_without_entries, _without_tables, _plainer_policies, _plainer_shapes, _halved,
                  _without_keys):  # fmt: skip
         yield from step(tables)
 
 
 def _without_entries(tables: Tables) -> Iterator[Tables]:
-    """Without half of the faults or jobs, then without each."""
+    """Scenarios without half of the faults or jobs, then without each single one."""
     for name in ("events", "workload", "links"):
         entries = tables.get(name, [])
         least = 1 if name == "workload" else 0
@@ -105,7 +105,7 @@ def _plainer_policies(tables: Tables) -> Iterator[Tables]:
 
 
 def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
-    """Two hosts and one switch, if that does; else two tiers; else fewer ranks."""
+    """Scenarios with a simpler network: a dumbbell, two tiers, or fewer hosts."""
     own = tables.get("network", {})
     bare = {k: v for k, v in own.items() if k in ("rate", "delay_ns", "queue_bytes", "trim", "loss",
                                                   "pause_bytes", "resume_bytes")}  # fmt: skip
@@ -129,7 +129,7 @@ def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
 
 
 def _with_all_hosts(tables: Tables) -> Tables:
-    """Jobs that name no hosts, as there are others."""
+    """Removes the hosts of jobs, because the hosts have changed."""
     jobs = [{k: v for k, v in job.items() if k not in ("hosts", "to", "from", "senders",
                                                        "receivers")}
             for job in tables["workload"]]  # fmt: skip
@@ -153,7 +153,7 @@ def _halved(tables: Tables) -> Iterator[Tables]:
 
 
 def _without_keys(tables: Tables) -> Iterator[Tables]:
-    """Each key on its own, so that the default stands."""
+    """Scenarios without one of the keys, so that its default applies."""
     for name, needed in NEEDED.items():
         own = tables.get(name)
         if isinstance(own, list):
@@ -169,7 +169,7 @@ def _without_keys(tables: Tables) -> Iterator[Tables]:
 
 
 def _with(tables: Tables, name: str, value: Any) -> Tables:
-    """Another value in place of one; without it where nothing is left."""
+    """The tables with one value replaced, or removed if it is empty."""
     if not value:
         return {key: one for key, one in tables.items() if key != name}
     return {**tables, name: value}

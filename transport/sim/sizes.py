@@ -1,4 +1,4 @@
-"""Distributions of message sizes, by name or by their points."""
+"""Distributions of message sizes, given by name or as points."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from transport.sim.network import Array
 
-# Bytes and cumulative share, straight in between. The figures are those that public simulations
-# of these papers use.
+# (bytes, cumulative share), interpolated linearly. These are the numbers that public simulations of
+# the papers use.
 # Web search: M. Alizadeh et al., Data Center TCP (DCTCP), SIGCOMM 2010; as points in Y. Li et al.,
 # HPCC, SIGCOMM 2019.
 WEBSEARCH = (
@@ -30,10 +30,10 @@ NAMED = {"websearch": WEBSEARCH, "hadoop": HADOOP}
 
 
 def points_of(given: Any) -> Array:
-    """Columns: bytes and cumulative share, from share 0 to 1. ValueError says what is wrong."""
+    """An array with columns bytes and cumulative share, from share 0 to 1; ValueError if wrong."""
     if isinstance(given, str):
         if given not in NAMED:
-            raise ValueError(f"{given!r}: there are {', '.join(NAMED)}, or give points")
+            raise ValueError(f"{given!r}: choose one of {', '.join(NAMED)}, or give points")
         return np.array(NAMED[given], np.float64)
     rows = [one for one in given if isinstance(one, Sequence) and len(one) == 2]
     numbers = [x for row in rows for x in row if isinstance(x, int | float)]
@@ -48,7 +48,7 @@ def points_of(given: Any) -> Array:
 
 
 def mean_bytes(points: Array) -> float:
-    """Of a distribution."""
+    """The mean of a distribution."""
     middle = (points[1:, 0] + points[:-1, 0]) / 2
     return float(np.sum(middle * np.diff(points[:, 1])))
 

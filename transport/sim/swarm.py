@@ -1,6 +1,6 @@
-"""Judges a run of a drawn scenario: which invariant broke, in which words.
+"""Runs a generated scenario and reports which invariant it broke.
 
-A finding is told by its kind alone when a smaller scenario is looked for: P-2, P-4, policy, crash.
+Minimising compares findings by their kind alone, such as P-2, P-4, policy or crash.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from transport.sim.result import Result
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario, from_tables
 
-TWICE_EVERY = 8  # of so many seeds one runs three times: on one thread, on two, and again on one
-HOPS_MAX = 20_000_000  # a hundred times what a run takes: it turns in circles
+TWICE_EVERY = 8  # every eighth seed also checks P-8: it runs on one thread, on two, and on one
+HOPS_MAX = 20_000_000  # a hundred times what a run needs: a run that exceeds it does not end
 SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
 KEPT_MAX = 300
 
-# Runs that broke something: to take them apart may break more, and that would be told instead.
+# Runs with a finding. Destroying a broken simulation may crash, which would hide the finding.
 _kept: list[Simulation] = []
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run broke."""
+    """The failure of a run."""
 
     kind: str  # P-1 to P-8, wire, window, policy, invalid, crash, hang
     text: str
-    threads: int = 1  # that show it
-    ended_ns: int = 0  # not 0: the run had no end, and was left there
+    threads: int = 1  # number of threads with which it happens
+    ended_ns: int = 0  # if not 0: the run did not end and was stopped at this virtual time
 
     def line(self) -> str:
         return self.text if self.text.startswith(self.kind) else f"{self.kind}: {self.text}"
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Looked:
-    """One seed, looked at."""
+    """The result of running one seed."""
 
     finding: Finding | None
     hops: int = 0
@@ -50,13 +50,13 @@ class Looked:
 
 
 def kind_of(violation: str) -> str:
-    """P-4 of "P-4: a copy took the path that lost it"."""
+    """The kind of a violation: P-4 for "P-4: a copy took the path that lost it"."""
     match = re.match(r"([A-Za-z0-9-]+):", violation)
     return match[1] if match else "violation"
 
 
 def judged(result: Result, threads: int) -> Finding | None:
-    """What a run broke; None when all is well."""
+    """The finding of a run, or None."""
     if result.violation:
         return Finding(kind_of(result.violation), result.violation, threads)
     if result.totals["violations"]:
@@ -66,7 +66,7 @@ def judged(result: Result, threads: int) -> Finding | None:
     if not result.finished:
         done, all_of_them = int(result.done.sum()), len(result.transfers)
         ended = int(result.totals["ended_ns"])
-        said = f"P-2: {all_of_them - done} of {all_of_them} transfers were not done at {ended:,} ns"
+        said = f"P-2: {all_of_them - done} of {all_of_them} transfers not finished at {ended:,} ns"
         return Finding("P-2", said, threads)
     return None
 
@@ -80,7 +80,7 @@ def _run(scenario: Scenario, threads: int, hops_max: int) -> tuple[Result, Findi
     finding = judged(result, threads)
     if endless and finding is not None and finding.kind == "P-2":
         ended = int(result.totals["ended_ns"])
-        said = f"P-2: no end after {hops_max:,} packet-hops, at {ended:,} ns"
+        said = f"P-2: still running after {hops_max:,} packet-hops, at {ended:,} ns"
         finding = Finding("P-2", said, threads, ended)
     if finding is not None and len(_kept) < KEPT_MAX:
         _kept.append(simulation)
@@ -90,7 +90,7 @@ def _run(scenario: Scenario, threads: int, hops_max: int) -> tuple[Result, Findi
 def look(
     tables: Mapping[str, Any], *, twice: bool, file: str = "swarm", hops_max: int = HOPS_MAX
 ) -> Looked:
-    """Runs a scenario, and what came of it; `twice`: P-8 is looked at as well."""
+    """Runs a scenario and returns the result; `twice`: repeats it to check P-8 (determinism)."""
     try:
         first, finding = _run(from_tables(dict(tables), file=file), 1, hops_max)
     except (ScenarioError, WeftError) as error:
@@ -106,13 +106,13 @@ def look(
             return Looked(finding, hops, 2)
         if again.totals["fingerprint"] != print_one:
             how = "on 2 threads" if threads == 2 else "again"
-            told = f"{again.totals['fingerprint']:016x} {how}, {print_one:016x} at first"
+            told = f"{again.totals['fingerprint']:016x} {how}, {print_one:016x} the first time"
             return Looked(Finding("P-8", f"P-8: the fingerprint is {told}", threads), hops, 2)
     return Looked(None, hops, 3)
 
 
 def look_at_seed(seed: int) -> Looked:
-    """Draws a seed's scenario and runs it."""
+    """Generates a seed's scenario and runs it."""
     try:
         tables = draw(seed)
     except ScenarioError as error:
@@ -121,13 +121,13 @@ def look_at_seed(seed: int) -> Looked:
 
 
 def replay_command(file: str, seed: int, finding: Finding) -> str:
-    """What shows a finding again, of its scenario's file."""
+    """The command that reproduces a finding from its scenario file."""
     threads = f" --threads {finding.threads}" if finding.threads > 1 else ""
     return f"weft sim {file} --check --seed {seed}{threads}"
 
 
 def header(build: str, seed: int, finding: Finding, command: str) -> str:
-    """The lines over a scenario that shows a finding."""
+    """The comment lines at the top of the scenario file of a finding."""
     lines = [f"Found by weft swarm with {build}, seed {seed}.", *finding.line().splitlines(),
              f"Replay: {command}"]  # fmt: skip
     return "".join(f"# {line}\n" for line in lines)

@@ -1,6 +1,6 @@
-"""The runs of a sweep: their cases, the processes that play them, and a summary of their rows.
+"""Runs a sweep: its cases, the processes that run them, and a summary of the rows.
 
-Runs share nothing: they are played in processes of this host, or by the workers of a Dask cluster.
+Runs are independent: they run in processes on this host or on the workers of a Dask cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INSTALL_DASK = "pip install 'weft[sweep]'"
 
 @dataclass(frozen=True)
 class Case:
-    """One run: the settings that are varied, the policies that options name, the seed."""
+    """One run: the values of the varied settings, the policies given as options, and the seed."""
 
     settings: Mapping[str, Any]
     policies: Mapping[str, str]
@@ -42,7 +42,7 @@ class Case:
     def simulation(
         self, scenario: Scenario, *, threads: int = 1, check: bool = False
     ) -> Simulation:
-        """What runs, with every setting applied."""
+        """The simulation with all settings applied."""
         changed, policies = applied(scenario, self.policies, {**self.settings, "seed": self.seed})
         return Simulation(changed, policies, threads=threads, check=check)
 
@@ -53,9 +53,9 @@ def cases_of(
     settings: Mapping[str, Sequence[Any]],
     policies: Mapping[str, str],
 ) -> list[Case]:
-    """Every combination of the values with every seed; each is judged before anything runs.
+    """All combinations of values and seeds; all are checked before any run.
 
-    Keys are those of `applied`: of the scenario, policies, and parameters of policies.
+    The keys of `settings` are those of `applied`.
     """
     if "seed" in settings:
         raise InvalidArgumentError("seed: give --seeds instead")
@@ -68,9 +68,9 @@ def cases_of(
         wanted |= dict.fromkeys(chosen.items())
         made += [Case(given, policies, seed) for seed in seeds]
         if len(made) > CASES_MAX:
-            raise InvalidArgumentError(f"more than {CASES_MAX:,} runs: fewer seeds or values")
+            raise InvalidArgumentError(f"more than {CASES_MAX:,} runs: give fewer seeds or values")
     for family, text in wanted:
-        # Compiled once, before many processes ask for it; and a parameter that it lacks is refused.
+        # Compile the policy once before the processes start, and refuse unknown parameters.
         choose(native.FabricPlan(), family, text, {})
     return made
 
@@ -79,14 +79,14 @@ _stop: Any = None
 
 
 def _begin(stop: Any) -> None:
-    """In a worker: the parent tells by an event when to stop."""
+    """Initialises a worker process; the event `stop` ends its runs."""
     global _stop
     _stop = stop
     follow_parent()
 
 
 def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
-    """The row of a case; None when it was stopped."""
+    """Runs a case and returns its row; None if it was stopped."""
     row: dict[str, Any] = {**case.settings, "seed": case.seed}
     simulation = case.simulation(scenario, threads=threads, check=check)
     while simulation.step():
@@ -105,7 +105,7 @@ def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[s
 
 
 def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
-    """one_run, with a refusal as a row: one bad case does not end a sweep."""
+    """one_run, with errors as a row, so that one bad case does not end the sweep."""
     try:
         return one_run(scenario, case, threads, check)
     except WeftError as error:
@@ -114,10 +114,10 @@ def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[
 
 @contextmanager
 def worker_environment() -> Iterator[None]:
-    """Processes started within have numerical libraries of one thread, and huge pages.
+    """Processes started within use one thread in numerical libraries, and huge pages.
 
-    The C library takes huge pages only when it is told at the start of a process. A fabric is
-    memory that is walked in no order: runs are some 15 % faster with them (docs/DIARY.md).
+    The C library uses huge pages only if the environment asks for them at process start. A fabric
+    accesses memory at random: runs are some 15 % faster with huge pages (docs/DIARY.md).
     """
     before = {name: os.environ.get(name) for name in (*THREADS, TUNABLES)}
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -137,9 +137,9 @@ def worker_environment() -> Iterator[None]:
 def local(
     scenario: Scenario, cases: Sequence[Case], jobs: int, *, threads: int = 1, check: bool = False
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Index and row of each case as it is done, in processes of this host.
+    """Runs the cases in processes on this host; yields index and row of each as it finishes.
 
-    When the caller stops asking, what runs is told to stop and waited for.
+    If the caller closes the generator, it stops the running cases and waits for them.
     """
     context = get_context("spawn")
     stop = context.Event()
@@ -159,8 +159,8 @@ def local(
                     yield waiting[done], row
         except BrokenExecutor:
             raise WorkerLostError(
-                "a process of the sweep was killed, perhaps for want of memory (fewer --jobs "
-                "take less)"
+                "a process of the sweep was killed, perhaps because memory ran out: give fewer "
+                "--jobs"
             ) from None
         finally:
             stop.set()
@@ -171,7 +171,7 @@ def on_dask(
     scenario: Scenario, cases: Sequence[Case], address: str, *, threads: int = 1,
     check: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
-    """The same on the workers of a Dask cluster, which have weft installed."""
+    """The same as `local`, on the workers of a Dask cluster; weft must be installed there."""
     try:
         from distributed import Client
         from distributed import as_completed as completed
@@ -180,7 +180,7 @@ def on_dask(
     try:
         client = Client(address, timeout=10)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
-        raise ScenarioError(f"--dask {address}: no scheduler answers there: {error}") from None
+        raise ScenarioError(f"--dask {address}: the scheduler does not answer: {error}") from None
     with client:
         waiting = {
             client.submit(_attempt, scenario, case, threads, check, pure=False): index
@@ -195,7 +195,7 @@ def on_dask(
             client.cancel(list(waiting))  # type: ignore[no-untyped-call]
 
 
-# What is better smaller; worst is the largest of them, and the smallest of the others.
+# The worst value of these measures is the smallest; of all others it is the largest.
 LARGER_IS_BETTER = {"busbw_bytes_per_s", "done", "jain"}
 MEASURES = (
     *("fct_ns_p50", "fct_ns_p99", "fct_ns_max", "slowdown_p50", "slowdown_p99", "slowdown_max"),
@@ -206,7 +206,7 @@ MEASURES = (
 def summarised(
     cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One row for each setting: of each measure the median and the worst over its seeds."""
+    """One row for each setting: the median and the worst of each measure over the seeds."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for index, case in enumerate(cases):
         key = tuple(case.settings.items())

@@ -1,4 +1,4 @@
-"""The columns of a run's tables, and how a number is written for people."""
+"""Formats the tables of a run or sweep as text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SWEEP = {
 
 
 def cell(key: str, value: Any) -> str:
-    """A value by its key's unit."""
+    """A value as text, in the unit that its key names."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -74,20 +74,20 @@ def cell(key: str, value: Any) -> str:
 
 
 def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """The columns that any row has a value in."""
+    """A table of the columns in which any row has a value."""
     kept = [key for key in columns if any(row.get(key) not in (None, "") for row in rows)]
     return [columns[key] for key in kept], [[cell(key, row.get(key)) for key in kept]
                                             for row in rows]  # fmt: skip
 
 
 def jobs(result: Result) -> Rows:
-    """A line for each job."""
+    """One row per job."""
     rows = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in result.jobs]
     return _table(JOBS, rows)
 
 
 def tiers(result: Result) -> Rows:
-    """A line for each tier of links. Columns of what never happened are left out."""
+    """One row per tier of links. Columns that are zero everywhere are left out."""
     rows = result.tiers
     quiet = [k for k in ("marked", "trimmed", "dropped", "lost", "pauses")
              if not any(row[k] for row in rows)]  # fmt: skip
@@ -95,7 +95,7 @@ def tiers(result: Result) -> Rows:
 
 
 def remarks(result: Result) -> list[str]:
-    """What the tables do not say, a sentence each."""
+    """Sentences with results that are not in the tables."""
     row = result.summary()
     said = [
         f"{row['retransmits_per_packet']:.4f} retransmits per packet "
@@ -107,16 +107,16 @@ def remarks(result: Result) -> list[str]:
     ]
     if not result.finished:
         left = row["transfers"] - row["done"]
-        said.append(f"{left:,} of {row['transfers']:,} transfers are not done")
+        said.append(f"{left:,} of {row['transfers']:,} transfers did not finish")
     return said
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """A line for each setting, median and worst over the seeds."""
+    """One row per setting, with median and worst over the seeds."""
     settings = [
         key for row in rows[:1] for key in row if key not in MEASURES and not key.endswith("_worst")
     ]
-    # The last part of a key says enough where no two end alike.
+    # Use the last part of each key as heading unless two keys end in the same part.
     last = [key.rpartition(".")[2] for key in settings]
     columns = dict(zip(settings, last if len(set(last)) == len(last) else settings, strict=True))
     for name, title in SWEEP.items():

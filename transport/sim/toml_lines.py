@@ -1,4 +1,4 @@
-"""Finds the line of a key in a TOML text: the standard library's reader does not say."""
+"""Finds the line of a key in a TOML text, which tomllib does not report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 Path = tuple[str | int, ...]
 
 _PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)\s*(\.?)""")
-# What a value may hold that hides a bracket or a line's end: strings and comments.
+# Strings and comments, which may contain brackets that do not count.
 _HIDDEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'|#[^\n]*",
     re.DOTALL,
@@ -16,7 +16,7 @@ _HIDDEN = re.compile(
 
 
 def _parts(text: str) -> tuple[list[str], int]:
-    """The parts of a dotted key at the beginning of the text, and where it ends."""
+    """The parts of the dotted key at the start of the text, and the offset where it ends."""
     found, at = [], 0
     while (match := _PART.match(text, at)) is not None:
         word = match[1]
@@ -28,8 +28,8 @@ def _parts(text: str) -> tuple[list[str], int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Line number and text of each header and of each key with its value, over lines if need be."""
-    # Strings and comments are blanked, so that brackets can be counted; lines stay where they are.
+    """Line number and text of each table header and each key = value, which may span lines."""
+    # Blank strings and comments so that brackets can be counted, and keep the line ends.
     bare = _HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     depth, begin = 0, 0
     for number, (plain, line) in enumerate(zip(bare.split("\n"), text.split("\n"), strict=True), 1):
@@ -41,13 +41,13 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """Every table and key by its path, with the number of its line. Arrays of tables by index."""
+    """The line number of every table and key, by path; arrays of tables are indexed."""
     found: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
 
     def place(names: list[str]) -> Path:
-        """Where a header leads: through the last table of each array on the way."""
+        """The path of a table header; in an array of tables it is that of the last table."""
         at: Path = ()
         for name in names:
             at = (*at, name)
@@ -75,7 +75,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int:
-    """The line of a key, or of the nearest table around it; 1 where the file says nothing of it."""
+    """The line of a key, else of the innermost table around it that has one, else 1."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 1)

@@ -1,7 +1,4 @@
-"""Writes the tables of a scenario as TOML: the standard library only reads it.
-
-What is read back is the same.
-"""
+"""Writes the tables of a scenario as TOML, which tomllib can only read."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # Readable, as people write them.
+        # With underscores, as in handwritten scenarios.
         return f"{value:_}"
     if isinstance(value, float):
         return repr(value)
@@ -23,7 +20,7 @@ def _value(value: Any) -> str:
         return json.dumps(value)
     if isinstance(value, Sequence):
         return "[" + ", ".join(_value(one) for one in value) + "]"
-    raise TypeError(f"{value!r} has no place in a scenario")
+    raise TypeError(f"{value!r}: a value of this type cannot be written to a scenario")
 
 
 def _key(name: str) -> str:
@@ -35,7 +32,7 @@ def _lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def written(tables: Mapping[str, Any]) -> str:
-    """The tables of one scenario: plain keys, tables, arrays of tables."""
+    """The TOML text of a scenario: plain keys, then tables, then arrays of tables."""
     plain = {k: v for k, v in tables.items() if not _is_table(v) and not _is_tables(v)}
     parts = [_lines(plain)] if plain else []
     for name, value in tables.items():

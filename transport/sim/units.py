@@ -1,6 +1,6 @@
-"""Reads "100 Gb/s", "2 MB" and "10 us" as whole bytes per second, bytes and nanoseconds.
+"""Parses "100 Gb/s", "2 MB" and "10 us" into integer bytes per second, bytes and nanoseconds.
 
-What is no whole number of the unit is refused.
+Values that are not a whole number of the unit are refused.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def _amount(value: Any, units: dict[str, int], expected: str) -> int:
 
 
 def bytes_of(value: Any) -> int:
-    """2_000_000, "2 MB" or "2 MiB"."""
+    """Parses 2_000_000, "2 MB" or "2 MiB" into bytes."""
     return _amount(value, BYTES, 'bytes as a whole number, or text such as "2 MB" or "64 KiB"')
 
 
 def ns_of(value: Any) -> int:
-    """10_000 or "10 us"."""
+    """Parses 10_000 or "10 us" into nanoseconds."""
     return _amount(value, TIMES, 'nanoseconds as a whole number, or text such as "10 us"')
 
 
 def rate(value: Any) -> int:
-    """Bytes per second of a whole number, or of "100 Gb/s"."""
+    """Parses a whole number of bytes per second, or text such as "100 Gb/s"."""
     try:
         return rate_of("", value)
     except LabModelError as error:
@@ -61,7 +61,7 @@ def rate(value: Any) -> int:
 
 
 def time_text(ns: float) -> str:
-    """As people read it: 1.234 ms."""
+    """A time as text, such as 1.234 ms."""
     for unit in ("s", "ms", "us"):
         if abs(ns) >= TIMES[unit]:
             return f"{ns / TIMES[unit]:.4g} {unit}"
@@ -69,7 +69,7 @@ def time_text(ns: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """As people read it: 1.5 MB."""
+    """A size as text, such as 1.5 MB."""
     for unit in ("GB", "MB", "kB"):
         if abs(count) >= BYTES[unit]:
             return f"{count / BYTES[unit]:.4g} {unit}"

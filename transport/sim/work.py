@@ -1,7 +1,7 @@
-"""The transfers that a job is made of and what waits for what: the plain patterns.
+"""Builds the transfers and dependencies of jobs with simple patterns.
 
-What a job draws depends on the scenario's seed and the job's place alone. Collectives are in
-collectives.py, traces in goal.py.
+The random choices of a job depend only on the scenario's seed and the job's index. Collectives are
+in collectives.py, traces in goal.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from transport.sim import sizes
 from transport.sim.network import Array
 
-# As TransferPlan and DependencyPlan of native/sim/fabric/fabric_plan.h.
+# Same layout as TransferPlan and DependencyPlan in native/sim/fabric/fabric_plan.h.
 TRANSFER = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes", np.uint64), ("start_ns", np.int64)),
@@ -24,12 +24,12 @@ TRANSFER = np.dtype(
     ]
 )
 DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
-TRANSFERS_MAX = (1 << 23) - 1  # as kTransfersMax of native/sim/fabric/fabric_checks.h
+TRANSFERS_MAX = (1 << 23) - 1  # kTransfersMax in native/sim/fabric/fabric_checks.h
 DEPENDENCIES_MAX = 1 << 26
 
 
 class BadWorkError(Exception):
-    """What is wrong with a key of a workload; the caller knows which one it is."""
+    """A key of a workload is wrong; the caller knows which workload it is."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -39,11 +39,11 @@ class BadWorkError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What one [[workload]] comes to. In its own numbers: ranks, and transfers from 0."""
+    """The transfers of one [[workload]], in numbers of its own: ranks, and transfers from 0."""
 
     transfers: Array  # TRANSFER; `from` and `to` are ranks until `place` makes them hosts
     dependencies: Array  # DEPENDENCY
-    # What nccl-tests would call it: the buffer, and what busbw is of algbw. 0: no collective.
+    # The buffer size and the factor busbw / algbw of nccl-tests; 0 if it is not a collective.
     buffer_bytes: int = 0
     bus_factor: float = 0.0
     repeats: int = 1
@@ -51,19 +51,19 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """All jobs, with hosts for ranks."""
+    """All jobs together, with ranks replaced by hosts."""
 
     transfers: Array
     dependencies: Array
     jobs: list[Job]
     names: list[str]
-    hosts: list[Array]  # of each job, by rank
+    hosts: list[Array]  # for each job: the host of each rank
 
 
 def bounded(count: int) -> int:
-    """As many transfers, or BadWorkError: said before there is memory for them."""
+    """Returns a number of transfers, or raises BadWorkError before memory is allocated for them."""
     if count > TRANSFERS_MAX:
-        text = f"{count:,} transfers, of {TRANSFERS_MAX:,} at most: take fewer hosts or repeats"
+        text = f"{count:,} transfers, at most {TRANSFERS_MAX:,}: use fewer hosts or repeats"
         raise BadWorkError("pattern", text)
     return count
 
@@ -73,17 +73,15 @@ def transfers(count: int) -> Array:
 
 
 def bounded_waits(count: int) -> int:
-    """As many dependencies, or BadWorkError: as `bounded`."""
+    """Checks a number of dependencies as `bounded` does."""
     if count > DEPENDENCIES_MAX:
-        text = (
-            f"{count:,} dependencies, of {DEPENDENCIES_MAX:,} at most: take fewer hosts or repeats"
-        )
+        text = f"{count:,} dependencies, at most {DEPENDENCIES_MAX:,}: use fewer hosts or repeats"
         raise BadWorkError("pattern", text)
     return count
 
 
 def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
-    """`after` for `before`, one by one."""
+    """Dependencies: after[i] waits for before[i]."""
     made = np.zeros(bounded_waits(len(before)), DEPENDENCY)
     made["before"], made["after"], made["delay_ns"] = before, after, delay_ns
     return made
@@ -93,7 +91,7 @@ NO_WAITS = np.zeros(0, DEPENDENCY)
 
 
 def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
-    """ "0-31", "0-62/2,70" or a list of numbers: hosts in order, each once."""
+    """Parses "0-31", "0-62/2,70" or a list of numbers into distinct hosts, in order."""
     if given is None:
         return np.arange(hosts)
     found: list[int] = []
@@ -111,19 +109,19 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
     if len(set(found)) < len(found):
         raise BadWorkError("hosts", f"{given!r} names a host twice")
     if len(found) < 2:
-        raise BadWorkError("hosts", f"{given!r}: a workload has at least 2 hosts")
+        raise BadWorkError("hosts", f"{given!r}: a workload needs at least 2 hosts")
     return np.array(found)
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:
-    """Chance for one purpose of a run: the same for the same seed and place."""
+    """A random generator that depends only on the seed and `place`, which names its purpose."""
     mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=mixed))
 
 
 def derangement(count: int, chance: np.random.Generator) -> Array:
-    """A permutation that leaves nobody in place."""
-    for _ in range(1000):  # each succeeds with a chance of 1/e
+    """A random permutation without fixed points."""
+    for _ in range(1000):  # each attempt succeeds with probability 1/e
         drawn = chance.permutation(count)
         if (drawn != np.arange(count)).all():
             return drawn
@@ -131,7 +129,7 @@ def derangement(count: int, chance: np.random.Generator) -> Array:
 
 
 def _messages(one: Array, other: Array, keys: Mapping[str, Any]) -> Job:
-    """`repeats` messages from each of `one` to its `other`; a connection keeps their order."""
+    """`repeats` messages from one[i] to other[i], in order on one connection."""
     repeats, count = keys["repeats"], len(one)
     made = transfers(count * repeats)
     made["from"], made["to"] = np.tile(one, repeats), np.tile(other, repeats)
@@ -140,14 +138,14 @@ def _messages(one: Array, other: Array, keys: Mapping[str, Any]) -> Job:
 
 
 def permutation(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
-    """Every rank sends to one and receives from one, never itself."""
+    """Every rank sends to one other rank and receives from one other rank."""
     return _messages(np.arange(ranks), derangement(ranks, chance), keys)
 
 
 def _others(
     ranks: int, key: str, keys: Mapping[str, Any], many: str, chance: np.random.Generator
 ) -> tuple[int, Array]:
-    """The one rank that `key` names, and so many drawn from the others."""
+    """The rank in the key `key`, and as many other ranks, at random, as the key `many` says."""
     one, count = keys[key], keys[many]
     if one >= ranks:
         raise BadWorkError(key, f"{one}: ranks are 0 to {ranks - 1}")
@@ -155,7 +153,7 @@ def _others(
     if count is None:
         return one, others
     if count > len(others):
-        raise BadWorkError(many, f"{count}: there are {len(others)} others")
+        raise BadWorkError(many, f"{count}: there are only {len(others)} other ranks")
     return one, np.sort(chance.permutation(others)[:count])
 
 
@@ -174,9 +172,10 @@ def outcast(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) ->
 def poisson(
     ranks: int, keys: Mapping[str, Any], chance: np.random.Generator, bytes_per_s: Array
 ) -> Job:
-    """Messages that arrive at random at every rank, for another rank drawn evenly.
+    """Poisson arrivals of messages at every rank, each to a uniformly random other rank.
 
-    Each has a connection of its own, as flows of those papers do. bytes_per_s: of each rank.
+    Each message has a connection of its own, like the flows in the papers of sizes.py.
+    bytes_per_s: the rate of each rank.
     """
     try:
         points = sizes.points_of(keys["sizes"])
@@ -185,12 +184,12 @@ def poisson(
     duration_ns = keys["duration_ns"]
     expected = keys["load"] * bytes_per_s * duration_ns / 1e9 / sizes.mean_bytes(points)
     if expected.sum() > TRANSFERS_MAX:
-        text = f"about {int(expected.sum()):,} messages: at most {TRANSFERS_MAX:,}; shorten it"
+        text = f"about {int(expected.sum()):,} messages, at most {TRANSFERS_MAX:,}: shorten it"
         raise BadWorkError("duration_ns", text)
     counts = chance.poisson(expected)
     made = transfers(int(counts.sum()))
     made["from"] = np.repeat(np.arange(ranks), counts)
-    # Of the others: those behind the sender move up by one.
+    # Numbers from the sender's on move up by one, so that no rank sends to itself.
     other = chance.integers(0, ranks - 1, len(made))
     made["to"] = other + (other >= made["from"])
     made["bytes"] = sizes.draw(points, len(made), chance)
@@ -201,7 +200,7 @@ def poisson(
 
 
 def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) -> Work:
-    """All jobs in one: ranks become hosts, and no two jobs share a connection."""
+    """Merges all jobs: ranks become hosts, and no two jobs share a connection."""
     many, waiting = [], []
     first, stream = 0, 0
     for number, (_, job, hosts, keys) in enumerate(jobs):

@@ -1,6 +1,6 @@
-"""Worker processes of sweeps and swarms: how they are started, and how they end.
+"""Starts and ends the worker processes of sweeps and swarms.
 
-Ctrl-C is left to the parent, and a worker ends when its parent does.
+Only the parent handles Ctrl-C, and a worker ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits while processes are started within.
+    """Blocks SIGINT while processes are started within.
 
-    A process inherits which signals are blocked: one that is still importing when Ctrl-C comes
-    would otherwise end with a KeyboardInterrupt, and look like a crash of its run.
+    A child inherits the blocked signals. Otherwise a child that is still importing when Ctrl-C
+    comes would end with a KeyboardInterrupt, and look like a crash of its run.
     """
-    resource_tracker.ensure_running()  # the first process starts it, and it unblocks SIGINT again
+    # Starting the resource tracker unblocks SIGINT, so start it before the signal is blocked.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -31,10 +32,10 @@ def interrupts_held() -> Iterator[None]:
 
 
 def follow_parent() -> None:
-    """In a worker, first of all: ignores Ctrl-C, and ends the process when its parent has ended."""
+    """The first call in a worker: ignores Ctrl-C, and ends the process when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = parent_process()
-    if parent is not None and not parent.is_alive():  # it ended before the kernel was asked
+    if parent is not None and not parent.is_alive():  # the parent ended before the call above
         os._exit(1)
