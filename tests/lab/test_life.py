@@ -63,7 +63,7 @@ def test_life__up_exec_status_down(name: str, tmp_path: Path) -> None:
     assert up.stdout.startswith(f"{name}: 2 hosts, 2 paths of 80 Mb/s: host0 10.0.0.2")
     again = weft("lab", "up", "--name", name)
     assert again.returncode == 2
-    assert f"a lab named {name} is there: weft lab down --name {name}" in again.stderr
+    assert f"a lab named {name} exists: weft lab down --name {name}" in again.stderr
 
     script = "import socket, sys; print([i[1] for i in socket.if_nameindex()]); sys.exit(7)"
     done = weft("lab", "exec", "--name", name, "host1", "--", sys.executable, "-c", script)
@@ -106,7 +106,7 @@ def test_life__up_exec_status_down(name: str, tmp_path: Path) -> None:
         (("set", "leaf0-spine0", "loss=x"), "loss = 'x': expected a number from 0 to 1"),
         (("set", "leaf0-spine0", "--degrade", "much"), "expected a share such as 25%"),
         (("set", "leaf0-spine9", "loss=1"), "did you mean leaf0-spine0?"),
-        (("set", "leaf0-spine0", "mtu_bytes=1500"), "mtu_bytes stays as it was built"),
+        (("set", "leaf0-spine0", "mtu_bytes=1500"), "mtu_bytes cannot change"),
         (("heal", "leaf0-spine0"), "leaf0-spine0 is not cut"),
         (("exec", "host0", "--"), "give a command after --"),
         (("down", "--all"), "--all and --name together"),
@@ -239,6 +239,6 @@ def test_life__delay_without_netem_is_said(name: str, tmp_path: Path) -> None:
     if done.returncode == 0:
         pytest.skip("this kernel has netem")
     assert done.returncode == 1
-    assert "this kernel does not give netem, for delay_ns of leaf0-spine0" in done.stderr
+    assert "this kernel lacks netem, for delay_ns of leaf0-spine0" in done.stderr
     assert "CONFIG_NET_SCH_NETEM" in done.stderr
     assert left_behind(name) == []

@@ -62,22 +62,22 @@ def test_model__rates(text: str | int, bytes_per_s: int) -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("hots = 2", "hots is not a key of a lab; did you mean hosts?"),
+        ("hots = 2", "a lab has no key hots; did you mean hosts?"),
         ("hosts = 0", "hosts = 0: expected a whole number from 1 to 65536"),
         ("hosts = true", "hosts = True: expected a whole number from 1 to 65536"),
         ('name = "A lab"', "name = 'A lab': expected at most 32 of a-z, 0-9, - and _"),
         ("uplinks = 3", "[uplinks] expected a table, not 3"),
-        ("[uplinks]\nrait = 3", "[uplinks] rait is not a key of a link; did you mean rate?"),
+        ("[uplinks]\nrait = 3", "[uplinks] a link has no key rait; did you mean rate?"),
         ('[uplinks]\nrate = "fast"', "[uplinks] rate = 'fast': expected a rate: bytes/s"),
         ("[uplinks]\nrate = 10", "from 1,000 to 1,000,000,000,000 bytes/s"),
         ("[uplinks]\nloss = 2", "[uplinks] loss = 2: expected a number from 0 to 1"),
         ("[uplinks]\nloss = nan", "[uplinks] loss = nan: expected a number from 0 to 1"),
         ("[uplinks]\nloss_every = 1.5", "loss_every = 1.5: expected a whole number from 0"),
-        ("[uplinks]\necn_bytes = 9_000_000", "ecn_bytes 9000000 is above queue_bytes 524288"),
-        ("[host_links]\nqueue_bytes = 1000", "queue_bytes 1000 holds no packet of mtu_bytes 9000"),
-        ("[uplinks]\nburst_enter = 0.1\nburst_leave = 0", "a burst would never end"),
+        ("[uplinks]\necn_bytes = 9_000_000", "ecn_bytes 9000000 is more than queue_bytes 524288"),
+        ("[host_links]\nqueue_bytes = 1000", "queue_bytes 1000 is less than a packet"),
+        ("[uplinks]\nburst_enter = 0.1\nburst_leave = 0", "a loss burst would never end"),
         ('[links."leaf0-spin2"]', '[links."leaf0-spin2"] no such link; did you mean leaf0-spine2?'),
-        ('[links."leaf0-spine2"]\nlos = 1', '[links."leaf0-spine2"] los is not a key'),
+        ('[links."leaf0-spine2"]\nlos = 1', '[links."leaf0-spine2"] a link has no key los'),
         ("hosts = ", "not TOML"),
     ],
 )
@@ -95,7 +95,9 @@ def test_model__offload_and_loss_exclude_each_other() -> None:
     model = LabModel(segmentation_offload=True)
     assert from_dict(as_dict(model)) == model
     for link in (Link(loss=0.01), Link(loss_every=9), Link(burst_enter=0.1), Link(corruption=0.1)):
-        with pytest.raises(LabModelError, match="leaf0-spine0: with segmentation_offload one loss"):
+        with pytest.raises(
+            LabModelError, match="leaf0-spine0: with segmentation_offload each loss"
+        ):
             LabModel(segmentation_offload=True, uplinks=link)
     with pytest.raises(LabModelError, match="expected true or false"):
         parse({"segmentation_offload": 1})
@@ -138,6 +140,6 @@ def test_plan__routes_lead_to_neighbours() -> None:
 
 
 def test_plan__too_large_for_a_host() -> None:
-    with pytest.raises(LabError, match="65 spines are too many for one host: 64 at most"):
+    with pytest.raises(LabError, match="65 spines are too many for a lab: give at most 64"):
         Plan(LabModel(spines=65), "x")
     assert len(LabModel(hosts=1024, hosts_per_leaf=32, spines=32).link_names()) == 1024 + 1024

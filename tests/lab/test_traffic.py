@@ -278,6 +278,6 @@ def test_traffic__with_offload_a_train_crosses_whole() -> None:
 
         assert grown(lab, send)["leaf0>spine0"].offered_packets == 1
         assert arrived == list(range(40))
-        with pytest.raises(LabError, match="with segmentation_offload one loss takes up to 64 KB"):
+        with pytest.raises(LabError, match="with segmentation_offload each loss would"):
             lab.set("leaf0-spine0", loss=0.01)
         pair.close()

@@ -1,4 +1,4 @@
-"""A real multi-path network of namespaces on this host."""
+"""Builds and controls a multi-path network of namespaces on this host."""
 
 from transport.lab.lab import Counters, Lab
 from transport.lab.model import LabError, LabModel, LabModelError, Link, load

@@ -1,4 +1,4 @@
-"""Writes eBPF programs: named instructions in, the kernel's bytes out."""
+"""A small eBPF assembler: methods add instructions, `assemble` returns the kernel's byte code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transport.lab.model import LabError
 
 
 class Register(IntEnum):
-    """R0 is a call's result, R1 to R5 its arguments; R6 to R9 outlive calls; R10 is the stack."""
+    """R0: result of a call; R1 to R5: its arguments; R6 to R9: kept over calls; R10: the stack."""
 
     R0 = 0
     R1 = 1
@@ -26,7 +26,7 @@ class Register(IntEnum):
 
 
 class Helper(IntEnum):
-    """Functions of the kernel, by their numbers in its ABI."""
+    """Kernel helper functions, by their numbers in the ABI."""
 
     MAP_LOOKUP = 1
     KTIME_NS = 5
@@ -39,9 +39,9 @@ class Helper(IntEnum):
 ARITHMETIC = {"+": 0x00, "-": 0x10, "*": 0x20, "/": 0x30, "|": 0x40, "&": 0x50, "<<": 0x60}
 ARITHMETIC |= {">>": 0x70, "%": 0x90, "^": 0xA0, "=": 0xB0}
 CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
-SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}  # of a memory access, in bytes
+SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}  # opcode bits by the bytes of a memory access
 
-# Classes of instructions and their modes, as in the kernel's linux/bpf.h.
+# Instruction classes and modes, from linux/bpf.h.
 LOAD_IMMEDIATE_64 = 0x18
 LOAD, STORE_VALUE, STORE = 0x61, 0x62, 0x63  # each with the size added
 ATOMIC_64 = 0xDB
@@ -60,33 +60,33 @@ class Instruction:
     source: int = 0
     offset: int = 0
     value: int = 0
-    label: str = ""  # where a jump goes; its offset is found at the end
+    label: str = ""  # target of a jump; `assemble` computes the offset
 
     def packed(self, offset: int) -> bytes:
         return struct.pack("<BBhi", self.code, self.target | self.source << 4, offset, self.value)
 
 
 class Assembler:
-    """A program under construction: one method an instruction."""
+    """Builds a program; each method adds an instruction."""
 
     def __init__(self) -> None:
         self._code: list[Instruction] = []
         self._labels: dict[str, int] = {}
 
     def let(self, target: Register, operation: str, operand: Operand) -> None:
-        """target operation= operand, in 64 bits; "=" assigns."""
+        """64-bit arithmetic: target = target operation operand; "=" assigns the operand."""
         self._with_operand(ALU_64 | ARITHMETIC[operation], target, operand)
 
     def jump(self, label: str) -> None:
         self._code.append(Instruction(JUMP, label=label))
 
     def jump_if(self, left: Register, condition: str, right: Operand, label: str) -> None:
-        """Compares as unsigned numbers of 64 bits."""
+        """Jumps to the label if the comparison of unsigned 64-bit numbers is true."""
         self._with_operand(JUMP | CONDITIONS[condition], left, right, label)
 
     def label(self, name: str) -> None:
         if name in self._labels:
-            raise LabError(f"the label {name} is there twice")
+            raise LabError(f"the eBPF label {name} is defined twice; this is a defect of weft")
         self._labels[name] = len(self._code)
 
     def load(self, target: Register, base: Register, offset: int, size: int = 8) -> None:
@@ -102,15 +102,15 @@ class Assembler:
         self._code.append(Instruction(ATOMIC_64, base, what, offset, ATOMIC_ADD))
 
     def fetch_add(self, base: Register, offset: int, what: Register) -> None:
-        """Adds, and leaves in `what` the value that was there before."""
+        """Atomically adds `what` to memory; `what` receives the previous value."""
         self._code.append(Instruction(ATOMIC_64, base, what, offset, ATOMIC_ADD | ATOMIC_FETCH))
 
     def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
-        """Writes `new` where R0 is there; R0 becomes what was there before."""
+        """Atomically writes `new` if memory equals R0; R0 receives the previous value."""
         self._code.append(Instruction(ATOMIC_64, base, new, offset, ATOMIC_COMPARE))
 
     def load_map(self, target: Register, descriptor: int) -> None:
-        """The address of a map that this process holds open."""
+        """Loads the address of a map, given its open descriptor."""
         self._code.append(
             Instruction(LOAD_IMMEDIATE_64, target, MAP_BY_DESCRIPTOR, value=descriptor)
         )
@@ -120,19 +120,19 @@ class Assembler:
         self._code.append(Instruction(CALL, value=helper))
 
     def leave(self, result: int) -> None:
-        """Ends the program."""
+        """Returns `result` from the program."""
         self.let(Register.R0, "=", result)
         self._code.append(Instruction(EXIT))
 
     def assemble(self) -> bytes:
-        """The program as the kernel takes it."""
+        """The program as byte code."""
         return b"".join(one.packed(self._offset(i, one)) for i, one in enumerate(self._code))
 
     def _offset(self, index: int, one: Instruction) -> int:
         if not one.label:
             return one.offset
         if one.label not in self._labels:
-            raise LabError(f"a jump goes to {one.label}, which is nowhere")
+            raise LabError(f"the eBPF label {one.label} is undefined; this is a defect of weft")
         return self._labels[one.label] - index - 1
 
     def _with_operand(self, code: int, target: Register, operand: Operand, label: str = "") -> None:

@@ -1,6 +1,6 @@
-"""Finds out whether this process and this kernel can build a lab.
+"""Checks whether this process and this kernel can build a lab.
 
-Each feature is tried in a nameless namespace; version numbers are not asked.
+Each kernel feature is tried in a temporary namespace instead of comparing version numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
 def require_rights() -> None:
-    """Raises unless this process may make namespaces, devices and eBPF programs."""
+    """Raises LabError unless this process may create namespaces, devices and eBPF programs."""
     status = Path("/proc/self/status").read_text()
     line = next(one for one in status.splitlines() if one.startswith("CapEff:"))
     held = int(line.split()[1], 16)
@@ -30,13 +30,13 @@ def require_rights() -> None:
 
 
 def require_kernel(model: LabModel) -> None:
-    """Raises unless the kernel has what the model asks for."""
+    """Raises LabError unless the kernel has the features that the model needs."""
     delayed = [name for name in model.link_names() if model.link(name).delay_ns]
     try:
         namespace.in_scratch(lambda: _try_all(delayed[:1]))
     except OSError as error:
         raise LabError(
-            f"this host lets nobody make network namespaces: {error}; run outside its container"
+            f"cannot create a network namespace: {error}; run outside of a container"
         ) from None
 
 
@@ -79,6 +79,5 @@ def _need(what: str, option: str, attempt: Callable[[], object]) -> None:
         attempt()
     except (NetlinkError, OSError) as error:
         raise LabError(
-            f"this kernel does not give {what}: {error}; load the module or use a kernel with "
-            f"{option}"
+            f"this kernel lacks {what}: {error}; load the module or use a kernel with {option}"
         ) from None

@@ -1,8 +1,8 @@
-"""What happens to each packet of a link: lost, corrupted, marked or left alone.
+"""The eBPF programs that lose, corrupt and mark the packets of a link.
 
-It is one eBPF program a direction, told what to do by an entry of an
-array map, which may change while packets pass. Its state and counters are in a second map, so
-that a change of the first loses no count.
+Each direction has one program, configured by its entry of an array map, which may change while
+packets pass. State and counters are in a second map, so that changing the configuration loses no
+count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transport.lab.model import ETHERNET_HEADER_BYTES, Link
 R0, R1, R2, R3, R4, R5 = (Register(number) for number in range(6))
 SKB, ORDERS, STATE, SCRATCH, STACK = (Register(number) for number in range(6, 11))
 
-# Each field is a word of 8 bytes: what the program is told, and what it keeps.
+# The fields of a configuration entry and of a state entry; each field has 8 bytes.
 ORDER_FIELDS = (
     *("cut", "loss_every", "burst_enter", "burst_leave", "burst_loss", "loss", "corruption"),
     *("cost", "mark_ns", "limit_ns", "frame_bytes_max"),
@@ -30,18 +30,18 @@ ORDER = {name: 8 * i for i, name in enumerate(ORDER_FIELDS)}
 KEPT = {name: 8 * i for i, name in enumerate(STATE_FIELDS)}
 
 NEVER = (1 << 63) - 1
-CERTAIN = 1 << 32  # above every random number of 32 bits
-COST_SHIFT = 20  # ns per byte are a fraction: 2^-20 ns are one
-SKB_LEN = 0  # struct __sk_buff, linux/bpf.h
-HEADERS_BYTES = 14 + 20  # Ethernet and IPv4: what is behind them may be corrupted
-PASS, SHOT = 0, 2  # verdicts of linux/pkt_cls.h
-TRIES = 4  # to add to the queue when another CPU did so at the same time
+CERTAIN = 1 << 32  # probability 1: more than every 32-bit random number
+COST_SHIFT = 20  # ns per byte as a fixed-point number with 20 fractional bits
+SKB_LEN = 0  # offset of len in struct __sk_buff, linux/bpf.h
+HEADERS_BYTES = 14 + 20  # Ethernet and IPv4; only bytes after them are corrupted
+PASS, SHOT = 0, 2  # TC_ACT_OK and TC_ACT_SHOT in linux/pkt_cls.h
+TRIES = 4  # attempts to update the queue when other CPUs update it at the same time
 KEY, BYTE, NOW = -4, -8, -24  # on the stack
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a program has counted."""
+    """The counters of a program."""
 
     packets: int
     bytes: int
@@ -52,7 +52,7 @@ class Seen:
 
 
 def orders(link: Link, *, cut: bool, marks: bool, up: bool = True) -> bytes:
-    """The map entry of a link in one direction; without `marks` its queue marks nothing."""
+    """The configuration entry of one direction; without `marks` its queue sets no ECN marks."""
     packet_bytes_max = link.up_bytes_max if up else link.down_bytes_max
     rate = link.rate_bytes_per_s
     mark_ns = link.ecn_bytes * 10**9 // rate if marks and link.ecn_bytes else NEVER
@@ -78,7 +78,7 @@ def seen(entry: bytes) -> Seen:
 
 
 def program(*, orders_map: int, state_map: int, index: int) -> bytes:
-    """The program of the direction whose entries are at `index` of the two open maps."""
+    """The program of one direction; its entries are at `index` of the two open maps."""
     code = Assembler()
     code.let(SKB, "=", R1)
     code.store(STACK, KEY, index, 4)
@@ -110,14 +110,14 @@ def count(code: Assembler, name: str) -> None:
 
 
 def with_chance(code: Assembler, share: str, label: str) -> None:
-    """Jumps with the probability that the orders give."""
+    """Jumps with the probability in the configuration field `share`."""
     code.call(Helper.RANDOM_U32)
     code.load(R1, ORDERS, ORDER[share])
     code.jump_if(R0, "<", R1, label)
 
 
 def lose(code: Assembler) -> None:
-    """A cut link passes nothing; then what is too long, every n-th, bursts, and loss by chance."""
+    """Drops packets: cut link, too long, every n-th, in a loss burst, and random loss."""
     code.load(R1, ORDERS, ORDER["cut"])
     code.jump_if(R1, "==", 0, "not_cut")
     count(code, "cut_drops")
@@ -138,7 +138,7 @@ def lose(code: Assembler) -> None:
     code.let(R2, "%", R1)
     code.jump_if(R2, "==", 0, "lost")
 
-    # Gilbert and Elliott: two states, a chance of leaving each, a loss in each.
+    # Gilbert-Elliott model: two states, each with a loss rate and a probability of leaving it.
     code.label("not_nth")
     code.load(R1, ORDERS, ORDER["burst_enter"])
     code.jump_if(R1, "==", 0, "calm")
@@ -162,7 +162,7 @@ def lose(code: Assembler) -> None:
 
 
 def corrupt(code: Assembler) -> None:
-    """Flips one random bit behind the IP header and leaves every checksum as it was."""
+    """Flips one random bit after the IP header without correcting any checksum."""
     with_chance(code, "corruption", "flip")
     code.jump("whole")
     code.label("flip")
@@ -193,7 +193,7 @@ def corrupt(code: Assembler) -> None:
 
 
 def arguments_of_byte(code: Assembler) -> None:
-    """The packet, where in it, where on the stack, how many."""
+    """Arguments of the helpers that copy a byte: packet, offset, stack buffer, length 1."""
     code.let(R1, "=", SKB)
     code.let(R2, "=", SCRATCH)
     code.let(R3, "=", STACK)
@@ -202,10 +202,10 @@ def arguments_of_byte(code: Assembler) -> None:
 
 
 def queue(code: Assembler) -> None:
-    """A virtual queue that drains at the link's rate, as the time at which it will be empty.
+    """Marks packets CE by a virtual queue, kept as the time at which it will be empty.
 
-    Above the threshold packets are marked CE; above the limit they are not in it, for the real
-    queue behind drops them.
+    The queue drains at the link's rate. Packets above the marking threshold get CE. Packets above
+    the limit do not enter the virtual queue, because the real queue after it drops them.
     """
     code.load(SCRATCH, SKB, SKB_LEN, 4)
     code.load(R1, ORDERS, ORDER["cost"])

@@ -1,6 +1,6 @@
-"""Kernel calls that Python 3.11 has no function for: bpf(2), setns, mount.
+"""System calls that Python 3.11 has no function for: bpf(2), setns, mount.
 
-Every refusal is an OSError with what was asked for.
+Failures raise an OSError that names the operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, PROG_LOAD, MAP_BY_ID, INFO = 0, 1, 2, 5, 14,
 MAP_ARRAY = 2
 PROG_SCHED_CLS = 3
 LOG_BYTES = 1 << 16
-# All helpers in use are free to programs that are not under the GPL.
+# None of the helpers in use is restricted to GPL programs.
 LICENSE = b"Apache-2.0\0"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,21 +50,21 @@ def mount(source: str, target: str, flags: int) -> None:
 
 
 def unmount(target: str) -> None:
-    """At once for whoever looks, in the end when the last user is gone."""
+    """Unmounts lazily: removes the mount now, and frees it when its last user is gone."""
     _checked(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
 def _bpf(command: int, attributes: bytes, what: str) -> int:
     number = BPF_SYSCALL.get(platform.machine())
     if number is None:
-        raise OSError(f"{what}: eBPF is not known here on {platform.machine()}")
+        raise OSError(f"{what}: the bpf system call number on {platform.machine()} is not known")
     memory = ctypes.create_string_buffer(attributes, len(attributes))
     result = _libc.syscall(ctypes.c_long(number), command, memory, ctypes.c_uint(len(attributes)))
     return _checked(result, what)
 
 
 def create_array(name: str, value_bytes: int, entries: int) -> int:
-    """A descriptor of a new array map."""
+    """Creates an array map; returns its descriptor."""
     attributes = struct.pack(
         "<7I16s", MAP_ARRAY, 4, value_bytes, entries, 0, 0, 0, name.encode()[:15]
     )
@@ -72,12 +72,12 @@ def create_array(name: str, value_bytes: int, entries: int) -> int:
 
 
 def open_map(map_id: int) -> int:
-    """A descriptor of a map that something else, such as an attached program, keeps alive."""
+    """Opens a map by its id; an attached program or another descriptor keeps it alive."""
     return _bpf(MAP_BY_ID, struct.pack("<3I", map_id, 0, 0), f"bpf: map {map_id}")
 
 
 def map_info(descriptor: int) -> tuple[int, int, int, str]:
-    """The id, the bytes of a value, the count of entries and the name."""
+    """The map's id, bytes per value, number of entries and name."""
     info = ctypes.create_string_buffer(40)
     attributes = struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info))
     _bpf(INFO, attributes, "bpf: what a map is")
@@ -107,7 +107,7 @@ def write_map(descriptor: int, index: int, value: bytes) -> None:
 
 
 def load_classifier(name: str, code: bytes) -> int:
-    """A descriptor of a program for cls_bpf; what the verifier refuses is said in its words."""
+    """Loads a cls_bpf program; returns its descriptor. An error contains the verifier's log."""
     memory = ctypes.create_string_buffer(code, len(code))
     license_text = ctypes.create_string_buffer(LICENSE)
 

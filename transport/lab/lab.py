@@ -1,7 +1,4 @@
-"""A lab's life: built whole or not at all, changed while traffic runs, removed.
-
-Results and exceptions are for the caller to show.
-"""
+"""Builds a lab, changes its links while traffic runs, and removes it."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ CARRIER_S, STEP_S = 10.0, 0.005
 
 @dataclass(frozen=True)
 class Counters:
-    """One direction of a link. Packets and bytes are what left the queue, headers included."""
+    """Counters of one direction of a link. Packets and bytes left the queue, with headers."""
 
     packets: int
     bytes: int
-    queue_drops: int  # the queue was full
-    queued_bytes: int  # now
-    offered_packets: int  # what came to the link's program
-    losses: int  # dropped by loss, loss_every, a burst or for its length
+    queue_drops: int  # dropped because the queue was full
+    queued_bytes: int  # in the queue now
+    offered_packets: int  # packets that reached the link's program
+    losses: int  # dropped by loss, loss_every, a burst or a length limit
     cut_drops: int  # dropped because the link is cut
     corrupted: int
     marked: int  # CE
@@ -52,12 +49,12 @@ class Lab:
 
     @classmethod
     def attach(cls, name: str) -> Lab:
-        """A lab that some process has built."""
+        """Opens a lab that any process has built."""
         features.require_rights()
         found = state.load(name)
         if not found.built:
             raise LabError(
-                f"the lab {name} is half built, for its `up` was ended: weft lab down --name {name}"
+                f"the lab {name} is half built, its `up` did not end: weft lab down --name {name}"
             )
         return cls(found.model, name=name)
 
@@ -70,19 +67,19 @@ class Lab:
             self.down()
 
     def up(self) -> None:
-        """Builds the lab; whatever stops it, Ctrl-C too, leaves nothing behind."""
+        """Builds the lab; removes everything again on an error or Ctrl-C."""
         features.require_rights()
         with state.lock():
             if self.name in state.names():
                 raise LabModelError(
-                    f"a lab named {self.name} is there: weft lab down --name {self.name}, "
+                    f"a lab named {self.name} exists: weft lab down --name {self.name}, "
                     "or give another --name"
                 )
             features.require_kernel(self.model)
             for node in self.plan.nodes:
                 if namespace.exists(self.plan.namespace(node)):
                     raise LabError(
-                        f"the namespace {self.plan.namespace(node)} is there and no lab's: "
+                        f"the namespace {self.plan.namespace(node)} exists and is of no lab: "
                         "remove it (ip netns del), or give another --name"
                     )
             try:
@@ -94,14 +91,14 @@ class Lab:
                 raise LabError(f"the lab {self.name} cannot be built: {error}") from error
 
     def down(self) -> int:
-        """Removes the lab and ends what runs in it; returns how many processes that were."""
+        """Removes the lab and ends the processes in it; returns their number."""
         features.require_rights()
         with state.lock():
             state.load(self.name)
             return self._remove()
 
     def enter(self, node: str) -> Callable[[], None]:
-        """A function that moves its caller to a node; a preexec_fn for subprocess."""
+        """A function that moves its caller into a node's namespace, such as a preexec_fn."""
         name = self.plan.namespace(self.plan.node(node))
         if node not in self._descriptors:
             self._descriptors[node] = namespace.open_namespace(name)
@@ -121,28 +118,28 @@ class Lab:
         return subprocess.run(argv, preexec_fn=self.enter(node), check=False, **options)
 
     def call(self, node: str, work: Callable[[], T]) -> T:
-        """The result of `work`, run in a thread on a node: a socket made there stays there."""
+        """Runs `work` in a thread on a node; sockets created there stay in the node's namespace."""
         return namespace.inside(self.plan.namespace(self.plan.node(node)), work)
 
     def address(self, host: str) -> str:
         """The IP address of a host."""
         if not self.plan.node(host).startswith("host"):
-            raise LabModelError(f"{host} is a router: it has an address for every link")
+            raise LabModelError(f"{host} is a router with an address per link: name a host")
         return self.plan.address(host)
 
     def set(self, link: str, **fields: Any) -> Link:
-        """Changes a link in both directions while traffic runs; fields as in model.Link."""
+        """Changes a link in both directions while traffic runs; fields are those of model.Link."""
         wire = self.plan.wire(link)
 
         def change(now: state.State) -> None:
             old = now.link(link)
             new = old.changed(**fields)
             if new.mtu_bytes != old.mtu_bytes:
-                raise LabModelError("mtu_bytes stays as it was built: change the file, down and up")
+                raise LabModelError("mtu_bytes cannot change: edit the lab file, then down and up")
             if bool(new.delay_ns) != bool(old.delay_ns):
                 raise LabModelError(
-                    "delay_ns comes and goes only with down and up: give the link a delay in the "
-                    "file, then change it"
+                    "delay_ns cannot change from or to 0: give the link a delay in the lab file, "
+                    "then weft lab down and up"
                 )
             netlink.check_rate(link, new)
             self.model.check_offload(link, new)
@@ -156,19 +153,19 @@ class Lab:
         return self._change(wire, change).link(link)
 
     def degraded_rate(self, link: str, share: float) -> int:
-        """This share of the rate that a link was built with."""
+        """The given share of the rate that the link was built with."""
         return int(self.model.link(self.plan.wire(link).name).rate_bytes_per_s * share)
 
     def cut(self, link: str, *, down: bool = False) -> None:
-        """Ends a link: packets vanish in both directions and nobody is told.
+        """Cuts a link: packets are dropped in both directions without any notice.
 
-        With `down` its upper end goes down instead, and the lower end sees no carrier.
+        With `down`, its upper end is set down instead, and the lower end sees no carrier.
         """
         wire = self.plan.wire(link)
 
         def change(now: state.State) -> None:
             if now.cut(link):
-                raise LabModelError(f"{link} is cut: weft lab heal {link} first")
+                raise LabModelError(f"{link} is cut already: weft lab heal {link} first")
             now.changed[link] = state.Changed(now.link(link), "down" if down else "silent")
             if down:
                 end = wire.ends[1]
@@ -177,7 +174,7 @@ class Lab:
         self._change(wire, change)
 
     def heal(self, link: str) -> None:
-        """Undoes a cut; what else was set stays."""
+        """Undoes a cut; changes made by `set` stay."""
         wire = self.plan.wire(link)
 
         def change(now: state.State) -> None:
@@ -192,11 +189,11 @@ class Lab:
         self._change(wire, change)
 
     def current(self) -> state.State:
-        """The lab as it is now: what was set, what is cut."""
+        """The current state: the changes made by `set`, and the cuts."""
         return state.load(self.name)
 
     def counters(self) -> dict[str, Counters]:
-        """By direction: "leaf0>spine2"."""
+        """Counters by direction, such as "leaf0>spine2"."""
         now = self.current()
         devices = {node: self._at(node, netlink.devices) for node in self.plan.nodes}
         descriptor = self._open_map(now, 1)
@@ -225,7 +222,7 @@ class Lab:
         return found
 
     def _at(self, node: str, work: Callable[[Any], T]) -> T:
-        """Speaks netlink at a node."""
+        """Calls `work` with a netlink socket of a node's namespace."""
 
         def body() -> T:
             with netlink.speaking() as link, netlink.refusals_at(node):
@@ -263,7 +260,7 @@ class Lab:
                 )
                 self._at(node, build)
         finally:
-            # The filters hold the programs, and those the maps, as long as the devices are there.
+            # The filters keep the programs, and those the maps, as long as the devices exist.
             netlink.close_all(held)
         self._use_checksums(now)
         self._await_carrier(now)
@@ -291,8 +288,10 @@ class Lab:
                 netlink.add_route(link, route)
 
     def _use_checksums(self, now: state.State) -> None:
-        """Hosts leave checksums to the device, and a veth never writes one: a flipped bit would
-        go unseen where every real receiver checks. With corruption they are written."""
+        """If links corrupt, turns off checksum offload, so that receivers see flipped bits.
+
+        A veth device never writes the checksum that is left to it, and its peer does not check it.
+        """
         corrupting = any(now.link(name).corruption for name in self.model.link_names())
         if corrupting and not now.checksums:
             for node in self.plan.nodes:
@@ -317,16 +316,19 @@ class Lab:
             descriptor = kernel.open_map(now.maps[which])
         except OSError as error:
             raise LabError(
-                f"the programs of the lab {self.name} are gone ({error}): weft lab down, then up"
+                f"the eBPF programs of the lab {self.name} are gone ({error}): weft lab down, "
+                "then up"
             ) from None
         value_bytes = (impair.ORDER_BYTES, impair.STATE_BYTES)[which]
         if kernel.map_info(descriptor)[1:3] != (value_bytes, self._entries):
             os.close(descriptor)
-            raise LabError(f"the map of the lab {self.name} is another's: weft lab down, then up")
+            raise LabError(
+                f"the eBPF map of the lab {self.name} has another size: weft lab down, then up"
+            )
         return descriptor
 
     def _change(self, wire: Wire, change: Callable[[state.State], None]) -> state.State:
-        """One change of a link: written down, then done, under the lock."""
+        """Applies a change to a link and saves the state, under the lock."""
         features.require_rights()
         with state.lock():
             now = state.load(self.name)
@@ -341,14 +343,14 @@ class Lab:
             return now
 
     def _await_carrier(self, now: state.State) -> None:
-        """Until every link that is not down passes packets: a veth takes a moment."""
+        """Waits until every link that is not down has a carrier; a veth takes a moment."""
         deadline = time.monotonic() + CARRIER_S
         for node in self.plan.nodes:
             wires = [one for one in self.plan.wires_of(node) if now.cut(one.name) != "down"]
             waited_for = [wire.end_at(node).interface for wire in wires]
             while not self._have_carrier(node, waited_for):
                 if time.monotonic() > deadline:
-                    raise LabError(f"the links of {node} do not come up within {CARRIER_S:g} s")
+                    raise LabError(f"the links of {node} did not come up within {CARRIER_S:g} s")
                 time.sleep(STEP_S)
 
     def _have_carrier(self, node: str, interfaces: list[str]) -> bool:
@@ -356,7 +358,7 @@ class Lab:
         return all(devices[one].carrier for one in interfaces)
 
     def _remove(self) -> int:
-        """Takes everything away, also what is only half there; the note of it goes last."""
+        """Removes everything, even if half built; the state file is removed last."""
         spaces = [self.plan.namespace(node) for node in self.plan.nodes]
         ended = namespace.end_processes(spaces)
         for child in self._children:

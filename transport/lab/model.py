@@ -1,7 +1,6 @@
-"""A lab file: hosts, leaves, spines, and what each of their links is like.
+"""Reads and checks a lab file: hosts, leaves, spines and the properties of their links.
 
-The namespaces of this host and a simulator read the same model, so this file uses the standard
-library alone.
+The simulator reads the same model, so this module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(b/s|bit/s|bps|B/s)")
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 NODES_MAX = 65_536
 ETHERNET_HEADER_BYTES = 14
-# A sleeping CPU comes back within this time; what could have been sent meanwhile is not lost.
+# The time that a CPU may need to wake up; the token bucket saves the bytes of that time.
 BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 2
 
 
 class LabError(Exception):
-    """What is wrong with a lab, in one line that says what to do."""
+    """A lab operation failed; the message is one line that says what to do."""
 
 
 class LabModelError(LabError, ValueError):
-    """A lab file, or a change to a link, says something that cannot be."""
+    """A lab file or a change of a link is invalid."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a link: its field, what it takes, its bounds and its meaning."""
+    """One key of a link: its field, kind, bounds and meaning."""
 
     field: str
     kind: str  # "rate", "int" or "share"
@@ -74,7 +73,7 @@ LINK_KEYS = {
 
 @dataclass(frozen=True)
 class Link:
-    """What a link is like, in each direction."""
+    """The properties of a link in each direction."""
 
     rate_bytes_per_s: int = 125_000_000
     queue_bytes: int = 1 << 19
@@ -96,42 +95,42 @@ class Link:
         frame_bytes = self.mtu_bytes + ETHERNET_HEADER_BYTES
         if self.queue_bytes < frame_bytes:
             raise LabModelError(
-                f"queue_bytes {self.queue_bytes} holds no packet of mtu_bytes {self.mtu_bytes}: "
-                f"give at least {frame_bytes}"
+                f"queue_bytes {self.queue_bytes} is less than a packet of mtu_bytes "
+                f"{self.mtu_bytes}: give at least {frame_bytes}"
             )
         if self.ecn_bytes > self.queue_bytes:
             raise LabModelError(
-                f"ecn_bytes {self.ecn_bytes} is above queue_bytes {self.queue_bytes}: "
-                "the queue never gets there"
+                f"ecn_bytes {self.ecn_bytes} is more than queue_bytes {self.queue_bytes}, so no "
+                "packet would be marked: lower it"
             )
         if self.burst_enter > 0 and self.burst_leave == 0:
-            raise LabModelError("burst_leave 0 with burst_enter above 0: a burst would never end")
+            raise LabModelError("burst_leave is 0, so a loss burst would never end: raise it")
 
     @property
     def burst_bytes(self) -> int:
-        """Of the token bucket in front of it: what an idle link lets through at once."""
+        """The size of the link's token bucket: what an idle link may send at once."""
         least = BURST_PACKETS_MIN * (self.mtu_bytes + ETHERNET_HEADER_BYTES)
         return max(self.rate_bytes_per_s * BURST_NS // 10**9, least)
 
     @property
     def damages(self) -> bool:
-        """Whether it loses or corrupts packets of its own accord."""
+        """Whether the link loses or corrupts packets, apart from cuts and full queues."""
         swallows = self.up_bytes_max or self.down_bytes_max
         return any((self.loss, self.loss_every, self.burst_enter, self.corruption, swallows))
 
     def changed(self, **fields: Any) -> Link:
-        """The same link with other values; fields are named as in this class."""
+        """A copy of the link with some fields changed."""
         known = [key.field for key in LINK_KEYS.values()]
         for name in fields:
             if name not in known:
-                raise LabModelError(f"a link has no {name}{nearest(name, known)}")
+                raise LabModelError(f"a link has no field {name}{nearest(name, known)}")
         return dataclasses.replace(self, **fields)
 
 
 def check(name: str, key: Key, value: Any) -> None:
-    """Raises unless the value is of the key's kind and within its bounds."""
+    """Raises LabModelError unless the value has the key's kind and is within its bounds."""
     kinds: tuple[type, ...] = (int, float) if key.kind == "share" else (int,)
-    # bool is an int to Python and a mistake here; nan is in no range.
+    # Refuse bool, which is an int in Python. nan fails the range check.
     fits = isinstance(value, kinds) and not isinstance(value, bool)
     if not (fits and key.low <= value <= key.high):
         bounds = f", from {key.low:,} to {key.high:,} bytes/s" if key.kind == "rate" else ""
@@ -139,7 +138,7 @@ def check(name: str, key: Key, value: Any) -> None:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """ "; did you mean X?" where something known looks like the word, else what there is."""
+    """The hint "; did you mean X?" if a known word is similar, else a list of known words."""
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
@@ -158,7 +157,7 @@ def rate_of(name: str, value: Any) -> int:
 
 
 def rate_text(rate_bytes_per_s: int) -> str:
-    """As people say it: 1 Gb/s."""
+    """A rate as text, such as 1 Gb/s."""
     bits = rate_bytes_per_s * 8
     for prefix in ("T", "G", "M", "k"):
         if bits >= PREFIXES[prefix]:
@@ -167,12 +166,12 @@ def rate_text(rate_bytes_per_s: int) -> str:
 
 
 def link_fields(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Link that a table's keys give."""
+    """Checks a table of link keys; returns the fields of Link that they set."""
     fields: dict[str, Any] = {}
     for name, value in table.items():
         key = LINK_KEYS.get(name)
         if key is None:
-            raise LabModelError(f"{name} is not a key of a link{nearest(name, list(LINK_KEYS))}")
+            raise LabModelError(f"a link has no key {name}{nearest(name, list(LINK_KEYS))}")
         converted = rate_of(name, value) if key.kind == "rate" else value
         check(name, key, converted)
         fields[key.field] = converted
@@ -181,19 +180,19 @@ def link_fields(table: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LabModel:
-    """Hosts behind leaf routers; every leaf has one uplink to every spine router.
+    """Hosts at leaf routers; every leaf has one uplink to every spine router.
 
-    Between hosts of different leaves there are as many equal paths as spines.
+    There are as many equal-cost paths between hosts of different leaves as there are spines.
     """
 
     name: str = "default"
     hosts: int = 2
     spines: int = 4
     hosts_per_leaf: int = 1
-    segmentation_offload: bool = False  # a host's packets cross the links up to 64 KB at a time
+    segmentation_offload: bool = False  # GSO packets of up to 64 KB cross the links unsplit
     host_links: Link = field(default_factory=lambda: Link(rate_bytes_per_s=500_000_000))
     uplinks: Link = field(default_factory=Link)
-    links: Mapping[str, Link] = field(default_factory=dict)  # of their own, by name
+    links: Mapping[str, Link] = field(default_factory=dict)  # exceptions, by link name
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
@@ -213,11 +212,11 @@ class LabModel:
             self.check_offload(name, self.link(name))
 
     def check_offload(self, name: str, link: Link) -> None:
-        """Raises where one loss of the link would take many packets of a host at once."""
+        """Refuses loss with segmentation_offload, where one loss would drop many packets."""
         if self.segmentation_offload and link.damages:
             raise LabModelError(
-                f"{name}: with segmentation_offload one loss takes up to 64 KB: "
-                "leave segmentation_offload out, or loss, bursts and corruption"
+                f"{name}: with segmentation_offload each loss would drop up to 64 KB: "
+                "remove segmentation_offload, or remove loss, bursts and corruption"
             )
 
     @property
@@ -228,16 +227,16 @@ class LabModel:
         return host // self.hosts_per_leaf
 
     def nodes(self) -> list[str]:
-        """host0.., leaf0.., spine0.."""
+        """The names of all nodes: host0, ..., leaf0, ..., spine0, ..."""
         counts = (("host", self.hosts), ("leaf", self.leaves), ("spine", self.spines))
         return [f"{kind}{number}" for kind, count in counts for number in range(count)]
 
     def link_names(self) -> list[str]:
-        """Every link by its two ends: host0-leaf0, leaf0-spine0."""
+        """The names of all links, such as host0-leaf0 and leaf0-spine0."""
         return list(self._links)
 
     def link(self, name: str) -> Link:
-        """What a link is like: its own table, or that of its class."""
+        """The properties of a link: its own table, or that of its class."""
         self._known(name, name)
         return self.links.get(name) or (
             self.host_links if name.startswith("host") else self.uplinks
@@ -269,7 +268,7 @@ def as_table(where: str, value: Any) -> Mapping[str, Any]:
 
 
 def link_from(table: str, base: Link, value: Any) -> Link:
-    """A link from a table of the file; what it does not give is as in the base."""
+    """A link from a table of the file; missing keys are taken from `base`."""
     try:
         return base.changed(**link_fields(as_table("", value)))
     except LabModelError as error:
@@ -277,10 +276,10 @@ def link_from(table: str, base: Link, value: Any) -> Link:
 
 
 def parse(table: Mapping[str, Any], *, name: str = "default") -> LabModel:
-    """A model from what a lab file holds; `name` is used where the file gives none."""
+    """A model from the tables of a lab file; `name` is used if the file has none."""
     for key in table:
         if key not in LAB_KEYS:
-            raise LabModelError(f"{key} is not a key of a lab{nearest(key, list(LAB_KEYS))}")
+            raise LabModelError(f"a lab has no key {key}{nearest(key, list(LAB_KEYS))}")
     base = LabModel()
     host_links = link_from("host_links", base.host_links, table.get("host_links", {}))
     uplinks = link_from("uplinks", base.uplinks, table.get("uplinks", {}))
@@ -295,7 +294,7 @@ def parse(table: Mapping[str, Any], *, name: str = "default") -> LabModel:
 
 
 def load(file: str | Path) -> LabModel:
-    """The lab that a TOML file describes; its name is the file's unless it gives one."""
+    """Loads a lab file; the lab's default name is the file's name."""
     path = Path(file)
     try:
         table = tomllib.loads(path.read_text())
@@ -311,12 +310,12 @@ def load(file: str | Path) -> LabModel:
 
 
 def as_dict(model: LabModel) -> dict[str, Any]:
-    """As JSON holds it; `from_dict` reads it back."""
+    """The model as a JSON object; `from_dict` reads it back."""
     return dataclasses.asdict(model)
 
 
 def from_dict(content: Mapping[str, Any]) -> LabModel:
-    """The model that `as_dict` wrote."""
+    """The model from a result of `as_dict`."""
     made = dict(content)
     for key in ("host_links", "uplinks"):
         made[key] = Link(**made[key])

@@ -1,6 +1,6 @@
-"""Makes, enters, searches and removes network namespaces.
+"""Creates, enters, searches and removes network namespaces.
 
-Names are files in /run/netns, so that `ip netns` sees them too.
+Named namespaces are files in /run/netns, so that `ip netns` lists them too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TERM_S, KILL_S, STEP_S = 2.0, 5.0, 0.02
 
 
 def in_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
-    """The result of `work` in a thread that `enter` moved elsewhere, and that ends there."""
+    """Runs `work` in a new thread after `enter` has changed its namespace; returns the result."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -41,7 +41,7 @@ def in_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
     try:
         thread.join()
     except BaseException:
-        # Ctrl-C: what is under way ends first, so that undoing it meets no moving target.
+        # On Ctrl-C, wait for the thread, so that the cleanup does not race with it.
         thread.join()
         raise
     if errors:
@@ -50,7 +50,7 @@ def in_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
 
 
 def inside(name: str, work: Callable[[], T]) -> T:
-    """The result of `work` within a namespace; sockets opened there stay there."""
+    """Runs `work` in a namespace; sockets opened there stay in it."""
     descriptor = open_namespace(name)
     try:
         return in_thread(lambda: kernel.enter_namespace(descriptor), work)
@@ -59,7 +59,7 @@ def inside(name: str, work: Callable[[], T]) -> T:
 
 
 def in_scratch(work: Callable[[], T]) -> T:
-    """The result of `work` within a nameless namespace that goes with it."""
+    """Runs `work` in a temporary unnamed namespace."""
     return in_thread(kernel.new_namespace, work)
 
 
@@ -75,7 +75,7 @@ def exists(name: str) -> bool:
 
 
 def make(name: str) -> None:
-    """A new namespace with a name."""
+    """Creates a named namespace."""
     share_directory()
     path = DIRECTORY / name
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o444))
@@ -86,11 +86,14 @@ def make(name: str) -> None:
 
 
 def share_directory() -> None:
-    """As iproute2 has it: a shared mount, so that removing a name reaches every mount namespace."""
+    """Makes /run/netns a shared mount, as iproute2 does.
+
+    Removing a name then takes effect in every mount namespace.
+    """
     DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
     lock = os.open(DIRECTORY, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # Two at once would mount it twice, and hide what is in the first.
+        # Two processes at once would mount it twice, and the second mount would hide the first.
         fcntl.flock(lock, fcntl.LOCK_EX)
         shared = kernel.MS_SHARED | kernel.MS_REC
         try:
@@ -105,7 +108,7 @@ def share_directory() -> None:
 
 
 def remove(name: str) -> None:
-    """Takes the name away, also one that was only half made; its devices go with the namespace."""
+    """Removes a named namespace, even if half created; its devices go with it."""
     path = DIRECTORY / name
     try:
         kernel.unmount(str(path))
@@ -116,7 +119,7 @@ def remove(name: str) -> None:
 
 
 def processes(names: Iterable[str]) -> list[int]:
-    """The processes in these namespaces, but not this one."""
+    """The pids of the processes in these namespaces, except this process."""
     wanted = set()
     for name in names:
         try:
@@ -130,7 +133,7 @@ def processes(names: Iterable[str]) -> list[int]:
             continue
         try:
             there = os.stat(f"/proc/{entry}/ns/net")
-        except OSError:  # it ended
+        except OSError:  # the process has ended
             continue
         if (there.st_dev, there.st_ino) in wanted:
             pids.append(int(entry))
@@ -138,13 +141,16 @@ def processes(names: Iterable[str]) -> list[int]:
 
 
 def end_processes(names: list[str]) -> int:
-    """Ends what runs in these namespaces, which would keep them; returns how many there were."""
+    """Ends the processes in these namespaces; returns how many there were.
+
+    A running process would keep its namespace alive.
+    """
     ended: set[int] = set()
     for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
         deadline = time.monotonic() + seconds
         while pids := processes(names):
             for pid in pids:
-                # The second signal goes on coming, for a process may have started another.
+                # Send SIGTERM once per process, and SIGKILL until none is left.
                 if pid not in ended or number == signal.SIGKILL:
                     ended.add(pid)
                     try:
@@ -156,4 +162,4 @@ def end_processes(names: list[str]) -> int:
             time.sleep(STEP_S)
         if not pids:
             return len(ended)
-    raise LabError(f"processes {pids} in the lab do not end: end them, then weft lab down")
+    raise LabError(f"processes {pids} in the lab survived SIGKILL: end them, then weft lab down")

@@ -1,6 +1,6 @@
-"""What is said to the kernel about devices: veth, addresses, routes, queues, filters.
+"""Configures network devices through netlink: veth, addresses, routes, queues, filters.
 
-Every function speaks for the namespace that its thread is in.
+Every function works in the network namespace of its thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ TBF_HANDLE, TBF_CLASS, NETEM_HANDLE = 0x10000, 0x10001, 0x20000
 INGRESS, EGRESS = "ffff:fff2", "ffff:fff3"
 NEIGHBOUR_PERMANENT = 0x80
 LOWER_UP = 0x10000
-RATE_MAX = 4_250_000_000  # bytes/s: tbf's attribute for it has 32 bits
-# Left on, one packet of the host would be many datagrams to a router: one loss, one mark for all.
+RATE_MAX = 4_250_000_000  # bytes/s; tbf's rate attribute has 32 bits
+# Segmentation offloads are turned off: with them, one packet at a router is many datagrams, which
+# would be lost or marked together.
 SEGMENTATION = (
     *("tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation"),
     *("tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"),
@@ -34,12 +35,12 @@ SYSCTLS = {
     "net/ipv4/conf/default/rp_filter": "0",
     "net/ipv4/conf/all/send_redirects": "0",
     "net/ipv4/conf/default/send_redirects": "0",
-    # By address, protocol and port of the packet itself. Policy 1 takes the hash that a veth
-    # hands on, and that is the sending socket's own: it changes while the ports stay.
+    # Hash the address, protocol and ports of the packet. Policy 1 would use the hash that a veth
+    # passes on from the sending socket, which may change while the ports stay the same.
     "net/ipv4/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_fields": "0x37",
 }
-# Where the kernel has them: the same flow on the same path in every lab; no chatter of IPv6.
+# Set if the kernel has them: a flow takes the same path in every lab, and IPv6 sends no packets.
 SYSCTLS_IF_THERE = {
     "net/ipv4/fib_multipath_hash_seed": "1",
     "net/ipv6/conf/all/disable_ipv6": "1",
@@ -49,7 +50,7 @@ SYSCTLS_IF_THERE = {
 
 @dataclass(frozen=True)
 class Device:
-    """What the kernel has counted at a device: what left it, and what its queue dropped."""
+    """The kernel's counters of a device: packets sent, and packets dropped by its queue."""
 
     packets: int
     bytes: int
@@ -60,7 +61,7 @@ class Device:
 
 @contextmanager
 def speaking() -> Iterator[Any]:
-    """A netlink socket of the namespace that this thread is in."""
+    """A netlink socket in the namespace of this thread."""
     try:
         from pyroute2 import IPRoute
     except ImportError:
@@ -71,13 +72,13 @@ def speaking() -> Iterator[Any]:
 
 @contextmanager
 def refusals_at(node: str) -> Iterator[None]:
-    """What the kernel refuses, as one line that says where."""
+    """Turns the kernel's errors into a LabError that names the node."""
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
         yield
     except (NetlinkError, OSError) as error:
-        raise LabError(f"{node}: the kernel refuses: {error}") from error
+        raise LabError(f"{node}: the kernel refused a network change: {error}") from error
 
 
 def index_of(link: Any, interface: str) -> int:
@@ -103,7 +104,7 @@ def write_sysctls(congestion: bool) -> None:
 
 
 def add_veth(link: Any, near: End, far: End, far_namespace: int) -> None:
-    """A pair of devices, one here, one in another namespace."""
+    """Creates a veth pair: one device here, the other in another namespace."""
     peer = {"ifname": far.interface, "address": far.mac, "net_ns_fd": far_namespace}
     link.link("add", ifname=near.interface, kind="veth", address=near.mac, peer=peer)
 
@@ -113,11 +114,11 @@ def set_up_loopback(link: Any) -> None:
 
 
 def set_up_end(link: Any, end: End, far: End, mtu_bytes: int) -> None:
-    """Brings a device up, with its address and its neighbour's."""
+    """Brings a device up with its address, and adds its neighbour's hardware address."""
     index = index_of(link, end.interface)
     link.addr("replace", index=index, address=end.address, prefixlen=end.prefix)
     link.link("set", index=index, mtu=mtu_bytes, state="up")
-    # Known for good: a cut path would otherwise be told to senders once nobody answers ARP.
+    # A permanent entry: on a cut link, ARP would fail and the kernel would report it to senders.
     link.neigh("replace", dst=far.address, lladdr=far.mac, ifindex=index, state=NEIGHBOUR_PERMANENT)
 
 
@@ -129,7 +130,7 @@ def add_route(link: Any, route: Route) -> None:
 
 
 def add_black_hole(link: Any) -> None:
-    """What a router has no way for vanishes; nobody is told."""
+    """Adds a default blackhole route: packets without another route are dropped silently."""
     link.route("replace", dst="0.0.0.0/0", type="blackhole", family=AF_INET)
 
 
@@ -138,15 +139,15 @@ def bring_down(link: Any, interface: str) -> None:
 
 
 def check_rate(name: str, spec: Link) -> None:
-    """Raises where a link is faster than its queue can be."""
+    """Raises LabError if a link is faster than tbf supports."""
     if spec.rate_bytes_per_s > RATE_MAX:
         raise LabModelError(
-            f"{name}: a lab on one host has no links above {rate_text(RATE_MAX)}: give a lower rate"
+            f"{name}: the rate of a link is limited to {rate_text(RATE_MAX)}: give a lower rate"
         )
 
 
 def shape(link: Any, interface: str, spec: Link, command: str) -> None:
-    """A token bucket in front of a device (`add`), or the same with other numbers (`change`)."""
+    """Adds a token bucket to a device (`add`), or changes its parameters (`change`)."""
     index = index_of(link, interface)
     frame_bytes = spec.mtu_bytes + ETHERNET_HEADER_BYTES
     link.tc(
@@ -190,7 +191,7 @@ def attach(link: Any, interface: str, program: int, hook: str) -> None:
 
 
 def turn_off(interface: str, features: tuple[str, ...]) -> None:
-    """Offloads of a device, as `ethtool -K` does."""
+    """Turns off offloads of a device, as `ethtool -K` does."""
     from pyroute2.ethtool.ioctl import IoctlEthtool
 
     device = IoctlEthtool(interface)
@@ -205,7 +206,7 @@ def turn_off(interface: str, features: tuple[str, ...]) -> None:
 
 
 def devices(link: Any) -> dict[str, Device]:
-    """What the kernel has counted at each device of this namespace."""
+    """The counters of each device in this namespace."""
     drops: dict[int, tuple[int, int]] = {}
     for qdisc in link.get_qdiscs():
         if qdisc.get_attr("TCA_KIND") == "tbf":
@@ -228,7 +229,7 @@ def devices(link: Any) -> dict[str, Device]:
 def build_node(
     link: Any, plan: Plan, node: str, programs: dict[int, int], links: Callable[[str], Link]
 ) -> None:
-    """Everything of a node but its devices, which are there; `programs` by direction."""
+    """Configures a node whose devices exist; `programs` are descriptors by direction."""
     is_host = node.startswith("host")
     set_up_loopback(link)
     write_sysctls(congestion=is_host)
@@ -251,10 +252,10 @@ def build_node(
 
 
 def hook_of(direction: Direction, node: str) -> str:
-    """Where at a node the program of a direction sits; "" if it sits at the other end.
+    """The hook of a direction's program at a node; "" if it is attached at the other end.
 
-    In front of a router's queue. A host's packets are single datagrams only once they have left
-    it, so theirs sits where they arrive.
+    A router's program is attached at its egress, before the queue. A host's packets are split into
+    datagrams only when they leave it, so their program is attached where they arrive.
     """
     if direction.from_host:
         return INGRESS if direction.target.node == node else ""

@@ -1,4 +1,4 @@
-"""The names, addresses and routes of a lab on this host, from its model alone.
+"""Computes the names, addresses and routes of a lab from its model and name.
 
 The same model and name always give the same plan.
 """
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 
 from transport.lab.model import LabError, LabModel, LabModelError, nearest
 
-# The second byte of an address holds the leaf, or 128 and the spine; the third what is left.
+# The second byte of an address is the leaf, or 128 plus the spine; the third is the remainder.
 LEAVES_MAX = 64
 SPINES_MAX = 64
 HOSTS_PER_LEAF_MAX = 200
@@ -46,7 +46,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Direction:
-    """One way of a link: from a device, through its queue, to the other end."""
+    """One direction of a link: from a device, through its queue, to the other end."""
 
     index: int
     wire: Wire
@@ -64,7 +64,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a node sends what is for a network; several gateways share it by flow."""
+    """A route of a node; with several gateways, flows are spread over them."""
 
     node: str
     network: str  # "default", or address/prefix
@@ -72,7 +72,7 @@ class Route:
 
 
 class Plan:
-    """Everything that building a lab needs to know."""
+    """The nodes, wires, addresses and routes from which a lab is built."""
 
     def __init__(self, model: LabModel, name: str) -> None:
         for what, count, most in (
@@ -82,7 +82,7 @@ class Plan:
             ("nodes", model.hosts + model.leaves + model.spines, NODES_MAX),
         ):
             if count > most:
-                raise LabError(f"{count} {what} are too many for one host: {most} at most")
+                raise LabError(f"{count} {what} are too many for a lab: give at most {most}")
         self.model = model
         self.name = name
         self.nodes = model.nodes()
@@ -120,7 +120,7 @@ class Plan:
         return next(e.address for w in self.wires_of(host) for e in w.ends if e.node == host)
 
     def routes_of(self, node: str) -> list[Route]:
-        """What a node cannot know from its own addresses."""
+        """The routes of a node that do not follow from its own addresses."""
         model, number = self.model, int(re.sub(r"\D", "", node))
         if node.startswith("host"):
             return [Route(node, "default", (self.wires_of(node)[0].other_end(node).address,))]
@@ -150,5 +150,5 @@ class Plan:
 
 
 def mac_of(address: str) -> str:
-    """A locally administered hardware address that an IP address gives."""
+    """A locally administered hardware address derived from an IP address."""
     return ":".join(f"{byte:02x}" for byte in b"\x02\x00" + IPv4Address(address).packed)

@@ -1,6 +1,6 @@
-"""Files that say which labs there are, so that any process can change or end one.
+"""State files of labs, through which any process can change or remove a lab.
 
-What is written comes before what is built, and goes after it.
+A file is written before its lab is built, and removed after the lab is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAIT_S, STEP_S = 60.0, 0.05
 
 @dataclass
 class Changed:
-    """How a link differs from its model now."""
+    """How a link currently differs from the model."""
 
     link: Link
     cut: str = ""  # "", "silent" or "down"
@@ -31,13 +31,13 @@ class Changed:
 
 @dataclass
 class State:
-    """A lab as every process sees it."""
+    """The state of a lab, shared by all processes."""
 
     name: str
     model: LabModel
     built: bool = False
-    maps: tuple[int, int] = (0, 0)  # ids of orders and of state
-    checksums: bool = False  # hosts write real checksums, so that corruption is seen
+    maps: tuple[int, int] = (0, 0)  # ids of the configuration map and of the state map
+    checksums: bool = False  # hosts write real checksums, so that receivers detect corruption
     changed: dict[str, Changed] = field(default_factory=dict)
 
     def link(self, name: str) -> Link:
@@ -50,7 +50,7 @@ class State:
 
 
 def directory() -> Path:
-    """/run/weft/lab, or the user's own place where /run cannot be written."""
+    """/run/weft/lab, or a folder of the user if /run is not writable."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     if os.geteuid() != 0 and own and not os.access("/run", os.W_OK):
         return Path(own) / "weft" / "lab"
@@ -58,13 +58,13 @@ def directory() -> Path:
 
 
 def names() -> list[str]:
-    """The labs there are."""
+    """The names of all labs."""
     return sorted(path.stem for path in directory().glob("*.json"))
 
 
 @contextmanager
 def lock() -> Iterator[None]:
-    """One change of any lab at a time; a process that dies lets go."""
+    """Locks all labs against other changes; the lock ends when its process dies."""
     where = directory()
     where.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
@@ -77,10 +77,10 @@ def lock() -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LabError(
-                        "another weft lab command has been at work for a minute: wait or end it"
+                        "another weft lab command has held the lock for a minute: wait or end it"
                     ) from None
                 time.sleep(STEP_S)
-        for part in where.glob("*.part"):  # of a process that died while writing
+        for part in where.glob("*.part"):  # left by a process that died while writing
             part.unlink(missing_ok=True)
         yield
     finally:
@@ -88,7 +88,7 @@ def lock() -> Iterator[None]:
 
 
 def load(name: str) -> State:
-    """A lab by its name."""
+    """Loads the state of a lab by name."""
     path = directory() / f"{name}.json"
     try:
         content = json.loads(path.read_text())
@@ -127,7 +127,7 @@ def _state(path: Path, content: Any) -> State:
 
 
 def save(state: State) -> None:
-    """Writes a lab down, whole or not at all."""
+    """Writes the state of a lab atomically."""
     path = directory() / f"{state.name}.json"
     content = {
         "version": VERSION,
