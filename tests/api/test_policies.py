@@ -176,7 +176,7 @@ def test_cache__a_folder_that_others_can_write_to_is_refused(cache: Path) -> Non
     pytest.importorskip("numba")
     cache.mkdir(parents=True)
     cache.chmod(0o777)
-    with pair() as (here, _), pytest.raises(InvalidArgumentError, match="others can write"):
+    with pair() as (here, _), pytest.raises(InvalidArgumentError, match="other users can write"):
         here.set_policy("window", EXAMPLE)
 
 

@@ -1,6 +1,6 @@
-"""The policy compiler: from one Python file to a native library.
+"""Compiles policies: one Python file becomes a native library.
 
-numba and llvmlite load with the first compilation.
+numba and llvmlite are imported by the first compilation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Interpreted", "PolicyError", "cached_policy", "compile_object", "com
 
 
 def compile_policy(policy_or_path: Policy | str | Path, out: str | Path, *, cpu: str = "") -> Path:
-    """Write the policy as a shared library for a CPU baseline, this architecture's by default."""
+    """Compiles a policy to a shared library; `cpu` defaults to this machine's baseline."""
     from transport.compiler import emit
 
     policy = source.load(policy_or_path)
@@ -26,7 +26,7 @@ def compile_policy(policy_or_path: Policy | str | Path, out: str | Path, *, cpu:
 def compile_object(
     policy_or_path: Policy | str | Path, out: str | Path, *, symbol: str = "", cpu: str = ""
 ) -> Path:
-    """Write the policy as an object to link in, its descriptor under a name of its own."""
+    """Compiles a policy to an object file whose descriptor has the given symbol."""
     from transport.compiler import emit
 
     policy = source.load(policy_or_path)
@@ -35,7 +35,7 @@ def compile_object(
 
 
 def cached_policy(policy_or_path: Policy | str | Path, *, cpu: str = "") -> Path:
-    """The policy's library in the user's cache, compiled when nothing that fits lies there."""
+    """The policy's library in the user's cache; compiles it if it is not there."""
     from transport.compiler import cache
 
     return cache.compiled(policy_or_path, cpu)

@@ -1,6 +1,6 @@
-"""What a build asks of the compiler: the shipped policies, and the C header of their records.
+"""Compiles the shipped policies and writes the C header of their records, for the build.
 
-Users have `weft policy compile`.
+Users compile policies with `weft policy compile`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from transport.compiler.linked import write_linked
 
 
 def write_all(out: Path, cpu: str) -> None:
-    """Each shipped policy as OUT/<family>_<name>.so, and objects to link in.
+    """Writes each shipped policy as OUT/<family>_<name>.so, and object files to link in.
 
-    Each `fixed` is OUT/fixed_<family>.o, all others together are OUT/linked.o.
+    The `fixed` policies are OUT/fixed_<family>.o; all others together are OUT/linked.o.
     """
     cpu = cpu or emit.baseline()
     others = []
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m transport.compiler")
     parser.add_argument("--all", action="store_true", help="compile the shipped policies")
     parser.add_argument("--out", type=Path, default=Path("."), help="the folder for --all")
-    parser.add_argument("--cpu", default="", help="the CPU baseline, this architecture's if absent")
+    parser.add_argument("--cpu", default="", help="the CPU baseline; default: this machine's")
     parser.add_argument("--header", type=Path, help="write the C header of the records")
     given = parser.parse_args(arguments)
     if not given.all and given.header is None:

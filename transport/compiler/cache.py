@@ -1,7 +1,7 @@
 """The cache of compiled policies.
 
-What a library depends on is in its name, so that one of another source, numba, CPU or ABI is
-simply not found; what is found must have the digest that was written beside it.
+A library's file name contains a hash of its source, the versions of numba and llvmlite, the CPU and
+the ABI. A library is used only if its content matches the digest in the file beside it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from congestion.api import Policy
 from transport.compiler import emit, source
 from transport.compiler.errors import PolicyError
 
-KEPT_MAX = 64  # libraries; the oldest go first
+KEPT_MAX = 64  # libraries; the least recently used are removed
 
 
 def directory() -> Path:
-    """The user's own cache folder, made when it is not there."""
+    """The user's cache folder, created if it does not exist."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(home) / "weft" / "policies"
     try:
@@ -30,18 +30,24 @@ def directory() -> Path:
         found = folder.stat()
     except OSError as error:
         raise PolicyError(
-            str(folder), 0, f"no cache: {error.strerror}", "set XDG_CACHE_HOME to a folder of yours"
+            str(folder),
+            0,
+            f"cannot create the policy cache: {error.strerror}",
+            "set XDG_CACHE_HOME to a writable folder",
         ) from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        # What lies here is mapped and run.
+        # The libraries in this folder are loaded and run.
         raise PolicyError(
-            str(folder), 0, "others can write to the cache", f"chmod 700 {folder}, or remove it"
+            str(folder),
+            0,
+            "other users can write to the cache",
+            f"chmod 700 {folder}, or remove it",
         )
     return folder
 
 
 def _reached(policy: Policy) -> Iterator[FunctionType]:
-    """Every function that the hooks can come to."""
+    """Every function that the hooks may call, directly or not."""
     seen: set[FunctionType] = set()
     waiting: list[FunctionType] = list(policy.hooks)
     while waiting:
@@ -55,7 +61,7 @@ def _reached(policy: Policy) -> Iterator[FunctionType]:
 
 
 def fingerprint(policy: Policy, cpu: str) -> str:
-    """Of everything that the compiled code depends on."""
+    """A hash of everything that the compiled code depends on."""
     compiler = sorted(Path(__file__).parent.glob("*.py"))
     parts = [
         f"abi {emit.ABI_VERSION}, {cpu}, numba {version('numba')}, llvmlite {version('llvmlite')}",
@@ -88,7 +94,7 @@ def _intact(library: Path, digest: Path) -> bool:
 def compiled(
     policy_or_path: Policy | str | Path, cpu: str = "", hooks: emit.Lowered | None = None
 ) -> Path:
-    """The policy's library: the one compiled before, or a new one."""
+    """The path of the policy's library: from the cache, or newly compiled."""
     policy = source.load(policy_or_path)
     cpu = cpu or emit.baseline()
     folder = directory()

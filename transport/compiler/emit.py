@@ -1,6 +1,6 @@
-"""Writes a compiled policy: one exported descriptor, and nothing of Python in it.
+"""Writes a compiled policy as a library or object that exports one descriptor and needs no Python.
 
-llvmlite is imported here, when first needed.
+llvmlite is imported when first needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol
 DESCRIPTOR_BYTES = 232
 HOOKS_MAX = 4
 
-# What a policy may need from others: libm and the two copies that LLVM makes by itself.
+# External symbols that a policy may use: libm, and the memory functions that LLVM inserts.
 NEEDS = frozenset({"exp", "log", "pow", "sqrt", "cbrt", "memset", "memcpy", "memmove", "fmod"})
 
 # The CPU each baseline is compiled for.
@@ -52,7 +52,7 @@ def _bytes_ir(data: bytes) -> str:
 
 
 def _hook_ir(name: str, inner: str) -> str:
-    """numba's calling convention behind ours: any status but 0 becomes 1."""
+    """IR of a hook that calls a numba function; every numba status except 0 becomes 1."""
     given = "ptr %flow, ptr %shared, i64 %count, ptr %params, ptr %event, ptr %result"
     return f"""
 declare i32 @"{inner}"(ptr, ptr, ptr, ptr, i64, ptr, ptr, ptr)
@@ -102,7 +102,7 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         pointer = "ptr @params_default"
     named = _fields_text(policy.params).encode() + b"\0"
     defaults += f"@params_fields = internal constant [{len(named)} x i8] {_bytes_ir(named)}\n"
-    # A descriptor to link in must not become an export of the library that it ends up in.
+    # The descriptor of an object to link in must not be exported by the library it is linked into.
     reach = "" if symbol == DESCRIPTOR else "hidden "
     slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
     return (
@@ -134,7 +134,7 @@ Lowered = list[tuple[str, str]]
 
 
 def lowered(policy: Policy) -> Lowered:
-    """The hooks, checked and typed: most of the work, and the same for all forms."""
+    """Checks and types the hooks; this is most of the work, and the same for all outputs."""
     lint.check(policy)
     return lower.lower(policy)
 
@@ -142,19 +142,19 @@ def lowered(policy: Policy) -> Lowered:
 def build(
     policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False, hooks: Any = None
 ) -> tuple[Any, Any]:
-    """The optimized module of a policy, and the target machine; `hooks`: if lowered before."""
+    """The optimized module of a policy and the target machine; `hooks`: the result of `lowered`."""
     if cpu not in BASELINES:
         raise PolicyError(
             policy.module,
             0,
-            f"no CPU baseline {cpu!r}",
+            f"unknown CPU baseline {cpu!r}",
             "there are: " + ", ".join(sorted(BASELINES)),
         )
     if cpu != baseline():
         raise PolicyError(
             policy.module,
             0,
-            f"{cpu} is not this machine's architecture",
+            f"this machine is not {cpu}",
             f"compile it on a machine of {cpu}",
         )
     hooks = hooks or lowered(policy)
@@ -182,7 +182,7 @@ def build(
     _internalize(whole, {symbol})
     machine = _machine(cpu, whole.triple, jit)
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
-    tuning.inlining_threshold = 2000  # one call into a hook, none inside it
+    tuning.inlining_threshold = 2000  # high enough to inline all helpers into a hook
     passes = llvm.create_pass_builder(machine, tuning)
     passes.getModulePassManager().run(whole, passes)
     return whole, machine
@@ -196,21 +196,21 @@ def _gate(policy: Policy, image: bytes, symbol: str) -> None:
             policy.module,
             0,
             f"the compiled policy needs {', '.join(foreign)}",
-            "use numbers and records only: nothing of Python runs in there",
+            "use numbers and records only: a compiled policy has no Python",
         )
     if found.defined != {symbol}:
         raise PolicyError(
             policy.module,
             0,
             f"the compiled policy exports {', '.join(sorted(found.defined))}",
-            f"only {symbol} may be exported: please report this",
+            f"only {symbol} may be exported: report this as a defect of weft",
         )
 
 
 def object_image(
     policy: Policy, cpu: str, symbol: str = DESCRIPTOR, hooks: Lowered | None = None
 ) -> bytes:
-    """The object file of a policy, checked."""
+    """The object file of a policy, after checking its symbols."""
     module, machine = build(policy, cpu, symbol, hooks=hooks)
     image: bytes = machine.emit_object(module)
     _gate(policy, image, symbol)
@@ -218,14 +218,14 @@ def object_image(
 
 
 def assembled(text: str, cpu: str) -> bytes:
-    """The object file of a module in LLVM's language."""
+    """The object file of a module given as LLVM IR."""
     module = _llvm().parse_assembly(text)
     image: bytes = _machine(cpu, _llvm().get_default_triple()).emit_object(module)
     return image
 
 
 def linker(policy: Policy) -> str:
-    """The C compiler that links."""
+    """The path of the C compiler that links the library."""
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:
@@ -265,9 +265,9 @@ def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = N
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise PolicyError(
-                policy.module, 0, f"linking failed: {done.stderr.strip()}", "see the linker's words"
+                policy.module, 0, f"linking failed: {done.stderr.strip()}", "see the linker's error"
             )
-        # Renamed into place: a process that has the old library mapped keeps the old file.
+        # Rename into place, so that a process that has mapped the old library keeps the old file.
         beside = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.copyfile(linked, beside)
         beside.replace(out)

@@ -1,4 +1,4 @@
-"""How a refused policy is reported: where, why, and what to write instead."""
+"""The error of a policy that cannot be compiled: file, line, reason and remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ INSTALL_NUMBA = "pip install 'numba>=0.68.0,<0.69'"
 
 
 class PolicyError(Exception):
-    """A policy that cannot be compiled. Line 0: nobody knows which."""
+    """A policy cannot be compiled. Line 0 means that the line is not known."""
 
     def __init__(self, file: str, line: int, reason: str, remedy: str) -> None:
         place = f"{file}:{line}" if line else file

@@ -1,6 +1,6 @@
-"""The expressions that a hook may compute: numbers from records, constants and plain calls.
+"""Checks the expressions of a hook: numbers from records, constants and plain calls.
 
-lint.py walks the statements and asks here for each value.
+lint.py checks the statements and calls this module for each value.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, IN
 
 
 class Role(NamedTuple):
-    """What a name stands for."""
+    """What an argument of a hook is."""
 
     name: str
     layout: Record
     many: bool = False  # the whole array of paths
-    cores: frozenset[str] = frozenset()  # fields that the core alone writes
+    cores: frozenset[str] = frozenset()  # fields that only the core writes
 
 
 Roles = Mapping[str, Role]
@@ -40,7 +40,7 @@ def definition(function: FunctionType) -> ast.FunctionDef:
     for node in ast.walk(tree(code.co_filename)):
         if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
             continue
-        # With decorators the code object begins at the first of them.
+        # The first line of a decorated function's code is that of its first decorator.
         if code.co_firstlineno not in (node.lineno, *(d.lineno for d in node.decorator_list)):
             continue
         if not source.is_current(code):
@@ -50,8 +50,8 @@ def definition(function: FunctionType) -> ast.FunctionDef:
         raise PolicyError(
             code.co_filename,
             code.co_firstlineno,
-            f"{code.co_name} is not what the file holds now",
-            "the file was changed after Python had read it: start again",
+            f"{code.co_name} differs from the file",
+            "the file changed after Python had read it: restart the program",
         )
     raise PolicyError(
         code.co_filename,
@@ -62,7 +62,7 @@ def definition(function: FunctionType) -> ast.FunctionDef:
 
 
 class Expressions:
-    """One function, checked for the roles that its arguments have at one call."""
+    """Checks the expressions of one function, for the roles of its arguments in one call."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Expressions:
         self.roles = dict(roles)
         self.stack = (*stack, function)
         self.steps = steps
-        self.calls = calls  # of helpers, all of them, as inlining writes them out
+        self.calls = calls  # all calls of helpers, counted as if inlined
         self.locals = frozenset(function.__code__.co_varnames)
 
     def refusal(self, node: ast.AST, reason: str, remedy: str) -> PolicyError:
         return PolicyError(self.file, getattr(node, "lineno", self.node.lineno), reason, remedy)
 
     def constant(self, node: ast.expr) -> int | None:
-        """The value of a loop bound, the largest possible one for len."""
+        """The value of a constant loop bound, or the largest value of len; None if not constant."""
         match node:
             case ast.Constant(value=int(value)):
                 return int(value)
@@ -110,7 +110,7 @@ class Expressions:
         return None
 
     def record(self, node: ast.expr) -> Role | None:
-        """The role of an expression that stands for one record or for the paths."""
+        """The role of an expression that is a record or the array of paths, else None."""
         match node:
             case ast.Name(id=name):
                 return self.roles.get(name)
@@ -159,14 +159,14 @@ class Expressions:
                         self.value(child, bound)
 
     def index(self, node: ast.expr, size: int, bound: set[str]) -> None:
-        """A constant one must be there; any other is checked when the policy runs."""
+        """Refuses a constant index out of range; other indices are checked at run time."""
         self.value(node, bound)
         if isinstance(node, ast.Call):
-            return  # len(paths) is the most there can be, not what there is
+            return  # the constant of len(paths) is the maximum, not the actual length
         constant = self.constant(node)
         if constant is not None and not 0 <= constant < size:
             raise self.refusal(
-                node, f"there is no index {constant}", f"give 0 to {size - 1}, or len(...) - 1"
+                node, f"index {constant} is out of range", f"use 0 to {size - 1}, or len(...) - 1"
             )
 
     def name(self, node: ast.Name, bound: set[str]) -> None:
@@ -194,7 +194,7 @@ class Expressions:
             if node.attr not in role[1].defaults:
                 there = ", ".join(role[1].defaults) or "none"
                 raise self.refusal(
-                    node, f"{role[0]} has no field {node.attr!r}", f"there are: {there}"
+                    node, f"{role[0]} has no field {node.attr!r}", f"its fields: {there}"
                 )
             if bool(role[1].dtype[node.attr].shape) != indexed:
                 raise self.refusal(
@@ -218,7 +218,9 @@ class Expressions:
 
     def call(self, node: ast.Call, bound: set[str]) -> None:
         if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
-            raise self.refusal(node, "only plain arguments are possible", "give them in order")
+            raise self.refusal(
+                node, "only positional arguments are supported", "give them in order"
+            )
         if isinstance(node.func, ast.Attribute):
             self.attribute(node.func, bound)
         elif not isinstance(node.func, ast.Name):
@@ -235,7 +237,7 @@ class Expressions:
         elif node.func.id == "len":
             if self.constant(node) is None:
                 raise self.refusal(
-                    node, "len of something without a fixed size", "len(paths) is possible"
+                    node, "len needs a fixed size", "use len(paths) or len of an array field"
                 )
             return
         elif node.func.id == "range":
@@ -250,18 +252,20 @@ class Expressions:
             raise self.refusal(by, "a shift by a variable is undefined past 63", "use a constant")
 
     def arity(self, node: ast.Call, name: str) -> None:
-        """Of a builtin: compiled, min(x) would be x, and in Python it is an error."""
+        """Checks the argument count of a builtin: min(x) is an error in Python, but x compiled."""
         given = len(node.args)
         if (given < 2) if name in {"min", "max"} else (given != 1):
             raise self.refusal(
-                node, f"{name} of {given} arguments", "min and max take two or more, the others one"
+                node,
+                f"{name} got {given} arguments",
+                "min and max take two or more, the others one",
             )
 
     def helper(self, node: ast.Call, helper: FunctionType, bound: set[str]) -> None:
         self.calls.append(helper)
         if len(self.calls) > CALLS_MAX:
             raise self.refusal(
-                node, f"more than {CALLS_MAX} calls when written out", "call helpers less often"
+                node, f"more than {CALLS_MAX} calls after inlining", "call helpers less often"
             )
         if helper in self.stack:
             raise self.refusal(
@@ -281,5 +285,5 @@ class Expressions:
         self.enter(helper, roles)
 
     def enter(self, helper: FunctionType, roles: Roles) -> None:
-        """Check a helper as it is called here."""
+        """Checks a helper with the roles of its arguments in this call."""
         raise NotImplementedError

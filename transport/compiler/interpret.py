@@ -1,6 +1,6 @@
-"""Runs hooks as plain Python over numpy records: what compiled code must mean.
+"""Runs hooks as plain Python over numpy records; compiled code must behave the same.
 
-Needs no numba, so a policy can be stepped through in a debugger.
+It needs no numba, so a policy can be stepped through in a debugger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Field:
-    """An array field: bounds-checked, holds what its type holds."""
+    """An array field; checks bounds, types and write access."""
 
     __slots__ = ("_data", "_integer", "_writable")
 
@@ -47,7 +47,7 @@ def _stored(value: int | float, integer: bool) -> int | float:
 
 
 class View:
-    """One record with its fields as attributes that are plain numbers."""
+    """A record whose fields are attributes with plain numbers."""
 
     __slots__ = ("_layout", "_one", "_writable")
 
@@ -84,7 +84,7 @@ class Views:
 
 
 class Interpreted:
-    """A policy's own hooks behind the interface of a compiled library."""
+    """A policy's Python hooks with the interface of a compiled library."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -99,7 +99,7 @@ class Interpreted:
     def call(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
     ) -> int:
-        """The status that compiled code would return: 1 where Python raises."""
+        """Calls a hook; returns the status of compiled code: 1 if Python raises, else 0."""
         try:
             self.run(hook, flow=flow, shared=shared, params=params, event=event, result=result)
         except (ArithmeticError, ValueError, LookupError, AssertionError, RuntimeError):
@@ -109,10 +109,10 @@ class Interpreted:
     def run(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
     ) -> None:
-        """The same, with the exception left to the caller: for a debugger."""
+        """Calls a hook and lets exceptions pass, for a debugger."""
         policy, family = self.policy, self.family
         if shared is not None and len(shared) > MAX_PATHS:
-            raise ValueError(f"{len(shared)} paths; at most {MAX_PATHS}")
+            raise ValueError(f"{len(shared)} paths: give at most {MAX_PATHS}")
 
         def one(records: Any, layout: Record, writable: bool) -> Any:
             return View(records[0], layout, writable) if layout.size_bytes else 0

@@ -1,14 +1,11 @@
-"""The policy language as tables: the part of Python that a hook may use, and what to write instead.
-
-lint.py applies them.
-"""
+"""The policy language as tables: the Python that a hook may use, and remedies for the rest."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 
-STEPS_MAX = 65_536  # of nested loops together: about 50 us, a hook must not hold the engine longer
+STEPS_MAX = 65_536  # of nested loops: about 50 us, the longest that a hook may block the engine
 CALLS_MAX = 1_000
 INT64_MAX = (1 << 63) - 1
 BUILTINS = frozenset({"int", "float", "min", "max", "abs", "len", "range"})
@@ -28,7 +25,7 @@ ERRORS = frozenset(
 )
 READ_ONLY = frozenset({"event", "params"})
 
-# Only these run. Each other construct is refused, with what to write instead where that is known.
+# The allowed constructs. All others are refused; REMEDIES says what to write instead.
 ALLOWED: tuple[type[ast.AST], ...] = (
     ast.arguments,
     ast.arg,
@@ -64,7 +61,7 @@ ALLOWED: tuple[type[ast.AST], ...] = (
 REMEDIES: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.While: ("while has no bound", "loop over a constant range and break"),
     ast.Try: ("exceptions cannot be caught", "test the condition before"),
-    ast.With: ("with has no meaning here", "remove it"),
+    ast.With: ("with is not supported", "remove it"),
     ast.Import: ("import inside a hook", "import at the top of the file"),
     ast.ImportFrom: ("import inside a hook", "import at the top of the file"),
     ast.Global: ("a global cannot be written", "keep the value in the flow record"),

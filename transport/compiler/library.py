@@ -1,6 +1,6 @@
-"""Calls compiled hooks from Python: from a .so, or compiled in the process itself.
+"""Calls compiled hooks from Python: from a .so file, or compiled in this process.
 
-For tests, conformance and debugging: the data path loads libraries in native code.
+This is for tests, conformance and debugging; the data path loads libraries in native code.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def _address(records: np.ndarray[Any, Any] | None) -> int | None:
 
 
 class Library:
-    """Compiled hooks, called with numpy records that they write to."""
+    """Compiled hooks; they read and write numpy records."""
 
     def __init__(self, descriptor: Descriptor, keep: Any) -> None:
         self.descriptor = descriptor
         self._keep = keep
-        self.raised = ""  # why a hook first failed, where somebody looked it up
-        self.failures = 0  # hooks that failed or answered nothing finite, on the benches
+        self.raised = ""  # reason of a hook's first failure, if a conformance bench looked it up
+        self.failures = 0  # calls that failed or gave a non-finite answer, counted by the benches
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family
         self.name = descriptor.name.decode()
         self._hooks = {hook: _HOOK(descriptor.hooks[i]) for i, hook in enumerate(family.hooks)}
 
     def hook(self, name: str) -> Any:
-        """The bare function, for callers that keep the addresses of their records."""
+        """The C function of a hook, for callers that keep the addresses of their records."""
         return self._hooks[name]
 
     @property
@@ -76,16 +76,16 @@ class Library:
 
     @property
     def params_fields(self) -> str:
-        """A line for each parameter: name, i or f, offset in bytes, count."""
+        """One line per parameter: name, i or f, offset in bytes, count."""
         return bytes(self.descriptor.params_fields).decode()
 
     def call(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
     ) -> int:
-        """The hook's status: 0, or 1 when it went wrong."""
+        """Calls a hook; returns its status: 0, or 1 if it failed."""
         count = 0 if shared is None else len(shared)
         if count > MAX_PATHS:
-            raise ValueError(f"{count} paths; at most {MAX_PATHS}")
+            raise ValueError(f"{count} paths: give at most {MAX_PATHS}")
         return int(
             self._hooks[hook](
                 _address(flow),
@@ -99,7 +99,7 @@ class Library:
 
 
 def load(path: str | Path) -> Library:
-    """A library written by `write_library`."""
+    """Loads a library written by `write_library`."""
     handle = ctypes.CDLL(str(path))
     return Library(Descriptor.in_dll(handle, emit.DESCRIPTOR), handle)
 
@@ -107,7 +107,7 @@ def load(path: str | Path) -> Library:
 def jit(
     policy_or_path: Policy | str | Path, cpu: str = "", hooks: emit.Lowered | None = None
 ) -> Library:
-    """The same code, compiled into this process: no linker and no file."""
+    """Compiles a policy into this process, without a linker or a file."""
     policy = source.load(policy_or_path)
     module, machine = emit.build(policy, cpu or emit.baseline(), jit=True, hooks=hooks)
     engine = emit._llvm().create_mcjit_compiler(module, machine)

@@ -1,6 +1,6 @@
-"""One object with all shipped policies but `fixed`, and a table of their descriptors.
+"""Writes one object with all shipped policies except `fixed`, and a table of their descriptors.
 
-The plugin links it in: a copy of the plugin alone then has every policy.
+The plugin is linked with it, so that a copy of the plugin alone has every policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLE = "weft_linked_policies"  # in native/policy/loader.cc
 
 
 def table_image(symbols: Sequence[str], cpu: str) -> bytes:
-    """An object file of pointers to the descriptors; a null pointer is the last."""
+    """An object file with a null-terminated array of pointers to the descriptors."""
     pointers = ", ".join([*(f"ptr @{symbol}" for symbol in symbols), "ptr null"])
     declared = "".join(f"@{symbol} = external hidden constant i8\n" for symbol in symbols)
     return emit.assembled(
@@ -27,7 +27,7 @@ def table_image(symbols: Sequence[str], cpu: str) -> bytes:
 
 
 def write_linked(policies: Sequence[tuple[Policy, emit.Lowered]], out: Path, cpu: str) -> Path:
-    """The object file `out` of these policies, whose hooks have been lowered."""
+    """Writes the object file of these policies, given with their lowered hooks."""
     with tempfile.TemporaryDirectory() as folder:
         names, files = [], []
         for policy, hooks in policies:
@@ -40,6 +40,6 @@ def write_linked(policies: Sequence[tuple[Policy, emit.Lowered]], out: Path, cpu
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise PolicyError(
-                out.name, 0, f"linking failed: {done.stderr.strip()}", "see the linker's words"
+                out.name, 0, f"linking failed: {done.stderr.strip()}", "see the linker's error"
             )
     return out

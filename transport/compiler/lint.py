@@ -1,9 +1,8 @@
-"""Refuses Python that a policy may not use, before anything is compiled.
+"""Refuses Python constructs that a policy may not use, before compilation.
 
-What only typing can show is refused in lower.py.
-
-What is let through means the same interpreted and compiled, ends after a bounded number of steps,
-reads nothing but its records, and writes only to the state and the result.
+An accepted hook behaves the same interpreted and compiled, ends after a bounded number of steps,
+reads only its records, and writes only to its state and the result. lower.py refuses what only
+type inference can find.
 """
 
 from __future__ import annotations
@@ -19,14 +18,16 @@ NONE: frozenset[str] = frozenset()
 
 
 class _Function(Expressions):
-    """Adds statements: what is bound where, what is written, how often a loop runs."""
+    """Checks the statements of a function: bound names, writes and loop lengths."""
 
     def check(self) -> None:
         if self.node.decorator_list:
             raise self.refusal(self.node, "a decorator changes the function", "remove it")
         given = self.node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
-            raise self.refusal(self.node, "only plain arguments are possible", "write each one out")
+            raise self.refusal(
+                self.node, "only positional parameters are supported", "name each parameter"
+            )
         if self.function.__code__.co_freevars:
             raise self.refusal(
                 self.node, "the function closes over variables", "move it to the top level"
@@ -37,7 +38,7 @@ class _Function(Expressions):
         self.block(body, {item.arg for item in given.args})
 
     def shape(self, statement: ast.stmt) -> None:
-        """No construct outside the allowed ones, wherever it hides."""
+        """Refuses constructs that are not allowed, anywhere in the statement."""
         annotations = {
             id(node.annotation) for node in ast.walk(statement) if isinstance(node, ast.AnnAssign)
         }
@@ -54,13 +55,13 @@ class _Function(Expressions):
                 )
                 raise self.refusal(node if hasattr(node, "lineno") else statement, reason, remedy)
 
-    # Each returns the names bound after it, None when it does not fall through.
+    # Each returns the names that are bound after it, or None if execution does not continue there.
 
     def block(self, statements: list[ast.stmt], bound: set[str]) -> set[str] | None:
         after: set[str] | None = set(bound)
         for statement in statements:
             if after is None:
-                raise self.refusal(statement, "this is never reached", "remove it")
+                raise self.refusal(statement, "this statement is never reached", "remove it")
             after = self.statement(statement, after)
         return after
 
@@ -127,7 +128,7 @@ class _Function(Expressions):
             and call.func.id == "range"
             and not call.keywords
         ):
-            raise self.refusal(node, "a loop runs over a range only", remedy)
+            raise self.refusal(node, "a loop must run over a range", remedy)
         if not isinstance(node.target, ast.Name) or node.orelse:
             raise self.refusal(node, "a loop has one counter and no else", remedy)
         if node.target.id in self.roles:
@@ -137,7 +138,7 @@ class _Function(Expressions):
             raise self.refusal(node, "the range is not constant", remedy)
         limits = [limit for limit in bounds if limit is not None]
         if any(abs(limit) > INT64_MAX // 4 for limit in limits):
-            raise self.refusal(node, "the range is out of reach", remedy)
+            raise self.refusal(node, "the bounds of the range are too large", remedy)
         trips = len(range(*limits))
         if self.steps * trips > STEPS_MAX:
             raise self.refusal(
@@ -198,7 +199,7 @@ class _Function(Expressions):
 
 
 def check(policy: Policy) -> None:
-    """Raises PolicyError at the first thing in the policy's hooks that is not allowed."""
+    """Raises PolicyError for the first construct in the policy's hooks that is not allowed."""
     tree.cache_clear()
     family = policy.family
     layouts = {

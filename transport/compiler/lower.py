@@ -1,10 +1,10 @@
-"""Makes LLVM IR of a policy's hooks: numba types them, we keep what needs no Python.
+"""Translates a policy's hooks to LLVM IR with numba, without any use of the Python runtime.
 
-numba is imported here and nowhere else, when first needed.
+numba is imported only here, when first needed.
 
-Division by zero, an index out of range, a failed assert and an int() of a number that has none
-raise in Python; compiled, the hook returns 1. Integer overflow wraps compiled and goes on
-interpreted until it is stored, where it raises.
+Division by zero, an index out of range, a failed assert, and int() of a nan or an infinity raise in
+Python; compiled, the hook returns 1. Integer overflow wraps when compiled; when interpreted, the
+number grows and storing it raises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
-NUMBA_VERSIONS = ((0, 68),)  # internals are used, seen to work with 0.68.0 and 0.68.1
+NUMBA_VERSIONS = ((0, 68),)  # numba internals are used; tested with 0.68.0 and 0.68.1
 
 
 def _checked_int(x: Any) -> Any:
@@ -74,7 +74,7 @@ def _numba() -> Any:
 
 @functools.cache
 def _checked() -> dict[str, Any]:
-    """Globals that replace those of a hook: the same functions, raising where Python raises."""
+    """Replacements for globals of a hook: the same functions, with Python's errors."""
     jit = _numba().njit(**OPTIONS)
     checked_math = python_types.ModuleType("math")
     for name in ("pi", "e", "tau", "inf", "fabs", "isnan", "isinf", "isfinite"):
@@ -85,7 +85,7 @@ def _checked() -> dict[str, Any]:
 
 
 class _Lowering:
-    """The dispatchers of one policy: each Python function it reaches, compiled once."""
+    """The numba dispatchers of one policy; each function that it uses is compiled once."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -146,7 +146,7 @@ class _Lowering:
         )
 
     def check_stores(self) -> None:
-        """A float stored in an integer field would lose its fraction without a word."""
+        """Refuses to store a float in an integer field, which would silently drop its fraction."""
         numba = _numba()
         for function, dispatcher in self.functions.items():
             for overload in dispatcher.overloads.values():
@@ -188,17 +188,20 @@ def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
         words[0],
     )
     return PolicyError(
-        file, line, f"{policy.name} cannot be typed: {reason}", "use int64 and float64 values only"
+        file,
+        line,
+        f"the types of {policy.name} cannot be inferred: {reason}",
+        "use int64 and float64 values only",
     )
 
 
 def lower(policy: Policy) -> list[tuple[str, str]]:
-    """For each hook the IR of a module that holds it, and the name of the function in there."""
+    """For each hook: the IR of the module that contains it, and the name of its function."""
     numba = _numba()
     import numba.core.compiler as numba_compiler
     from numba.core.registry import cpu_target
 
-    internals: Any = numba_compiler  # half typed: what is there has no useful signatures
+    internals: Any = numba_compiler  # its type annotations are incomplete
 
     lowering = _Lowering(policy)
     done: dict[Any, tuple[str, str]] = {}
@@ -207,7 +210,7 @@ def lower(policy: Policy) -> list[tuple[str, str]]:
             continue
         flags = internals.Flags()
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-        flags.nrt = True  # carray cannot be typed without it; the optimizer removes what it leaves
+        flags.nrt = True  # needed to type carray; the optimizer removes the code that it adds
         flags.error_model = "python"
         flags.boundscheck = True
         try:

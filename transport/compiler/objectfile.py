@@ -1,4 +1,4 @@
-"""Reads the symbol table of an ELF object: what it needs from others and what it offers."""
+"""Reads the undefined and defined global symbols of an ELF object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Symbols:
 
 
 def symbols(image: bytes, dynamic: bool = False) -> Symbols:
-    """Of a 64-bit little-endian ELF file: its symbol table, or the dynamic one."""
+    """The global symbols of a 64-bit little-endian ELF file; `dynamic`: from its dynamic table."""
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     (table_at,) = struct.unpack_from("<Q", image, 40)

@@ -1,7 +1,7 @@
-"""A policy's source: a declared policy, or a file that declares one.
+"""Loads policies from files and gives access to their source text.
 
-A file is read once: what is run, checked, hashed and compiled is the same text, whatever becomes of
-the file meanwhile and whatever byte code lies beside it.
+A file is read once, so that the same text is run, checked, hashed and compiled even if the file
+changes meanwhile or has stale byte code.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from congestion.api import Policy
 from transport.compiler.errors import PolicyError
 
-_texts: dict[str, str] = {}  # of the files loaded here, by their resolved path
+_texts: dict[str, str] = {}  # the text of each loaded file, by resolved path
 
 
 def load(policy_or_path: Policy | str | Path) -> Policy:
-    """The policy itself, or the one that a file declares as POLICY."""
+    """Returns a given policy, or loads the POLICY that a file declares."""
     if isinstance(policy_or_path, Policy):
         return policy_or_path
     path = Path(policy_or_path).resolve()
     if not path.is_file():
-        raise PolicyError(str(path), 0, "there is no such file", "give the path of a policy file")
+        raise PolicyError(str(path), 0, "no such file", "give the path of a policy file")
     if path.suffix != ".py":
         raise PolicyError(str(path), 0, "not a Python file", "give a file that ends in .py")
     text = _read(str(path))
@@ -37,7 +37,7 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
         raise PolicyError(str(path), line or 0, f"syntax: {error.msg}", "correct it") from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever a stranger's file raises, exit() included
+    except BaseException as error:  # anything that a user's file raises, even SystemExit
         raise PolicyError(
             str(path),
             _line_in(error, path),
@@ -60,7 +60,9 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise PolicyError(file, 0, f"cannot be read: {error.strerror}", "look at it") from None
+        raise PolicyError(
+            file, 0, f"cannot be read: {error.strerror}", "check its path and permissions"
+        ) from None
     except UnicodeDecodeError as error:
         raise PolicyError(file, 0, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
 
@@ -76,19 +78,19 @@ def _line_in(error: BaseException, path: Path) -> int:
 
 
 def text_of(file: str) -> str:
-    """What was loaded from the file; of modules that Python imported, what it holds now."""
+    """The text that was loaded from the file, or the file's current text if Python imported it."""
     return _texts[file] if file in _texts else _read(file)
 
 
 def sha256(policy: Policy) -> str:
-    """Of the file that declares the policy."""
+    """The SHA-256 of the text that declares the policy."""
     return hashlib.sha256(text_of(policy.module).encode()).hexdigest()
 
 
 def is_current(code: types.CodeType) -> bool:
-    """Whether a function's code is what its file's text compiles to.
+    """Whether a function's byte code matches the text of its file.
 
-    Python may run old byte code: a file saved twice in a second looks unchanged to it.
+    Python may use stale byte code: a file saved twice within a second looks unchanged to it.
     """
     fresh = _codes(code.co_filename, text_of(code.co_filename)).get(
         (code.co_name, code.co_firstlineno)
@@ -101,7 +103,7 @@ def is_current(code: types.CodeType) -> bool:
 
 
 def _comparable(constants: tuple[object, ...]) -> tuple[object, ...]:
-    """The same with text for floats: NaN is not equal to itself."""
+    """The constants with floats as text, because NaN is not equal to itself."""
     return tuple(
         _comparable(one) if isinstance(one, tuple)
         else repr(one) if isinstance(one, (float, complex))
@@ -111,7 +113,7 @@ def _comparable(constants: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def global_names(function: types.FunctionType) -> list[str]:
-    """The names that a function looks up outside itself, each once; not those of attributes."""
+    """The distinct global names that a function uses, without attribute names."""
     loads = (
         str(step.argval)
         for step in dis.get_instructions(function)
