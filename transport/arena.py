@@ -1,6 +1,6 @@
-"""Policies tried in a small simulated network: real stacks, shared bottlenecks, a virtual clock.
+"""Runs policies in a small simulated network: real protocol stacks, a virtual clock, bottlenecks.
 
-The same seed gives the same run. No GPU, no socket, no right is needed.
+The same seed gives the same run. It needs no GPU, no sockets and no privileges.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ DELAY_NS = 25_000  # one way: 50 us and the wire there and back
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What flows meet. Every path has the same figures; `loss` and `jitter_ns` are per datagram.
+    """The simulated network. All paths are equal; `loss` and `jitter_ns` are per datagram.
 
-    queue_bytes: where a path drops. mark_bytes: from where on it marks ECN, all at twice that; 0:
-    never. loss_burst: (from_ns, until_ns, loss) instead of `loss` on every path.
+    queue_bytes: the size of a path's queue. mark_bytes: the queue length at which ECN marking
+    begins; from twice that on, every datagram is marked; 0: no marks.
+    loss_burst: (from_ns, until_ns, loss) replaces `loss` on every path during that time.
     """
 
     paths: int = 1
@@ -46,7 +47,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Flows between hosts of their own: `flows` of them, each `stagger_ns` after the last."""
+    """`flows` flows, each between its own pair of hosts, started `stagger_ns` apart."""
 
     flows: int = 2
     stagger_ns: int = 0
@@ -57,7 +58,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run. Arrays of a trace: a row a sample, a column a flow (or path)."""
+    """The result of a run. Trace arrays have a row per sample and a column per flow or path."""
 
     report: native.ArenaReport
     network: Network
@@ -66,14 +67,14 @@ class Outcome:
 
     @property
     def goodput_share(self) -> float:
-        """Payload that arrived, of what the paths can carry together in that time."""
+        """Delivered payload as a share of what all paths together could carry."""
         delivered = sum(flow.delivered_bytes for flow in self.report.flows)
         whole = self.network.bytes_per_s * self.network.paths * self.report.ended_ns / 1e9
         return delivered / max(whole, 1.0)
 
     @cached_property
     def at_ms(self) -> np.ndarray[Any, Any]:
-        """Times of the samples."""
+        """The times of the samples, in ms."""
         return np.array(self.report.trace.at_ns, np.float64) / 1e6
 
     def trace(self, name: str) -> np.ndarray[Any, Any]:
@@ -83,11 +84,11 @@ class Outcome:
         return values.reshape(self.at_ms.size, -1) if values.size else values.reshape(0, 0)
 
     def resent(self) -> int:
-        """Segments sent again, all flows."""
+        """The number of resent segments of all flows."""
         return sum(flow.sent.segments_resent for flow in self.report.flows)
 
     def lost(self) -> int:
-        """Datagrams that paths dropped, lost or swallowed."""
+        """The number of datagrams lost on all paths, for any reason."""
         return sum(
             path.forward.lost + path.forward.dropped + path.forward.swallowed
             for path in self.report.paths
@@ -106,8 +107,8 @@ def run(
 ) -> Outcome:
     """Runs the policies (by family; others are weft's defaults) and reports.
 
-    `samples`: of the trace, 0 for none. `record`: every decision, as report.recording.
-    InvalidArgumentError for a policy or a figure that makes no sense.
+    samples: number of trace samples, or 0. record: keep every decision, as report.recording.
+    Raises InvalidArgumentError for an unknown policy or an invalid value.
     """
     _check(network, traffic, seed, samples)
     plan = native.ArenaPlan()
@@ -134,7 +135,7 @@ def run(
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
-                f"params: no {family} policy is chosen; there are {', '.join(sorted(chosen))}"
+                f"params: no {family} policy is chosen, only {', '.join(sorted(chosen))}"
             )
     names = {}
     for family, policy in chosen.items():
@@ -152,10 +153,10 @@ def choose(
     policy: PolicyName,
     params: Mapping[str, Any],
 ) -> str:
-    """Has a plan load a policy; its name. InvalidArgumentError for one that cannot be had."""
+    """Loads a policy into a plan; returns its name. Raises InvalidArgumentError if it cannot."""
     if family not in FAMILIES:
         raise InvalidArgumentError(
-            f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+            f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
         )
     text = policy_text(family, policy, params)
     if family == "credit" and text == "none":
@@ -168,7 +169,7 @@ def choose(
 
 
 def is_broken(text: str) -> bool:
-    """Whether it is a library that is there and cannot be loaded, whatever its parameters."""
+    """Whether the text names an existing library that cannot be loaded."""
     file = split(text)[0]
     return Path(file).is_file() and not any(_loads(one, file) for one in FAMILIES)
 
@@ -185,24 +186,24 @@ def _whole(name: str, value: object, below: int, least: int = 0) -> None:
     number = value if isinstance(value, int) else getattr(value, "item", lambda: None)()
     if not isinstance(number, int) or not least <= number < below:
         raise InvalidArgumentError(
-            f"{name}: a whole number from {least} to {below - 1}, not {value!r}"
+            f"{name}: must be a whole number from {least} to {below - 1}, not {value!r}"
         )
 
 
 def _share(name: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
-        raise InvalidArgumentError(f"{name}: a share from 0 to 1, not {value!r}")
+        raise InvalidArgumentError(f"{name}: must be a share from 0 to 1, not {value!r}")
 
 
 def _span(name: str, from_ns: int, until_ns: int) -> None:
     _whole(f"{name}: from_ns", from_ns, FIGURE_MAX)
     _whole(f"{name}: until_ns", until_ns, FIGURE_MAX)
     if from_ns >= until_ns:
-        raise InvalidArgumentError(f"{name}: from_ns {from_ns} is not before until_ns {until_ns}")
+        raise InvalidArgumentError(f"{name}: from_ns {from_ns} must be before until_ns {until_ns}")
 
 
 def _check(network: Network, traffic: Traffic, seed: int, samples: int) -> None:
-    """What the plan cannot hold, or would hold as something else; the plan judges the rest."""
+    """Checks values that the native plan cannot represent; the plan checks the rest."""
     _whole("seed", seed, 1 << 63)
     _whole("samples", samples, 1 << 24)
     _whole("paths", network.paths, MAX_PATHS + 1, 1)

@@ -1,7 +1,4 @@
-"""Which weft this is: its version, and the commit of the checkout that it runs from.
-
-Results carry both, so that a figure can be found again.
-"""
+"""The version of weft and the commit of the checkout that it runs from, for results."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @cache
 def version() -> str:
-    """Of the installed package, or of the checkout that is run in place."""
+    """The version of the installed package, or of the checkout that is run in place."""
     try:
         return installed_version("weft")
     except PackageNotFoundError:
@@ -28,9 +25,9 @@ def version() -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout, with + when files differ from it; None for an installed package.
+    """The commit of the checkout, with + if files are modified; None for an installed package.
 
-    Read once a process: what is edited while it runs does not run.
+    It is read once per process, because later edits do not affect the running code.
     """
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         return None
@@ -40,11 +37,11 @@ def commit() -> str | None:
 
 
 def build_info() -> dict[str, str | None]:
-    """Both, as results hold them."""
+    """Version and commit as a JSON object."""
     return {"weft": version(), "commit": commit()}
 
 
 def build_text() -> str:
-    """Both in words: "weft 0.1.0, commit 1f2e3d4c5b6a"."""
+    """Version and commit as text: "weft 0.1.0, commit 1f2e3d4c5b6a"."""
     known = commit()
     return f"weft {version()}" + (f", commit {known}" if known else "")

@@ -1,7 +1,4 @@
-"""What has a close() can stand in a `with`, and in an `async with`.
-
-Says when close() is called, never what it does.
-"""
+"""Base classes that make objects with close() usable in `with` and `async with`."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from typing import Self
 
 
 class Closes(ABC):
-    """Closed when the `with` is left, however it is left."""
+    """A context manager that calls close() on exit."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it; idempotent."""
+        """Closes the object; may be called more than once."""
 
     def __enter__(self) -> Self:
         return self
@@ -24,7 +21,7 @@ class Closes(ABC):
 
 
 class AsyncCloses(Closes):
-    """As Closes, for `async with` too: close() never waits for the network."""
+    """Like Closes, also for `async with`; close() must not block on the network."""
 
     async def __aenter__(self) -> Self:
         return self

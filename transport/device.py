@@ -1,6 +1,6 @@
-"""Memory of a GPU: what an array says of itself, by DLPack or `__cuda_array_interface__`.
+"""Finds address, size and stream of GPU arrays through DLPack or `__cuda_array_interface__`.
 
-Works with any array library; the driver says whether an address is one of a GPU's.
+It works with any array library. The driver tells whether an address is in GPU memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
 LEGACY_STREAM = 1  # the default stream, as DLPack and __cuda_array_interface__ write it
-NO_STREAM = -1  # DLPack: the producer is to wait for nothing
+NO_STREAM = -1  # DLPack: the producer need not synchronise
 
 DLPACK_VERSION = (1, 0)
 DLPACK_KINDS = {0: "i", 1: "u", 2: "f", 4: "bf"}
@@ -28,65 +28,65 @@ REDUCES = ("f32", "f16", "bf16", "f64", "i32", "i64", "u8")
 
 
 class SupportsDLPack(Protocol):
-    """An array of PyTorch, CuPy, JAX, ...: of a GPU, or of the host."""
+    """An array of PyTorch, CuPy, JAX, ..., in GPU or host memory."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, int]: ...
 
 
 class SupportsCudaArray(Protocol):
-    """An array of Numba, CuPy, ...: of a GPU."""
+    """An array of Numba, CuPy, ..., in GPU memory."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
 class View(NamedTuple):
-    """Where an array's bytes lie, and what has to stay for them to lie there."""
+    """The memory of an array, and the object that keeps it alive."""
 
     address: int
     nbytes: int
     owner: object
     on_gpu: bool
-    stream: int | None  # whose work comes first; None: that of none
-    element: str = ""  # its type: "f32", "bf16", "u8", ...
-    device: int = 0  # as the array says; the driver is asked where there is an address to ask for
+    stream: int | None  # the stream to wait for; None: no stream
+    element: str = ""  # element type: "f32", "bf16", "u8", ...
+    device: int = 0  # as the array reports it; the driver is asked if the array is not empty
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:
-    """The handle of a stream of CuPy, PyTorch, Numba or CUDA's own bindings, or of an int."""
+    """The handle of a stream of CuPy, PyTorch, Numba or CUDA's bindings, or given as an int."""
     found: Any = stream
     kind = type(stream).__name__
     try:
         if hasattr(stream, "__cuda_stream__"):
             protocol = stream.__cuda_stream__
             found = (protocol() if callable(protocol) else protocol)[1]
-        elif "stream" in kind.lower():  # events and buffers have a `ptr` and a `handle`, too
+        elif "stream" in kind.lower():  # events and buffers also have a `ptr` or `handle`
             for name in ("cuda_stream", "ptr", "handle"):
                 if hasattr(stream, name):
                     found = getattr(stream, name)
                     break
-        found = getattr(found, "value", found)  # of ctypes, whose null is None
+        found = getattr(found, "value", found)  # ctypes pointers; their null value is None
         found = 0 if found is None and stream is not None else found
         if isinstance(found, bool | str | bytes | float):
             raise TypeError
         handle = int(found)
     except (TypeError, ValueError, IndexError):
-        text = "needs a stream of CuPy, PyTorch or Numba, or its handle"
+        text = "must be a stream of CuPy, PyTorch or Numba, or its handle"
         raise TypeError(f"{argument}: {text}, not {kind}") from None
     if not 0 <= handle < 1 << 64:
-        raise InvalidArgumentError(f"{argument}: {handle} is no stream's handle")
-    return handle or LEGACY_STREAM  # 0 is how CUDA itself writes the default stream
+        raise InvalidArgumentError(f"{argument}: {handle} is not the handle of a stream")
+    return handle or LEGACY_STREAM  # CUDA's handle of the default stream is 0
 
 
 def is_array(obj: object) -> bool:
-    """Whether it says by DLPack or `__cuda_array_interface__` where it lies."""
+    """Whether the object supports DLPack or `__cuda_array_interface__`."""
     kind = type(obj)
     return hasattr(kind, "__dlpack_device__") or hasattr(kind, "__cuda_array_interface__")
 
 
 def is_on_gpu(obj: Any) -> bool:
-    """Whether it says that a CUDA device holds it."""
+    """Whether the array reports that it is in the memory of a CUDA device."""
     if hasattr(type(obj), "__dlpack_device__"):
         return int(obj.__dlpack_device__()[0]) in (CUDA, CUDA_MANAGED)
     return hasattr(type(obj), "__cuda_array_interface__")
@@ -100,10 +100,10 @@ def view_of(
     stream: int | None = None,
     intakes: Intakes | None = None,
 ) -> View:
-    """Where `obj` lies. `stream`: whose work comes first; None: what the array itself says.
+    """The memory of `obj`. stream: the stream to wait for; None: the stream that the array names.
 
-    ValueError for an array that is not contiguous, is read-only where it is to be written, or
-    lies where neither a CPU nor a CUDA device reads.
+    Raises ValueError for an array that is not contiguous, is read-only but must be writable, or
+    is neither in host nor in CUDA memory.
     """
     try:
         if hasattr(type(obj), "__dlpack_device__"):
@@ -112,7 +112,7 @@ def view_of(
             interface = obj.__cuda_array_interface__  # type: ignore[attr-defined]
             view = _by_interface(interface, obj, writable, stream)
         if not (0 <= view.address < 1 << 64 and 0 <= view.nbytes < 1 << 63):
-            raise ValueError(f"{view.nbytes} bytes at {view.address:#x} are no memory")
+            raise ValueError(f"{view.nbytes} bytes at {view.address:#x} are not valid memory")
     except WeftError:
         raise
     except (
@@ -125,7 +125,7 @@ def view_of(
 
 
 class Intakes:
-    """Streams of ours, one for each GPU that a call has arrays on, lent until it is over."""
+    """Borrowed streams of weft's, one per GPU that a call has arrays on, held during the call."""
 
     def __init__(self, runtime: native.Runtime) -> None:
         self._runtime = runtime
@@ -141,7 +141,7 @@ class Intakes:
 
 
 def host_bytes(view: View) -> Any:
-    """An array of host memory as an object with the buffer protocol, which holds its owner."""
+    """Host memory as an object with the buffer protocol, which keeps its owner alive."""
     if view.nbytes == 0:
         return bytearray()
     memory = (ctypes.c_ubyte * view.nbytes).from_address(view.address)
@@ -156,7 +156,7 @@ def device_buffer(
     stream: int | None,
     intakes: Intakes,
 ) -> native.DeviceBuffer:
-    """The views as one message, which lies on one GPU."""
+    """The views, all on one GPU, as one message."""
     runs = [(view.address, view.nbytes) for view in views]
     owners = [view.owner for view in views]
     status, error, buffer = runtime.hold_device(owners, runs, views[0].device if views else 0)
@@ -165,7 +165,7 @@ def device_buffer(
     made_on = [view.stream for view in views] if stream is None else [stream]
     streams = {whose for whose in made_on if whose is not None}
     if len(streams) > 1:
-        text = f"its arrays were made on {len(streams)} streams: name one that waits for them"
+        text = f"its arrays belong to {len(streams)} streams: pass stream=, one that waits for all"
         raise InvalidArgumentError(f"stream: {text}")
     for whose in streams:
         lent = [intake for intake in intakes.lent.values() if intake.handle == whose]
@@ -178,7 +178,7 @@ def device_buffer(
 def reduce_arrays(
     runtime: native.Runtime, arrays: dict[str, object], operation: str, stream: object
 ) -> None:
-    """`out` = `a` operation `b`, and `also`, where there is one, the same; queued on a stream."""
+    """Queues on a stream: `out` = `a` operation `b`, and the same result in `also` if given."""
     if operation not in ("sum", "min", "max"):
         raise InvalidArgumentError(f"operation: must be sum, min or max, not {operation!r}")
     whose = None if stream is None else stream_handle(stream)
@@ -186,13 +186,13 @@ def reduce_arrays(
     for name, array in arrays.items():
         if not is_on_gpu(array):
             kind = type(array).__name__
-            raise TypeError(f"{name}: needs an array in a GPU's memory, not {kind}")
+            raise TypeError(f"{name}: must be an array in GPU memory, not {kind}")
         lent[name] = Intakes(runtime)
         writable = name in ("out", "also")
         views[name] = view_of(array, name, writable=writable, stream=whose, intakes=lent[name])
     out = views["out"]
     if out.element not in REDUCES:
-        raise InvalidArgumentError(f"out: elements are {', '.join(REDUCES)}, not {out.element}")
+        raise InvalidArgumentError(f"out: elements must be {', '.join(REDUCES)}, not {out.element}")
     buffers = {}
     for name, view in views.items():
         if (view.element, view.nbytes) != (out.element, out.nbytes):
@@ -201,7 +201,7 @@ def reduce_arrays(
         buffers[name] = device_buffer(runtime, [view], name, whose, lent[name])
     for name, buffer in buffers.items():
         if not buffer.lies_with(buffers["out"]):
-            raise InvalidArgumentError(f"{name}: lies on another GPU than `out`")
+            raise InvalidArgumentError(f"{name}: is not on the same GPU as `out`")
     status, error = native.reduce(
         *(out.element, operation, buffers["a"], buffers["b"], buffers["out"]),
         *(buffers.get("also"), LEGACY_STREAM if whose is None else whose),
@@ -221,13 +221,13 @@ def _by_dlpack(
     given = NO_STREAM if on_gpu else None
     if on_gpu and stream is None and intakes is not None:
         whose = _stream_of_maker(obj, int(device))
-        if whose is None:  # it has a stream of ours wait for its own work
+        if whose is None:  # the producer makes a borrowed stream wait for its own work
             whose = given = intakes.handle(int(device), argument)
     try:
         with _maker_is_at(obj, int(device)) if on_gpu else nullcontext():
             try:
                 capsule = obj.__dlpack__(stream=given, max_version=DLPACK_VERSION)
-            except TypeError:  # of before DLPack 1.0
+            except TypeError:  # older than DLPack 1.0
                 capsule = obj.__dlpack__(stream=given)
     except BufferError as error:
         if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
@@ -243,27 +243,27 @@ def _by_dlpack(
 
 
 def _stream_of_maker(obj: Any, device: int) -> int | None:
-    """The stream that its maker is at in this thread, where it can be asked: CuPy and PyTorch.
+    """The current stream of the array's library in this thread, for CuPy and PyTorch; else None.
 
-    A stream of ours would do as well, but it shares queues of the driver with streams that wait.
+    A borrowed stream would also work, but it shares driver queues with streams that wait.
     """
     torch, cupy = _maker(obj, "torch"), _maker(obj, "cupy")
     if torch is not None:
         return stream_handle(torch.cuda.current_stream(device))
-    # CuPy tells that of the current GPU alone.
+    # CuPy reports only the stream of the current GPU.
     if cupy is not None and cupy.cuda.runtime.getDevice() == device:
         return stream_handle(cupy.cuda.get_current_stream())
     return None
 
 
 def _maker(obj: object, name: str) -> Any:
-    """The library of this name, where the object's type is one of its types; None otherwise."""
+    """The library of this name if the object's type is defined in it, else None."""
     roots = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
     return sys.modules.get(name) if name in roots else None
 
 
 def _maker_is_at(obj: object, device: int) -> AbstractContextManager[Any]:
-    """PyTorch exports nothing of a GPU that is not its current one; others do not mind."""
+    """Makes the array's GPU current for PyTorch, which refuses to export from another GPU."""
     torch = _maker(obj, "torch")
     current: AbstractContextManager[Any] = (
         nullcontext() if torch is None else torch.cuda.device(device)
@@ -283,8 +283,8 @@ def _by_interface(
     shape = tuple(operator.index(length) for length in interface["shape"])
     itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
-    # Before version 3 it told no stream. None says that nobody has to wait, and Numba says it of
-    # arrays that a kernel on the default stream may still be at.
+    # Versions before 3 have no stream. None means that no synchronisation is needed, but Numba
+    # sets it even while a kernel on the default stream may still use the array.
     says = interface.get("stream") if interface.get("version", 0) >= 3 else None
     whose = stream if stream is not None else LEGACY_STREAM if says is None else stream_handle(says)
     element = f"{'x' if interface['typestr'][0] == '>' else match.group(1)}{8 * itemsize}"
@@ -292,7 +292,7 @@ def _by_interface(
 
 
 def _check(shape: Sequence[int], strides: Sequence[int] | None, unit: int, read_only: bool) -> None:
-    """Raises for what is not C-contiguous (`strides` in parts of `unit`) or is only to be read."""
+    """Raises ValueError if the array is not C-contiguous (`strides` in `unit`) or is read-only."""
     if read_only:
         raise ValueError("it is read-only, and must be writable")
     if any(length < 0 for length in shape):

@@ -1,6 +1,6 @@
-"""The exceptions of weft: one tree, one class for each outcome of the native table.
+"""The exceptions of weft: one class for each status of the native table.
 
-`error_for` makes the exception of a status that the native side has returned.
+`error_for` makes the exception of a status code.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from transport import native
 
 
 class WeftError(Exception):
-    """Base of every error that an operation of weft ends with.
+    """Base of all errors of weft's operations.
 
-    `status` is the stable name of the outcome. Each subclass is also the built-in exception that
-    code which knows nothing of weft would expect (ConnectionError, TimeoutError, ValueError, ...).
+    `status` is the stable name of the outcome. Each subclass also derives from the matching
+    built-in exception (ConnectionError, TimeoutError, ValueError, ...).
     """
 
     status: ClassVar[str] = ""
@@ -24,12 +24,12 @@ class WeftError(Exception):
         super().__init__(text)
 
     def __reduce__(self) -> tuple[type[WeftError], tuple[str]]:
-        """Said in full, as libraries that carry exceptions to other processes guess otherwise."""
+        """Pickles as (class, message)."""
         return type(self), (str(self),)
 
 
 class WouldBlockError(WeftError, BlockingIOError):
-    """Not now: try again."""
+    """The operation would block; try again later."""
 
     status = "would_block"
 
@@ -47,7 +47,7 @@ class MessageTooLongError(WeftError, ValueError):
 
 
 class ConnectionLostError(WeftError, ConnectionError):
-    """Base of the ways in which a connection ends."""
+    """Base of all errors that end a connection."""
 
 
 class ConnectionClosedError(ConnectionLostError, ConnectionAbortedError):
@@ -57,25 +57,25 @@ class ConnectionClosedError(ConnectionLostError, ConnectionAbortedError):
 
 
 class PeerDeadError(ConnectionLostError, ConnectionResetError):
-    """The peer process is gone."""
+    """The peer process has ended."""
 
     status = "peer_dead"
 
 
 class PeerSilentError(ConnectionLostError, TimeoutError):
-    """The peer runs, and no data path carried anything for longer than the knob peer_silence_ns."""
+    """The peer runs, but no data path delivered anything for the time of WEFT_PEER_SILENCE_NS."""
 
     status = "peer_silent"
 
 
 class PeerStalledError(ConnectionLostError, TimeoutError):
-    """The peer process did not run for longer than the knob peer_stall_ns."""
+    """The peer process did not run for the time of WEFT_PEER_STALL_NS."""
 
     status = "peer_stalled"
 
 
 class RefusedError(WeftError, ConnectionRefusedError):
-    """Nobody listens there, or the peer refused the connection."""
+    """No process listens at the address, or the peer refused the connection."""
 
     status = "refused"
 
@@ -87,7 +87,7 @@ class VersionMismatchError(RefusedError):
 
 
 class AuthenticationError(RefusedError):
-    """The peer does not hold the same secret."""
+    """The peer does not have the same secret."""
 
     status = "authentication_failed"
 
@@ -99,7 +99,7 @@ class AddressError(WeftError, OSError):
 
 
 class OutOfMemoryError(WeftError, MemoryError):
-    """Out of memory, or over a configured limit."""
+    """Out of memory, or above a configured limit."""
 
     status = "out_of_memory"
 
@@ -111,25 +111,25 @@ class OutOfDescriptorsError(WeftError, OSError):
 
 
 class SystemCallError(WeftError, OSError):
-    """A system call failed; the text names it."""
+    """A system call failed; the message names it."""
 
     status = "system_error"
 
 
 class OperationCancelledError(WeftError):
-    """Cancelled by the caller, who closed the connection or withdrew the buffer."""
+    """Cancelled, because the caller closed the connection or withdrew the buffer."""
 
     status = "cancelled"
 
 
 class TimedOutError(WeftError, TimeoutError):
-    """The time given by the caller is over."""
+    """The caller's timeout expired."""
 
     status = "timed_out"
 
 
 class ForkedChildError(WeftError, RuntimeError):
-    """Used in a forked child; the transport lives in the parent."""
+    """The object was used in a forked child; it works only in the process that created it."""
 
     status = "forked_child"
 
@@ -141,24 +141,24 @@ class InternalError(WeftError, RuntimeError):
 
 
 class DeviceMissingError(WeftError, RuntimeError):
-    """No such GPU here, or no driver for one; host memory needs none."""
+    """The GPU or its driver is missing; neither is needed for host memory."""
 
     status = "device_unavailable"
 
 
 class DeviceError(WeftError, RuntimeError):
-    """A call to the GPU's driver failed; the text names it. It ends the connection."""
+    """A call to the GPU's driver failed; the message names it. It ends the connection."""
 
     status = "device_error"
 
 
 class NoProgressError(ConnectionLostError, TimeoutError):
-    """The network carries too little for the connection to make progress, though the peer lives."""
+    """The peer lives, but the network delivers too little for the connection to make progress."""
 
     status = "no_progress"
 
 
-# One class for each outcome but ok; a test walks this against the native table.
+# One class for each status except ok; a test compares this with the native table.
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
     *(
@@ -186,7 +186,7 @@ def _by_code() -> dict[int, tuple[type[WeftError], str]]:
 
 
 def error_for(code: int, what: str, detail: str = "") -> WeftError:
-    """The exception of a status code; its text is `what: detail`, or the table's words."""
+    """The exception of a status code; the message is `what: detail`, or the table's text."""
     known = _by_code().get(code)
     kind, text = known if known is not None else (InternalError, f"unknown status {code}")
     return kind(f"{what}: {detail or text}")

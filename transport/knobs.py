@@ -1,6 +1,6 @@
-"""The knob table as Python sees it: its rows, the values in force, and both as documents.
+"""Reads the native table of knobs and their current values, and writes docs/KNOBS.md.
 
-Declares no knob and parses no value: the table and its parser are native.
+The knobs are declared and parsed in native code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from transport.errors import InvalidArgumentError
 
 
 class KnobError(InvalidArgumentError):
-    """A knob that does not exist or does not fit; the text is the native parser's."""
+    """An unknown knob or an invalid value; the message is the native parser's."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnobRow:
-    """One knob: what it is called, what it may hold, what it is for."""
+    """One knob: its names, type, default, range and meaning."""
 
     field: str
     variable: str
@@ -34,7 +34,7 @@ def table() -> list[KnobRow]:
 
 
 def in_force() -> dict[str, str]:
-    """Every knob's value as the environment sets it; KnobError when it does not fit."""
+    """The value of every knob in this environment; raises KnobError if one is invalid."""
     try:
         values: Mapping[str, str] = native.load_knobs()
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""The one door to the native extension: `native.X` is `_native.X`, loaded on first use.
+"""Gives access to the native extension: `native.X` is `_native.X`, loaded on first use.
 
-Without a built extension every use raises NativeMissingError.
+If the extension is not built, every use raises NativeMissingError.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ POLICY_DIRECTORY = PACKAGE / "policies"
 
 
 class NativeMissingError(ImportError):
-    """The extension is absent or does not load; the text is one line with its remedy."""
+    """The extension is missing or does not load; the message is one line with the remedy."""
 
 
 @cache
@@ -32,12 +32,12 @@ def load() -> ModuleType:
         raise NativeMissingError("the native extension is not built: run make build") from None
     except ImportError as error:
         raise NativeMissingError(
-            f"the native extension does not load ({error}): run make build"
+            f"the native extension cannot be loaded ({error}): run make build"
         ) from error
 
 
 def __getattr__(name: str) -> Any:
-    # A dunder is Python asking about this module, not a user asking for the extension.
+    # Python looks up dunder names on the module; these must not load the extension.
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(load(), name)

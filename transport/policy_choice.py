@@ -1,7 +1,7 @@
-"""Which library a policy's name, file or object means, and how its parameters are written.
+"""Finds the library of a policy given as name, file or object, and formats its parameters.
 
-Names of shipped policies are left to the engine; what others registered, and files, are compiled
-into the user's cache when they are first asked for.
+The engine resolves the names of shipped policies. Files, and policies that other packages
+registered, are compiled into the user's cache on first use.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Parameter: TypeAlias = "Number | Sequence[Number] | np.ndarray[Any, Any]"
 
 
 class PolicyRefusedError(InvalidArgumentError):
-    """A policy that is there and cannot be compiled or loaded."""
+    """A policy exists and cannot be compiled or loaded."""
 
 
 @dataclass(frozen=True)
 class PolicyState:
-    """A policy that decides, with the parameters in force."""
+    """A policy in use, with its current parameters."""
 
     family: str
     name: str
@@ -44,7 +44,7 @@ class PolicyState:
 
 
 def state_of(info: native.PolicyInfo) -> PolicyState:
-    """The engine's record, read field by field."""
+    """Converts the engine's PolicyInfo."""
     params: dict[str, Any] = {}
     for line in info.params_fields.splitlines():
         name, kind, offset, count = line.split()
@@ -55,17 +55,17 @@ def state_of(info: native.PolicyInfo) -> PolicyState:
 
 
 def _number(name: str, value: Any) -> str:
-    item = getattr(value, "item", None)  # numpy's numbers print with their type
+    item = getattr(value, "item", None)  # numpy numbers; their text would contain the type
     value = item() if callable(item) else value
     if isinstance(value, bool | int):
         return str(int(value))
     if isinstance(value, float):
         return repr(value)
-    raise InvalidArgumentError(f"parameter {name}: needs a number, not {type(value).__name__}")
+    raise InvalidArgumentError(f"parameter {name}: must be a number, not {type(value).__name__}")
 
 
 def params_text(params: Mapping[str, Parameter]) -> str:
-    """As the engine reads it: "decrease_max=0.3,weight=1/0/0.5"."""
+    """Parameters as the engine parses them: "decrease_max=0.3,weight=1/0/0.5"."""
     written = []
     for name, value in params.items():
         many = isinstance(value, Sequence) or hasattr(value, "__len__")
@@ -75,10 +75,10 @@ def params_text(params: Mapping[str, Parameter]) -> str:
 
 
 def resolve(family: str, policy: PolicyName) -> str:
-    """What the engine can load: a shipped name or a library's path, parameters kept."""
+    """A policy as the engine can load it: a shipped name or a library's path, with parameters."""
     if family not in FAMILIES:
         raise InvalidArgumentError(
-            f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}"
+            f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
         )
     if isinstance(policy, Policy):
         return _library(family, policy)
@@ -97,11 +97,11 @@ _FILE = re.compile(r"(.*?\.(?:so|py))[ \t\n]*(:|$)", re.DOTALL)
 
 
 def split(text: str) -> tuple[str, str, str]:
-    """(name or path, colon, parameters), as native/engine/policies/policy_choice.cc splits."""
+    """Splits into (name or path, colon, parameters), as native/engine/policies/policy_choice.cc."""
     file = _FILE.match(text)
     if file is not None:
         return file[1].strip(), file[2], text[file.end() :]
-    # Slashes behind the first '=' separate values.
+    # Slashes after the first '=' separate values.
     slash = text.rfind("/", 0, text.find("=")) if "=" in text else text.rfind("/")
     name, colon, values = text[slash + 1 :].partition(":")
     return (text[: slash + 1] + name).strip(), colon, values
@@ -111,7 +111,7 @@ _CHOICE = re.compile(rf"(?:^|\s+)(?=(?:{'|'.join(FAMILIES)})=)")
 
 
 def split_set(text: str) -> list[str]:
-    """ "window=dctcp path=reps" by choice; one ends where the next family= begins."""
+    """Splits "window=dctcp path=reps" before each family=."""
     return [choice.strip() for choice in _CHOICE.split(text) if choice.strip()]
 
 
@@ -129,7 +129,7 @@ def _registered(family: str, name: str) -> Policy:
         for problem in known.problems_of(family, name):
             raise PolicyRefusedError(problem.text)
         there = ", ".join(sorted(n for f, n in known.entries if f == family))
-        raise InvalidArgumentError(f"no {family} policy {name!r}: there are {there}")
+        raise InvalidArgumentError(f"no {family} policy {name!r}: choose one of {there}")
     return known.entries[family, name].policy
 
 
@@ -143,8 +143,8 @@ def _library(family: str, policy: Policy | str) -> str:
         declared = source.load(policy)
         if declared.family.name != family:
             raise InvalidArgumentError(
-                f"{policy if isinstance(policy, str) else policy.name} holds a "
-                f"{declared.family.name} policy; a {family} policy is wanted"
+                f"{policy if isinstance(policy, str) else policy.name} is a "
+                f"{declared.family.name} policy; give a {family} policy"
             )
         return str(cached_policy(declared))
     except PolicyError as error:
@@ -156,7 +156,7 @@ def _library(family: str, policy: Policy | str) -> str:
 
 
 def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]) -> str:
-    """One policy with parameters, as the engine reads it."""
+    """One policy with parameters, as the engine parses it."""
     text = resolve(family, policy)
     if not params:
         return text
@@ -165,13 +165,13 @@ def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]
 
 
 def set_text(chosen: Mapping[str, PolicyName] | None) -> str:
-    """A choice for some families: "window=dctcp path=reps"."""
+    """Policies of some families as text: "window=dctcp path=reps"."""
     chosen = chosen or {}
     return " ".join(f"{family}={resolve(family, policy)}" for family, policy in chosen.items())
 
 
 def resolve_settings(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The given knobs, and those of the environment that name a policy: all resolved."""
+    """The given knobs and the environment's policy knobs, with all policies resolved."""
     variables = {name.removeprefix("WEFT_").lower(): name for name in given}
     named = {
         name: value

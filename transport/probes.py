@@ -1,7 +1,4 @@
-"""What this host offers a transport, found out by trying: sockets, cores, libraries.
-
-`weft doctor` says what a finding means.
-"""
+"""Probes what this host supports: socket options, cores, libraries. `weft doctor` reports it."""
 
 import ctypes
 import ctypes.util
@@ -21,12 +18,12 @@ IFF_UP = 0x1
 
 # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of cuda.h.
 CUDA_DMA_BUF_SUPPORTED = 124
-NO_GPU = "no GPU that the NVIDIA driver of this host finds"
+NO_GPU = "the NVIDIA driver finds no GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface as sysfs shows it."""
+    """A network interface, as read from sysfs."""
 
     name: str
     mtu_bytes: int
@@ -36,7 +33,7 @@ class Interface:
 
 
 def read_text(path: Path | str) -> str:
-    """A small file of /proc or /sys, or nothing when it cannot be read."""
+    """The text of a small file of /proc or /sys; "" if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -86,7 +83,7 @@ def interfaces() -> list[Interface]:
     return found
 
 
-NO_LOOPBACK = "no pair of UDP sockets on loopback"
+NO_LOOPBACK = "cannot open a pair of UDP sockets on loopback"
 
 
 def loopback_pair() -> tuple[socket.socket, socket.socket]:
@@ -99,7 +96,7 @@ def loopback_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def offload_works() -> str:
-    """Empty when two segments cross lo in one send and one receive, else what failed."""
+    """Tries GSO and GRO over lo; returns "" on success, else what failed."""
     try:
         sender, receiver = loopback_pair()
     except OSError as error:
@@ -117,15 +114,15 @@ def offload_works() -> str:
             sender.send(bytes(2000))
             data, ancillary, _, _ = receiver.recvmsg(65536, 64)
         except OSError as error:
-            return f"a train of two segments: {error}"
+            return f"sending two segments in one call failed: {error}"
         sizes = [value for level, kind, value in ancillary if (level, kind) == (17, UDP_GRO)]
         if len(data) != 2000 or not sizes:
-            return "the receiver got the segments one by one"
+            return "the receiver got the segments separately"
     return ""
 
 
 def ecn_works() -> str:
-    """Empty when an ECN mark crosses lo and can be read, else what failed."""
+    """Tries to send and read an ECN mark over lo; returns "" on success, else what failed."""
     try:
         sender, receiver = loopback_pair()
     except OSError as error:
@@ -143,19 +140,19 @@ def ecn_works() -> str:
 
 
 def socket_buffer_bytes(wanted_bytes: int) -> int:
-    """The receive buffer that the kernel grants when this many bytes are asked for."""
+    """The size of the receive buffer that the kernel grants if `wanted_bytes` are requested."""
     so_rcvbufforce = 33
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
         try:
             probe.setsockopt(socket.SOL_SOCKET, so_rcvbufforce, wanted_bytes)
         except OSError:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes)
-        # The kernel reports twice what it grants, to cover its own bookkeeping.
+        # The kernel reports twice the granted size, to account for its bookkeeping.
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
 def usable_cores() -> float:
-    """Cores of the affinity mask, or what the cgroup's quota leaves of them."""
+    """The number of cores in the affinity mask, or the cgroup's CPU quota if that is less."""
     cores = float(len(os.sched_getaffinity(0)))
     quota, _, period = read_text("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
@@ -164,7 +161,7 @@ def usable_cores() -> float:
 
 
 def nccl_library() -> tuple[str, str]:
-    """Path and version of an NCCL, a Python wheel's first; empty when there is none."""
+    """Path and version of NCCL, preferably of a Python wheel; empty if there is none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
         try:
             files = metadata.files(package) or []
@@ -180,7 +177,7 @@ def nccl_library() -> tuple[str, str]:
     try:
         ctypes.CDLL(found).ncclGetVersion(ctypes.byref(version))
     except (OSError, AttributeError) as error:
-        return found, f"does not load: {error}"
+        return found, f"cannot be loaded: {error}"
     return found, f"{version.value // 10000}.{version.value // 100 % 100}.{version.value % 100}"
 
 
@@ -203,7 +200,7 @@ def cuda_devices() -> tuple[int, str]:
 
 
 def dmabuf_works() -> str:
-    """Why a NIC cannot be given GPU memory as a dma-buf here; empty: it can, as far as we see."""
+    """Why a NIC cannot access GPU memory through dma-buf on this host; "" if no reason is found."""
     count, problem = cuda_devices()
     if count == 0:
         return problem or "no GPU"
@@ -215,16 +212,16 @@ def dmabuf_works() -> str:
     cuda, device, exports = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0), ctypes.c_int(0)
     cuda.cuDeviceGet(ctypes.byref(device), 0)
     cuda.cuDeviceGetAttribute(ctypes.byref(exports), CUDA_DMA_BUF_SUPPORTED, device)
-    return "" if exports.value else "the driver exports none (open kernel modules do)"
+    return "" if exports.value else "the driver does not export it (open kernel modules do)"
 
 
 def peer_memory_works() -> bool:
-    """True if the kernel lets a NIC pin GPU memory by its address."""
+    """Whether the kernel lets a NIC pin GPU memory by its address."""
     return any(Path("/sys/module", name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem"))
 
 
 def library_loads(path: Path) -> str:
-    """Empty when the dynamic loader takes the library, else its complaint."""
+    """Tries to load a library; returns "" on success, else the loader's error."""
     try:
         ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Wakes coroutines that wait for native work: one event descriptor per endpoint.
+"""Wakes coroutines that wait for native work, through one event descriptor per endpoint.
 
-The event loop watches the descriptor; there is no thread.
+The event loop watches the descriptor; no thread is used.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ DRAIN_BYTES = 4096
 
 
 class Reactor:
-    """Coroutines that wait, and what each waits for."""
+    """The waiting coroutines of an endpoint, and the condition of each."""
 
     def __init__(self, descriptor: Callable[[], int]) -> None:
         self._open_descriptor = descriptor
@@ -20,7 +20,7 @@ class Reactor:
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     async def until(self, finished: Callable[[], bool]) -> None:
-        """Returns once `finished()` is true; it is asked again after every native event."""
+        """Waits until `finished()` is true, which is called again after every native event."""
         if finished():
             return
         loop = asyncio.get_running_loop()
@@ -28,20 +28,20 @@ class Reactor:
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[future] = finished
         try:
-            # What finished before the descriptor was watched has raised no event.
+            # Work that finished before the descriptor was watched raised no event: check again.
             if not finished():
                 await future
         finally:
             self._waiting.pop(future, None)
 
     def poke(self) -> None:
-        """Has every waiter look again; from any thread."""
+        """Makes every waiter check its condition again; may be called from any thread."""
         loop = self._loop
         if self._waiting and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
-        """Stops watching. Whoever waits has to be poked first."""
+        """Stops watching the descriptor. Poke the waiters first."""
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed() and self._descriptor >= 0:
             loop.remove_reader(self._descriptor)
@@ -51,18 +51,18 @@ class Reactor:
             return
         if self._waiting and self._loop is not None and not self._loop.is_closed():
             raise RuntimeError(
-                "coroutines of two event loops wait at one endpoint: use two endpoints"
+                "coroutines of two event loops wait on one endpoint: use an endpoint per event loop"
             )
         self.close()
         self._waiting.clear()
         self._descriptor = self._open_descriptor()
         if self._descriptor < 0:
-            raise OSError("no event descriptor: out of file descriptors, raise `ulimit -n`")
+            raise OSError("cannot create an event descriptor: raise `ulimit -n`")
         loop.add_reader(self._descriptor, self._on_ready)
         self._loop = loop
 
     def _on_ready(self) -> None:
-        # Drained first: what finishes from here on raises the descriptor again.
+        # Drain before checking: work that finishes from here on signals the descriptor again.
         try:
             os.read(self._descriptor, DRAIN_BYTES)
         except BlockingIOError:

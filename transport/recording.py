@@ -1,6 +1,6 @@
-"""Recordings of policy decisions: made by a live endpoint, read back as arrays.
+"""Controls recordings of policy decisions of an endpoint, and reads the files as arrays.
 
-The format is native/core/recording.h.
+The file format is defined in native/core/recording.h.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ OTHER_VERSION = "recorded by another version of weft; record it again"
 
 
 class RecordingError(InvalidArgumentError):
-    """A file that is no recording, or one of another version."""
+    """A file is not a recording, or was made by another version of weft."""
 
 
 class RecordingEndedError(WeftError):
-    """A recording that ended before it was stopped: the file is good up to there."""
+    """A recording ended before it was stopped; the file is valid up to that point."""
 
     status = "internal_error"
 
 
 class LiveRecording:
-    """A recording under way; it ends with its `with`, with stop(), or with the endpoint."""
+    """A running recording; leaving its `with`, stop() or closing the endpoint ends it."""
 
     def __init__(self, runtime: native.Runtime, path: str) -> None:
         status, error, written = runtime.start_recording(path)
@@ -48,12 +48,12 @@ class LiveRecording:
             raise error_for(status, "record", error)
         self._runtime: native.Runtime | None = runtime
         self.path = Path(written)
-        self.decisions = 0  # in the file, known once it has ended
-        self.lost = 0  # that found no room: the file marks where
+        self.decisions = 0  # number in the file; set when the recording ends
+        self.lost = 0  # decisions dropped because the buffer was full; the file marks where
         self.size_bytes = 0
 
     def stop(self) -> None:
-        """Writes what is left and closes the file. Idempotent."""
+        """Writes the remaining decisions and closes the file; may be called more than once."""
         runtime, self._runtime = self._runtime, None
         if runtime is None:
             return
@@ -72,7 +72,7 @@ class LiveRecording:
 
 @dataclass(frozen=True)
 class RecordedPolicy:
-    """A policy as it decided: with these parameters."""
+    """A policy with the parameters that it had when it decided."""
 
     family: Family
     name: str
@@ -85,21 +85,22 @@ class Step:
     """One decision, in the order of the file."""
 
     policy: RecordedPolicy
-    hook: int  # place in family.hooks
-    owner: int  # engine in the highest 8 bits; then the flow, or the peer of the path family
+    hook: int  # index in family.hooks
+    owner: int  # engine in the highest 8 bits; then the flow, or for path policies the peer
     failed: bool
     event: np.ndarray[Any, Any]  # shape (1,), the family's event record
     result: np.ndarray[Any, Any]  # shape (1,), as the policy left it
-    heads: np.ndarray[Any, Any]  # shape (paths,), PATH_HEAD; empty but for the path family
-    paths: int = 0  # how many the policy has; of the path and the loss family
+    heads: np.ndarray[Any, Any]  # shape (paths,), PATH_HEAD; empty except for path policies
+    paths: int = 0  # number of paths, for path and loss policies
 
 
 @dataclass
 class Recording:
-    """A file's decisions.
+    """The decisions in a file.
 
-    `lost`: how many the engines could not write; `cut`: it ends mid-way; `damage`: what was found
-    where reading ended, the decisions are those before it.
+    lost: the number of decisions that the engines could not write.
+    cut: the file ends within an entry.
+    damage: why reading ended early; the decisions are those before the damage.
     """
 
     path: Path
@@ -113,7 +114,7 @@ class Recording:
         return [step for step in self.steps if step.policy.family.name == family]
 
     def policies(self) -> dict[str, list[str]]:
-        """By family, the names that decided."""
+        """The names of the recorded policies, by family."""
         names: dict[str, list[str]] = {}
         for step in self.steps:
             known = names.setdefault(step.policy.family.name, [])
@@ -123,7 +124,7 @@ class Recording:
 
 
 def read(path: str | Path, limit: int | None = None) -> Recording:
-    """The decisions of a file, the first `limit` of them. RecordingError when it is none."""
+    """Reads (the first `limit`) decisions of a file; RecordingError if it is not a recording."""
     path = Path(path)
     try:
         image = path.read_bytes()
@@ -133,7 +134,7 @@ def read(path: str | Path, limit: int | None = None) -> Recording:
 
 
 def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -> Recording:
-    """The same of bytes in memory, which begin with MAGIC."""
+    """Like `read`, from bytes in memory, which begin with MAGIC."""
     if image[: len(MAGIC)] != MAGIC:
         if image.startswith(_ANY_VERSION):
             raise RecordingError(f"{path}: {OTHER_VERSION}")
@@ -150,15 +151,15 @@ def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -
 
 
 class _DamageError(Exception):
-    """An entry that makes no sense: nothing behind it can be found."""
+    """An entry is invalid, so later entries cannot be found."""
 
 
 class _Parser:
-    """Walks the entries of one file."""
+    """Parses the entries of one file."""
 
     def __init__(self, image: bytes, recording: Recording) -> None:
         self.image, self.recording = image, recording
-        self.policies: dict[tuple[int, int], RecordedPolicy] = {}  # by engine and its own number
+        self.policies: dict[tuple[int, int], RecordedPolicy] = {}  # by (engine, policy number)
 
     def damaged(self, at: int) -> _DamageError:
         return _DamageError(f"damaged at byte {at}")
@@ -173,7 +174,7 @@ class _Parser:
             if head[0] < _HEAD.size or head[0] % 8 or head[1] not in (1, 2, 3):
                 raise self.damaged(at)
             if at + head[0] > end:
-                self.recording.cut = True  # the process ended while it was written
+                self.recording.cut = True  # the process ended while writing the file
                 return
             self.entry(at, head)
             at += head[0]

@@ -1,6 +1,6 @@
-"""Recorded decisions, put to the policies again through the calls that the simulator makes.
+"""Replays recorded decisions with compiled policies and compares the answers.
 
-native/sim/replay.h compares; this finds the libraries that may have decided.
+native/sim/replay.h replays and compares; this module finds the libraries of the policies.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyName, resolve, split
 from transport.recording import RecordingError
 
-_FOLDERS = {"paths": "path"}  # of congestion/, where they are not called as the family
+_FOLDERS = {"paths": "path"}  # folders of congestion/ whose name differs from the family's
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of the decisions of one policy."""
+    """The results of replaying the decisions of one policy."""
 
     family: str
     name: str
     source_sha256: str
-    decisions: int  # replayed
-    differ: int  # of these, in any bit of the answer
-    failed: int  # when they were recorded
-    skipped: int  # whose owner's start was not recorded, or of a policy that is not here
-    known: bool  # whether a library of the source that decided is here
+    decisions: int  # number replayed
+    differ: int  # answers that differ in any bit
+    failed: int  # hooks that had failed when recorded
+    skipped: int  # not replayed: the owner's start was not recorded, or the policy is unknown
+    known: bool  # whether a library compiled from the recorded source was found
     by_hook: dict[str, int]
 
 
 @dataclass(frozen=True)
 class ReplayedRecordings:
-    """What came of all decisions of some recordings."""
+    """The results of replaying all decisions of some recordings."""
 
     policies: tuple[Replayed, ...]
-    lost: int  # found no room when recorded
-    cut: bool  # one ends in the middle of an entry
+    lost: int  # decisions dropped while recording
+    cut: bool  # a file ends within an entry
     damage: str
     first_difference: str
 
@@ -59,12 +59,12 @@ class ReplayedRecordings:
 
     @property
     def good(self) -> bool:
-        """Whether every decision was replayed and came out the same."""
+        """Whether every decision was replayed with an equal answer."""
         return not (self.differ or self.skipped or self.damage)
 
 
 def shipped() -> list[tuple[str, str]]:
-    """Family and name of what comes with weft."""
+    """Family and name of the shipped policies."""
     parts = [module.split(".")[-2:] for module in SHIPPED]
     return [(_FOLDERS.get(folder, folder), name) for folder, name in parts]
 
@@ -72,12 +72,12 @@ def shipped() -> list[tuple[str, str]]:
 def replay_files(
     files: Iterable[str | Path], policies: Sequence[tuple[str, PolicyName]] = ()
 ) -> ReplayedRecordings:
-    """Replays recordings one after the other; `policies`: by family, besides those of weft."""
+    """Replays recordings in order; `policies`: (family, policy) besides the shipped ones."""
     replay = native.Replay()
     for family, policy in (*shipped(), *policies):
         if family not in FAMILIES:
             known = ", ".join(sorted(FAMILIES))
-            raise InvalidArgumentError(f"no policy family {family!r}: there are {known}")
+            raise InvalidArgumentError(f"no policy family {family!r}: choose one of {known}")
         name, _, _ = split(resolve(family, policy))
         try:
             replay.add(family, name, [str(native.POLICY_DIRECTORY)])

@@ -387,21 +387,21 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield [bytearray(4), b"fixed"], None, ValueError, r"buf\[1\]: this bytes is read-only"
     yield [good, strided], None, invalid, r"buf\[1\]: this FakeArray: it is not contiguous"
     yield Odd(shape=(10.0,)), None, invalid, "buf: this Odd: .*integer"
-    yield Odd(shape=(1 << 70,)), None, invalid, "buf: this Odd: .* are no memory"
-    yield Odd(data=(-5, False)), None, invalid, "buf: this Odd: .* are no memory"
-    yield Odd(data=(1 << 64, False)), None, invalid, "buf: this Odd: .* are no memory"
-    yield good, NoStream(), TypeError, "stream: needs a stream of CuPy.*not NoStream"
-    yield good, 1 << 64, invalid, "stream: .* is no stream's handle"
+    yield Odd(shape=(1 << 70,)), None, invalid, "buf: this Odd: .* are not valid memory"
+    yield Odd(data=(-5, False)), None, invalid, "buf: this Odd: .* are not valid memory"
+    yield Odd(data=(1 << 64, False)), None, invalid, "buf: this Odd: .* are not valid memory"
+    yield good, NoStream(), TypeError, "stream: must be a stream of CuPy.*not NoStream"
+    yield good, 1 << 64, invalid, "stream: .* is not the handle of a stream"
     yield np.zeros(3, object), None, invalid, "buf: holds Python objects"
     dates = np.zeros(3, "datetime64[s]")
     yield [bytearray(2), dates], None, invalid, r"buf\[1\]: this ndarray in a list"
     yield object(), None, TypeError, "buf: needs an object with a buffer.*not object"
     yield good, gpu.stream(1), invalid, "stream: a stream of another device or context"
-    yield good, "fast", TypeError, "stream: needs a stream of CuPy, PyTorch or Numba.*not str"
-    yield good, -3, invalid, "stream: -3 is no stream's handle"
+    yield good, "fast", TypeError, "stream: must be a stream of CuPy, PyTorch or Numba.*not str"
+    yield good, -3, invalid, "stream: -3 is not the handle of a stream"
     yield bytearray(5), gpu.stream(), invalid, "stream: `buf` is host memory"
     two = [empty(gpu, 1, stream=gpu.stream()), empty(gpu, 1, stream=gpu.stream())]
-    yield two, None, invalid, "stream: its arrays were made on 2 streams: name one"
+    yield two, None, invalid, "stream: its arrays belong to 2 streams: pass stream="
 
 
 def test_device__every_mistake_is_one_error_that_names_the_argument(
@@ -506,7 +506,7 @@ def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
         return
     with pytest.raises(InvalidArgumentError, match="operation: must be sum, min or max, not 'xor'"):
         reduce(a, b, out, operation="xor")
-    with pytest.raises(TypeError, match="b: needs an array in a GPU's memory, not ndarray"):
+    with pytest.raises(TypeError, match="b: must be an array in GPU memory, not ndarray"):
         reduce(a, np.zeros(10, np.float32), out)
     short = FakeArray(gpu, np.zeros(9, np.float32))
     with pytest.raises(InvalidArgumentError, match="also: has 36 bytes of f32, `out` 40 of f32"):
@@ -515,10 +515,10 @@ def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
     with pytest.raises(InvalidArgumentError, match="b: has 40 bytes of i32, `out` 40 of f32"):
         reduce(a, whole, out)
     words = FakeArray(gpu, np.zeros(10, np.complex64))
-    with pytest.raises(InvalidArgumentError, match=r"out: elements are f32, .* not c64"):
+    with pytest.raises(InvalidArgumentError, match=r"out: elements must be f32, .* not c64"):
         reduce(a, b, words)
     there = FakeArray(gpu, np.zeros(10, np.float32), device=1)
-    with pytest.raises(InvalidArgumentError, match="b: lies on another GPU than `out`"):
+    with pytest.raises(InvalidArgumentError, match="b: is not on the same GPU as `out`"):
         reduce(a, there, out)
     with pytest.raises(InvalidArgumentError, match="stream: a stream of another device"):
         reduce(a, b, out, stream=gpu.stream(1))

@@ -183,18 +183,18 @@ def test_cache__a_folder_that_others_can_write_to_is_refused(cache: Path) -> Non
 @pytest.mark.parametrize(
     ("family", "policy", "params", "says"),
     [
-        ("window", "teleport", {}, "no window policy 'teleport': there are .*swift"),
-        ("windows", "swift", {}, "no policy family .windows.: there are credit"),
+        ("window", "teleport", {}, "no window policy 'teleport': choose one of .*swift"),
+        ("windows", "swift", {}, "no policy family .windows.: choose one of credit"),
         ("window", "swift", {"speed": 3}, "swift has no parameter 'speed': there are .*target"),
         ("window", "swift", {"target_queue_ns": 0.5}, "not a whole number"),
         ("window", "swift", {"target_queue_ns": 1 << 70}, "too large for 64 bits"),
         ("window", "path/reps", {}, "path/reps is a path policy; a window policy is wanted"),
         ("window", "swift", {"decrease_max": float("nan")}, "not a finite number"),
         ("window", "swift", {"decrease_max": [0.1, 0.2]}, "it holds 1 values"),
-        ("window", "swift", {"decrease_max": "much"}, "needs a number, not str"),
+        ("window", "swift", {"decrease_max": "much"}, "must be a number, not str"),
         ("window", "/nonexistent/x.so", {}, "/nonexistent/x.so"),
         ("window", "/nonexistent/x.py", {}, "no such file"),
-        ("loss", EXAMPLE, {}, "holds a window policy; a loss policy is wanted"),
+        ("loss", EXAMPLE, {}, "is a window policy; give a loss policy"),
     ],
 )
 def test_set_policy__a_wrong_choice_says_why_and_changes_nothing(

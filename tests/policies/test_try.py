@@ -157,7 +157,7 @@ def test_try__table_json_and_recording(tmp_path: Path) -> None:
         (["swift", "--json", "/absent/x"], "cannot write /absent/x"),
         (["window=absent.py"], "no such file"),
         (["path=swift"], "no path policy 'swift'"),
-        ([f"path={EXAMPLE}"], f"{EXAMPLE} holds a window policy; a path policy is wanted"),
+        ([f"path={EXAMPLE}"], f"{EXAMPLE} is a window policy; give a path policy"),
         (["path=window/swift"], "window/swift is a window policy; a path policy is wanted"),
         (["x.so"], "window=x.so"),
     ],
