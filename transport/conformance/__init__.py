@@ -1,4 +1,4 @@
-"""The conformance suite: a policy in, a verdict for each check out."""
+"""The conformance suite: runs a policy through checks and reports an outcome for each."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The promises that a policy could make and does not, in its family."""
+"""Lists the properties that a policy of its family could declare and does not."""
 
 from __future__ import annotations
 
 from congestion.api import Policy
 from congestion.promises import NOTHING
 
-# Promise -> in which family it is held.
+# Declared property -> the families for which it is checked.
 _HELD = {
     "state_bytes_max": ("window", "path", "loss", "credit"),
     "growth_segments or growth_factor": ("window",),
@@ -26,7 +26,7 @@ _HELD = {
 
 
 def unpromised(policy: Policy) -> list[str]:
-    """The promises that the policy could make and does not."""
+    """The properties that the policy could declare and does not."""
     promises = policy.promises
     missing = []
     for names, families in _HELD.items():

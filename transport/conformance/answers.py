@@ -1,4 +1,4 @@
-"""Which answers are allowed: finite, and such that the core need not correct them."""
+"""Checks that the answers of a policy are finite and within the range that the core accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transport.conformance.streams import Chunk
 
 
 def complaint(family: Family, chunk: Chunk, statuses: Any, results: Any) -> str:
-    """The first answer to plausible events that is out of range, in words; empty: none."""
+    """Describes the first answer to plausible events that is out of range; "" if there is none."""
     failed = np.flatnonzero(statuses)
     if len(failed):
         hook = family.hooks[chunk.hooks[int(failed[0])]]
@@ -27,7 +27,7 @@ def complaint(family: Family, chunk: Chunk, statuses: Any, results: Any) -> str:
 
 
 def described(chunk: Chunk, at: int) -> str:
-    """The fields of an event that are not zero."""
+    """The non-zero fields of an event, as text."""
     event = chunk.events[at]
     return " ".join(f"{name}={event[name]}" for name in event.dtype.names if event[name] != 0)
 
@@ -72,7 +72,7 @@ def _loss(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
 
 def _credit(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     granted = results["granted_bytes"]
-    # What was granted before is what the answer began with.
+    # The largest grant so far is the value that each answer started with.
     before = np.concatenate([[0], np.maximum.accumulate(granted)[:-1]])
     return [
         (granted < before, "a grant cannot be taken back"),

@@ -1,6 +1,6 @@
-"""Checks that a credit policy shares a port: evenly, without starving, without flooding it.
+"""Checks that a credit policy shares a port evenly, starves no sender and does not flood the port.
 
-The senders' windows are as wide as can be, so that credit alone holds back.
+The senders' windows are as large as possible, so that only credit limits them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 4_096
 
 
 class CreditBench:
-    """One sender at a port of known speed; bytes arrive as they are granted, a round trip later."""
+    """One sender at a port of known speed; granted bytes arrive one round trip later."""
 
     def __init__(self, policy: Policy, library: Library) -> None:
         self.side = NativeSide(policy, library)
@@ -33,7 +33,7 @@ class CreditBench:
         self.granted_bytes = self.demand_bytes = self.received_bytes = 0
         self.tick_ns = -1
         self.fell = self.failed = False
-        self.beyond_bytes = 0  # granted beyond what was asked for, at most
+        self.beyond_bytes = 0  # the most that was granted beyond the demand
         self.call(START)
 
     def call(self, hook: int, **fields: Any) -> None:
@@ -59,7 +59,7 @@ class CreditBench:
         self.beyond_bytes = max(self.beyond_bytes, self.granted_bytes - self.demand_bytes)
 
     def serve(self, demand_bytes: int, limit_ns: int) -> bool:
-        """A demand, and time until it has come in: True when it all did."""
+        """Requests credit and runs until all bytes arrived; False if that takes over limit_ns."""
         self.demand_bytes += demand_bytes
         self.call(DEMAND)
         end_ns = self.now_ns + limit_ns
@@ -74,7 +74,7 @@ class CreditBench:
                 self.now_ns = max(self.now_ns + 10_000, self.tick_ns)
                 self.call(TICK)
             else:
-                self.now_ns += 2_000_000  # the sender asks again
+                self.now_ns += 2_000_000  # the sender repeats its credit request
                 self.call(DEMAND)
         return self.received_bytes >= self.demand_bytes
 
@@ -87,14 +87,14 @@ def grants(policy: Policy, library: Library) -> Outcomes:
         served and not bench.failed,
         f"{bench.received_bytes} of {bench.demand_bytes} bytes came in",
         "all of it, in time",
-        "a sender waits for credit that never comes: does every answer grant at least a segment?",
+        "a sender waits for credit that never comes: every answer must grant at least a segment",
     )
     yield verdict(
         "grants never fall",
         not bench.fell,
         "a grant fell" if bench.fell else "none fell",
         "cumulative, never falls",
-        "answer max(what you would grant, event.granted_bytes)",
+        "answer max(your grant, event.granted_bytes)",
     )
     promised = policy.promises.speculative_bytes
     if promised is not None:
@@ -103,7 +103,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
             bench.beyond_bytes <= promised,
             f"up to {bench.beyond_bytes} bytes beyond the demand",
             f"<= {promised} bytes",
-            "granted_bytes must stay below demand_bytes plus what may be sent unasked",
+            "granted_bytes must not exceed demand_bytes plus the bytes that may be sent unasked",
         )
 
 
@@ -118,7 +118,7 @@ def crowd(cast: Cast, limit_ns: int) -> ArenaPlan:
         measure_from_ns=limit_ns // 4,
         receiver_port=bottleneck(delay_ns=1 * US, queue_bytes_max=64 << 20),
         link_bytes_per_s=BYTES_PER_S,
-        rto_ns_min=50 * MS,  # a queue as deep as the credit must not look like a loss
+        rto_ns_min=50 * MS,  # a queue as long as the credit must not cause timeouts
     )
     flows = plan.flows
     for flow in flows:
@@ -128,7 +128,7 @@ def crowd(cast: Cast, limit_ns: int) -> ArenaPlan:
 
 
 def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
-    """The port is full, its queue is not, and all get the same."""
+    """Checks that the port is fully used with a short queue, and that senders get equal shares."""
     report = ledger.run(crowd(cast, limit_ns))
     promises = policy.promises
     least = promises.fairness_min
@@ -175,7 +175,7 @@ def at_the_port(policy: Policy, report: ArenaReport) -> Outcomes:
 
 
 def alone(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
-    """One sender, loss on the way: every message arrives."""
+    """Checks that every message of one sender arrives in spite of loss."""
     plan = plan_of(
         cast,
         links=[bottleneck(loss=2**-8)] * 2,
@@ -193,5 +193,5 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         report.flows[0].messages == 200,
         f"{report.flows[0].messages} of 200 messages",
         "200",
-        "a lost grant must be said again: the tick, or the next demand, has to repeat it",
+        "a lost grant must be repeated, by the tick or by the next credit request",
     )

@@ -1,8 +1,8 @@
-"""Checks that a policy means the same in every form: interpreted, in the process, from a file.
+"""Checks that a policy gives equal results interpreted, compiled in the process, and from a file.
 
-Bit by bit, status by status, and without a byte written where none belongs. Where integers leave
-64 bits, or are too large for a float that they meet, the forms may differ
-(transport.compiler.lower says how): such events are counted and not compared.
+Answers, statuses and records must be equal bit by bit, and nothing else may be written. The forms
+may differ if integers exceed 64 bits or cannot be converted to a float exactly (see
+transport.compiler.lower): such events are counted and not compared.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Trial:
-    """What came of a stream of events."""
+    """The results of a stream of events."""
 
     events: int = 0
-    beyond: int = 0  # events beyond the common ground of the forms
-    failures: int = 0  # hooks that answered with status 1, in every form
-    wrong: list[str] = field(default_factory=list)  # the first of each kind
+    beyond: int = 0  # events where the forms may differ, which are not compared
+    failures: int = 0  # hooks that returned status 1 in every form
+    wrong: list[str] = field(default_factory=list)  # the first difference of each kind
     unsound: list[str] = field(default_factory=list)  # answers the core would have to correct
 
     def add(self, other: Trial) -> None:
@@ -47,7 +47,7 @@ class Trial:
 
 
 class Bout:
-    """One policy, its forms, and the events they all get."""
+    """Runs the forms of one policy on the same events and compares them."""
 
     def __init__(
         self, policy: Policy, libraries: dict[str, Library], seed: int, interpret: bool = True
@@ -188,7 +188,7 @@ class Bout:
 
 
 def same_nan(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Equal but for the sign and payload of NaNs, which no arithmetic defines."""
+    """Whether the values are equal, ignoring the sign and payload of NaNs, which are undefined."""
     for name in one.dtype.names or ():
         same = one[name] == other[name]
         if one[name].dtype.kind == "f":
@@ -200,7 +200,7 @@ def same_nan(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def same_state(one: bytes, other: bytes) -> bool:
-    """Equal words, NaNs of any kind counted as one."""
+    """Whether the records are equal word by word, with all NaNs considered equal."""
     if one == other:
         return True
     words = [np.frombuffer(state, np.uint64) for state in (one, other)]
@@ -209,7 +209,7 @@ def same_state(one: bytes, other: bytes) -> bool:
 
 
 def play_native(side: NativeSide, chunk: Chunk) -> tuple[Any, Any, bytes]:
-    """Statuses, answers and the records at the end."""
+    """Runs a chunk compiled; returns statuses, answers and the final records."""
     count = len(chunk.hooks)
     events, results = Guarded(chunk.events.dtype, count), Guarded(chunk.presets.dtype, count)
     events.records[:], results.records[:] = chunk.events, chunk.presets
@@ -244,7 +244,7 @@ def play_native(side: NativeSide, chunk: Chunk) -> tuple[Any, Any, bytes]:
 
 
 def play_interpreted(side: Interpreter, chunk: Chunk) -> tuple[Any, Any, bytes]:
-    """The same, interpreted."""
+    """Runs a chunk interpreted; returns statuses, answers and the final records."""
     statuses = np.zeros(len(chunk.hooks), np.int64)
     answers: list[tuple[Any, ...]] = []
     names = chunk.events.dtype.names or ()

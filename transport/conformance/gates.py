@@ -1,4 +1,4 @@
-"""What must hold before a policy runs at all: its language, its library, its size."""
+"""Checks that come before a policy runs: its language, its library and its state size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transport.conformance.result import Outcome, Outcomes, verdict
 
 
 def language(policy: Policy) -> Outcome:
-    """Loops over constant ranges, no recursion, nothing but numbers and records."""
+    """Checks the language: constant loops, no recursion, only numbers and records."""
     bound = "numbers, records, constant loops"
     try:
         lint.check(policy)
@@ -24,10 +24,7 @@ def language(policy: Policy) -> Outcome:
 
 
 def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
-    """The library that set_policy would load, in the user's cache: what was checked is what runs.
-
-    In the folder, where there is no cache.
-    """
+    """The library in the user's cache, which set_policy would load; in `folder` without a cache."""
     try:
         cache.directory()
     except PolicyError:
@@ -49,7 +46,7 @@ def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library],
     found = symbols(path.read_bytes(), dynamic=True)
     needs = ", ".join(sorted(found.undefined)) or "nothing"
     passed = found.undefined <= NEEDS and found.defined == {DESCRIPTOR}
-    remedy = "use numbers and records only; what else it needs is listed as measured"
+    remedy = "use numbers and records only; `measured` lists what else it needs"
     return verdict("compiles", passed, f"needs {needs}", bound, remedy), libraries, path
 
 

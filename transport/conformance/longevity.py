@@ -1,6 +1,6 @@
-"""Whether a policy still answers after a million events of one flow.
+"""Checks that a policy still works after a million events of one flow.
 
-The events are a few thousand plausible ones, repeated; the clock and the flow's counters go on.
+A few thousand plausible events are repeated while the clock and the flow's counters advance.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.result import Outcome, verdict
 from transport.conformance.streams import Chunk, Stream
 
-EVENTS = (1 << 20) + (1 << 16)  # beyond where a counter of 20 bits begins anew
-OTHER_EVERY = 64  # of a window policy's events; the rest are acknowledgments
-# What grows while a flow lives; times and sequence numbers below zero stand for none.
+EVENTS = (1 << 20) + (1 << 16)  # more than a 20-bit counter can count
+OTHER_EVERY = 64  # every 64th event of a window policy is not an acknowledgment
+# Fields that grow during a flow's life; negative times and sequence numbers mean "none".
 CLOCKS = (
     *("now_ns", "newest_acked_sent_ns", "oldest_inflight_sent_ns", "newest_inflight_sent_ns"),
     "probed_sent_ns",
@@ -25,7 +25,7 @@ COUNTS = ("delivered_bytes", "highest_acked_seq", "cumulative_seq")
 
 
 def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
-    """One flow, start to end; a window policy gets more than 2^20 acknowledgments."""
+    """Runs one long flow; a window policy gets more than 2^20 acknowledgments."""
     family = policy.family
     chunk = _one_life(policy, seed)
     side = NativeSide(policy, library)
@@ -73,7 +73,7 @@ def _one_life(policy: Policy, seed: int) -> Chunk:
 def _pass(
     side: NativeSide, chunk: Chunk, events: Guarded, results: Guarded, first: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Each event once; the hooks' statuses."""
+    """Plays each event once; returns the hooks' statuses."""
     statuses = np.zeros(len(chunk.hooks), np.int64)
     bare, given = side.bound()
     event_bytes, result_bytes = chunk.events.dtype.itemsize, chunk.presets.dtype.itemsize

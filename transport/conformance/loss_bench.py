@@ -1,6 +1,6 @@
-"""A path for one loss policy: segments at a steady pace, some lost, some late.
+"""A test harness for one loss policy: a path with segments at a steady pace, some lost or late.
 
-The policy alone, fed and obeyed as the core would.
+The policy runs alone; the harness calls it and applies its answers as the core would.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Segment:
     seq: int
     sent_ns: int
     first_ns: int
-    verdicts: list[int] = field(default_factory=list)  # when it was judged lost
-    beyond: int = 0  # segments delivered out of order at the first of them
+    verdicts: list[int] = field(default_factory=list)  # times at which it was declared lost
+    beyond: int = 0  # segments delivered out of order at the first verdict
     acked: bool = False
 
 
 class LossBench:
-    """`late_ns` says how much later than a round trip a segment is reported; None: it is lost."""
+    """`late_ns` gives the delay of a segment's acknowledgment beyond one RTT; None: it is lost."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LossBench:
         self.check_ns = NEVER
         self.newest_acked_ns = -1
         self.highest_acked = self.cumulative = self.acked_count = 0
-        self.needless = 0  # copies that the first one made needless, not yet told
+        self.needless = 0  # spurious resends that were not yet reported to the policy
         self.failed = False
         self.call(START, -1, 0)
 
@@ -97,7 +97,7 @@ class LossBench:
             self.obey(kind, in_flight)
 
     def obey(self, kind: int, in_flight: list[int]) -> None:
-        """The horizon and the next look, as LossControl takes them."""
+        """Applies the loss cutoff and the next timer check, as LossControl does."""
         below_seq, before_ns, check_ns, _ = self.result.records[0].item()
         before_ns = min(before_ns, self.now_ns)
         if not in_flight:
@@ -132,7 +132,7 @@ class LossBench:
             heapq.heappush(self.due, (self.now_ns + RTT_NS + late_ns, seq, self.now_ns))
 
     def run(self, segments: int) -> None:
-        """Sends so many, then waits until all is acknowledged or two seconds have passed."""
+        """Sends `segments` segments; ends when all are acknowledged or two seconds have passed."""
         begin_ns = self.now_ns
         for index in range(segments):
             self.until(begin_ns + index * GAP_NS)

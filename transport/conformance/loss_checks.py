@@ -1,4 +1,4 @@
-"""Checks that a loss policy repairs what is lost, in time, once, and leaves what is late alone."""
+"""Checks that a loss policy detects each loss once and in time, and tolerates late segments."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WINDOWS = (16, 512)  # segments
 FAR_RTO_NS = 1_000 * MS
 FLOWS = 2
 TAIL_TIMEOUTS = 2.5
-# Two flows of 60 messages take 13 ms over two paths, 24 over one; a path's traffic is to have moved
-# 50 ms after it died.
+# Two flows of 60 messages take 13 ms over two paths and 24 ms over one. The traffic of a dead path
+# must have moved within 50 ms.
 MOVED_NS = 80 * MS
 
 
 def all_but(lost: int) -> Callable[[int], int | None]:
-    """In time, and one never."""
+    """A `late_ns` function: every segment is on time except one, which is lost."""
     return lambda seq: None if seq == lost else 0
 
 
 def repairs(policy: Policy, library: Library) -> Outcomes:
-    """One segment of 400 is lost, in the middle, near the beginning and as the last."""
+    """Loses one segment of 400: in the middle, near the beginning, or the last."""
     longest, again, others = 0.0, 0, 0
     for lost in (3, 200, 301):
         bench = LossBench(policy, library, all_but(lost))
@@ -68,7 +68,7 @@ def repairs(policy: Policy, library: Library) -> Outcomes:
 
 
 def repairs_in_windows(policy: Policy, library: Library) -> Outcomes:
-    """One segment is lost and no timeout helps: what is delivered beyond it has to."""
+    """Loses one segment without any timeout: later deliveries must reveal it."""
     promised = policy.promises.repairs_windows
     if promised is None:
         return
@@ -88,7 +88,7 @@ def repairs_in_windows(policy: Policy, library: Library) -> Outcomes:
 
 
 def tolerates(policy: Policy, library: Library) -> Outcomes:
-    """Each seventh segment comes late by as many places as promised."""
+    """Delays every seventh segment by the declared number of places."""
     promised = policy.promises.reorder_segments
     if promised is None:
         return
@@ -106,7 +106,7 @@ def tolerates(policy: Policy, library: Library) -> Outcomes:
 
 
 def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
-    """Random loss, reordering far beyond any window, an outage: all messages arrive."""
+    """Checks that all messages arrive under random loss, heavy reordering and an outage."""
     scenes = {
         "loss 2^-8": [bottleneck(loss=2**-8)] * 2,
         "loss 1/8": [bottleneck(loss=0.125)] * 2,
@@ -145,7 +145,7 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
 
 
 def copies(cast: Cast, ledger: Ledger) -> Outcome:
-    """A gust that takes a few segments every 5 ms: copies get through, so each is needed once."""
+    """Drops a few segments every 5 ms; no copy is lost, so each segment needs only one copy."""
     gusts = range(5, 95, 5)
     plan = plan_of(
         cast,

@@ -1,4 +1,4 @@
-"""Calls compiled hooks in a trial: records between guard bytes, raw addresses."""
+"""Calls compiled hooks by address, with records between guard bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUARD = 0xA5
 
 
 class Guarded:
-    """Records with bytes before and after them that nobody may change."""
+    """Records between guard bytes, which show writes outside of the records."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         size = dtype.itemsize * count
@@ -40,11 +40,11 @@ class Guarded:
 
 
 class NativeSide:
-    """One compiled policy with records of its own, started over at will."""
+    """One compiled policy with its own records; `restart` resets them."""
 
     def __init__(self, policy: Policy, library: Library) -> None:
         self.policy = policy
-        self._library = library  # the code lives as long as it does
+        self._library = library  # keeps the code loaded
         self._hooks = [library.hook(name) for name in policy.family.hooks]
         self.flow = Guarded(policy.flow.dtype, 1)
         self.params = Guarded(policy.params.dtype, 1)
@@ -65,7 +65,7 @@ class NativeSide:
         self.shared.clear()
 
     def call(self, hook: int, event_at: int, result_at: int) -> int:
-        """The hook's status."""
+        """Calls a hook; returns its status."""
         bare, given = self.bound()
         return int(bare[hook](*given, event_at, result_at))
 
@@ -108,7 +108,7 @@ class NativeSide:
         return self.flow.records.tobytes() + self.shared.records.tobytes()
 
     def finite(self) -> bool:
-        """No float of the records has become infinite or no number."""
+        """Whether all floats in the records are finite."""
         return all(
             bool(np.isfinite(records[name]).all())
             for records in (self.flow.records, self.shared.records)
@@ -117,7 +117,7 @@ class NativeSide:
         )
 
     def complaint(self) -> str:
-        """What was written that should not have been, in words."""
+        """Describes a write outside of the writable records; "" if there was none."""
         if self.damage:
             return self.damage
         for what in ("flow", "shared", "params"):

@@ -1,6 +1,6 @@
-"""Some paths for one path policy: which answers, which swallows, when one heals.
+"""A test harness for one path policy, with paths that answer, drop everything, or recover.
 
-The policy alone, fed as the core would feed it.
+The policy runs alone; the harness calls it as the core would.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FLOWS = 16
 
 @dataclass(frozen=True)
 class Conduct:
-    """What the core does about a path that timed out."""
+    """How the harness treats a path that timed out."""
 
     retires: bool = True  # it stops being usable until something comes back
     rto_ns: int = RTO_NS
 
 
 class PathBench:
-    """Picks at a steady pace; each that is not swallowed is answered after a round trip."""
+    """Asks for picks at a steady pace; each burst that is not lost is answered after one RTT."""
 
     def __init__(
         self, policy: Policy, library: Library, paths: int, conduct: Conduct | None = None
@@ -78,7 +78,7 @@ class PathBench:
         return path, burst_bytes
 
     def pick(self, **fields: Any) -> int:
-        """One burst; what is due before it is fed first."""
+        """Picks a path for one burst, after delivering all feedback that is due."""
         self.now_ns += GAP_NS
         while self.due and self.due[0][0] <= self.now_ns:
             self.feed(heapq.heappop(self.due))
@@ -118,7 +118,7 @@ class PathBench:
         self.call(FEEDBACK, kind, path=path, rtt_ns=at_ns - sent_ns, bytes=burst_bytes, flow=flow)
 
     def heal(self, path: int) -> None:
-        """It carries again, and a probe has come back."""
+        """Makes a path work again and reports a successful probe."""
         self.dead.discard(path)
         self.heard_ns[path] = self.now_ns
         self.side.shared.records["usable"][path] = 1

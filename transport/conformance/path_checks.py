@@ -1,4 +1,4 @@
-"""Checks that a path policy spreads, keeps off dead paths, and takes healed ones back."""
+"""Checks that a path policy spreads traffic, avoids dead paths and uses recovered ones again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spreads(policy: Policy, library: Library) -> Outcomes:
 
 
 def keeps_off(policy: Policy, library: Library) -> Outcomes:
-    """Resends, one path, none usable: every count of paths from 1 to 256."""
+    """Checks picks for 1 to 256 paths: resends, dead paths, and no usable path at all."""
     onto, unusable, outside, failed = 0, 0, 0, 0
     for paths in range(1, 257):
         bench = PathBench(policy, library, paths)
@@ -86,7 +86,7 @@ def keeps_off(policy: Policy, library: Library) -> Outcomes:
 
 
 def heeds(policy: Policy, library: Library) -> Outcomes:
-    """A signal that it names must tell: a path that is always marked, or slow, gets less."""
+    """Checks that a path that is always marked, or slow, gets less, for the declared signals."""
     for signal, what in (("ecn", "always marked"), ("rtt", "ten times as long")):
         if signal not in policy.promises.signals:
             continue
@@ -123,7 +123,7 @@ def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
 
 
 def shuns(policy: Policy, library: Library) -> Outcomes:
-    """One path swallows everything: from the start, and after it was good."""
+    """One path drops everything, from the start or after it worked."""
     promised = policy.promises.dead_path_picks
     if promised is None:
         return
@@ -152,7 +152,7 @@ def shuns(policy: Policy, library: Library) -> Outcomes:
 
 
 def favours(policy: Policy, library: Library) -> Outcomes:
-    """A path that has never answered, and has not timed out yet, is no better than the others."""
+    """Checks that a path that never answered is not preferred before its first timeout."""
     if policy.promises.dead_path_picks is None:
         return
     worst, where = 0.0, 0
@@ -257,7 +257,7 @@ def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray)
 
 
 def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
-    """A flow over eight paths, with random loss: all of it arrives."""
+    """Checks that all messages of a flow arrive over eight paths with random loss."""
     plan = plan_of(cast, links=[bottleneck(loss=2**-10)] * 8, flows=4, limit_ns=limit_ns * 4)
     flows = plan.flows
     for flow in flows:

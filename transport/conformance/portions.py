@@ -1,6 +1,6 @@
-"""Divides random events between two processes: the second begins while the first measures.
+"""Splits the random events of a policy into portions that two processes work on.
 
-The portions are the same on any machine, and put together in their order.
+The portions are the same on any machine, and their results are merged in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Portions:
         alone = cores < 2 or multiprocessing.current_process().daemon  # those may start none
         self.helpers = (0 if alone else 1) if helpers is None else helpers
         self.done: dict[int, Trial] = {}
-        # Compiled code and a policy of any file are simply there in a copy of this process.
+        # A forked process has the compiled code and the policy without loading them again.
         self._fork = multiprocessing.get_context("fork")
         self._next: Any = self._fork.Value("q", 0)
         self._heard: Connection | None = None
@@ -70,7 +70,7 @@ class Portions:
             self._heard = None
 
     def take(self) -> int | None:
-        """The next portion that nobody has begun."""
+        """The next portion that neither process has begun."""
         with self._next.get_lock():
             number = int(self._next.value)
             self._next.value = number + 1
@@ -82,7 +82,7 @@ class Portions:
         return bout.run(self.events)
 
     def _help(self, told: Connection) -> None:
-        """In the other process."""
+        """The main loop of the other process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # this one ends it
         while (number := self.take()) is not None:
             told.send((number, self.play(number)))

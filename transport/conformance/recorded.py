@@ -1,4 +1,4 @@
-"""Makes a stream of events out of what policies were asked in a run of the arena."""
+"""Makes a stream of events from the decisions recorded in runs of the dumbbell simulator."""
 
 from __future__ import annotations
 

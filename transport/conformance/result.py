@@ -12,9 +12,9 @@ class Outcome:
 
     check: str
     measured: str
-    bound: str  # what was promised, or what every policy owes
+    bound: str  # the declared property, or the one required of every policy
     passed: bool
-    remedy: str = ""  # what to look at, said when it failed
+    remedy: str = ""  # what to look at, shown if the check failed
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, object]:
@@ -36,10 +36,10 @@ def verdict(check: str, passed: bool, measured: str, bound: str, remedy: str) ->
 
 
 def within(value: float, least: float, most: float, slack: float = 1e-9) -> bool:
-    """NaN is never within."""
+    """Whether the value is in the range; false for NaN."""
     return least - slack <= value <= most + slack
 
 
 def number(value: float) -> str:
-    """Short, and the same for equal numbers."""
+    """A number as short text."""
     return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The networks that policies are tried in: one bottleneck, several paths, loss, an outage."""
+"""The simulated networks of the checks: one bottleneck, several paths, loss, an outage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DELAY_NS = 25 * US
 RTT_NS = 2 * DELAY_NS
 QUEUE_BYTES = 1 << 20
 MARK_BYTES = 65_536
-PAYLOAD_SHARE = 4_096 / 4_160  # what headers leave
-# The companions of the policy that is tried: what ships, and changes least.
+PAYLOAD_SHARE = 4_096 / 4_160  # payload per packet
+# The shipped policies that run in the other families beside the policy under test.
 COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}
 
 
@@ -78,5 +78,5 @@ def run(plan: ArenaPlan) -> ArenaReport:
 
 
 def share(report: ArenaReport, bytes_per_s: float = BYTES_PER_S) -> float:
-    """Of what the bottleneck could have carried."""
+    """Goodput as a share of what the bottleneck could have carried."""
     return report.goodput_bytes_per_s / (bytes_per_s * PAYLOAD_SHARE)

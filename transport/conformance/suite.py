@@ -1,7 +1,4 @@
-"""The checks that a policy of each family goes through, in their order.
-
-Each check brings its own bound.
-"""
+"""Runs the checks for a policy of each family, in order."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ Progress = Callable[[str, float], None]  # what is being done, and which share o
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is tried."""
+    """How thorough the checks are."""
 
     events: int = FULL_EVENTS
     seed: int = 7
@@ -72,7 +69,7 @@ def check_policy(
     progress: Progress = lambda what, share: None,
     enough: Callable[[Outcome], bool] = lambda outcome: False,
 ) -> Report:
-    """Every check that applies, until one is `enough`; what does not compile goes no further."""
+    """Runs every check that applies, until one is `enough` or the policy does not compile."""
     begin = last = time.perf_counter()
     outcomes: list[Outcome] = []
     with (

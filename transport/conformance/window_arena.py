@@ -33,7 +33,7 @@ SEEDS = (1, 2, 3)
 
 
 def link_for(policy: Policy, **changes: float) -> LinkConfig:
-    """Marks are there for those that look at them, and for those that promise nothing."""
+    """A link with ECN marks, if the policy uses them or declares nothing; else without."""
     deaf = policy.promises.signals and "ecn" not in policy.promises.signals
     return (bottleneck if deaf else marking)(**changes)
 
@@ -211,7 +211,7 @@ def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
 
 
 def silence(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
-    """Nothing arrives for 60 ms, then all is as before."""
+    """An outage of 60 ms, after which the network is as before."""
     plan = plan_of(
         cast,
         links=[link_for(policy)],

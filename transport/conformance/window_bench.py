@@ -1,6 +1,6 @@
-"""Round trips of a fixed length for one window policy: what is acknowledged, what is lost.
+"""A test harness for one window policy: round trips with acknowledgments, marks and losses.
 
-The policy alone, fed as the core would feed it.
+The policy runs alone; the harness calls it as the core would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
 
 @dataclass
 class Weather:
-    """What is wrong in a round trip."""
+    """The congestion signals of a round trip."""
 
     ecn: bool = False
     ecn_share: float = 0.0  # of the segments, one after the other; with `ecn` all of them

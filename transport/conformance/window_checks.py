@@ -1,6 +1,6 @@
-"""Whether a window policy grows, cuts and recovers as it promises, alone on a bench.
+"""Checks that a window policy grows, cuts and recovers as declared, alone in a test harness.
 
-Fairness and utilization are checked in the arena.
+window_arena.py checks fairness and utilization.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def judged_cuts(
             and most[0] < 1.0,
             f"leaves {number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]})",
             f"{promises.cut_factor[0]} to {promises.cut_factor[1]} after a round trip",
-            "cut_factor: look for a factor and its complement swapped, or a signal nobody reads",
+            "cut_factor: look for a factor swapped with its complement, or an unused signal",
         )
     else:
         most = max(factors)
@@ -256,7 +256,7 @@ def regains(policy: Policy, library: Library) -> Outcomes:
 
 
 def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
-    """What a file leaves out on purpose is measured and does not fail."""
+    """Marks the check as passed if the policy declares to be without this property."""
     if name not in policy.promises.without:
         return outcome
     return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")
@@ -302,7 +302,7 @@ def gives_way(policy: Policy, library: Library) -> Outcomes:
             most[0] <= 0.5,
             f"{what} leave {number(most[0])} of what is in flight ({most[1]})",
             "<= 0.5",
-            f"what never sends less ruins a network for everyone: cut, or declare "
+            f"a policy that never sends less can congest a network for all: cut, or declare "
             f'Promises(without=("{name}",))',
         )
         yield owed(policy, name, outcome)

@@ -1,6 +1,6 @@
-"""What is said of a hook that failed: its line, and what it raises when interpreted.
+"""Finds the line and the exception of a hook that failed in compiled code.
 
-Compiled code says only that it failed; the same call, interpreted, says why.
+Compiled code returns only a status; the same call, interpreted, raises the exception.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Witness:
 
 
 def of_a_run(policy: Policy, plan: ArenaPlan) -> str:
-    """What a hook raises in that run: run again, recorded, and then interpreted."""
+    """The exception of a hook in a run, found by recording the run and replaying it interpreted."""
     from transport import native
 
     plan.recording_bytes_max = RECORDING_BYTES_MAX
