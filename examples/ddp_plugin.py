@@ -1,4 +1,4 @@
-"""PyTorch DDP as anybody writes it; weft comes in by how it is started.
+"""Plain PyTorch DDP; `weft run` makes its NCCL use weft.
 
 Run it: weft run -- torchrun --nproc-per-node 2 examples/ddp_plugin.py
 """

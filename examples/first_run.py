@@ -1,7 +1,7 @@
 """Shows that weft works on this host: two processes, eight paths, injected loss, real data.
 
-All traffic stays on loopback; neither a GPU nor a right is needed. Exit status 0 only if every
-check holds.
+All traffic stays on loopback. It needs neither a GPU nor root. The exit status is 0 only if every
+check passes.
 """
 
 import multiprocessing
@@ -30,12 +30,12 @@ SEED = 1
 
 
 def pattern() -> np.ndarray[Any, Any]:
-    """A message of random bytes; message i is these, turned by i."""
+    """A message of random bytes; message i is this one rotated by i."""
     return np.random.default_rng(SEED).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 
 
 def receive(pipe: Pipe) -> None:
-    """The other process; an error of weft ends it with one line."""
+    """The main function of the receiving process; it ends with one line on an error of weft."""
     try:
         receive_all(pipe)
     except WeftError as error:
@@ -43,7 +43,7 @@ def receive(pipe: Pipe) -> None:
 
 
 def receive_all(pipe: Pipe) -> None:
-    """Takes messages until an empty one and compares each with its pattern."""
+    """Receives messages until an empty one and compares each with its pattern."""
     expected = pattern()
     with Endpoint(**KNOBS) as endpoint, endpoint.listen() as listener:
         pipe.send(listener.handle)
@@ -65,13 +65,13 @@ def receive_all(pipe: Pipe) -> None:
 
 
 def shares(connection: Connection) -> list[float]:
-    """Of the bytes, by path."""
+    """The share of the bytes that each path carried."""
     sent = [path.bytes_sent for path in connection.counters().paths]
     return [one / max(sum(sent), 1) for one in sent]
 
 
 def send(pipe: Pipe, console: Console) -> dict[str, Any]:
-    """Sends until all is sent or the time is over; returns what both ends say."""
+    """Sends until all messages are sent or time is up; returns the counters of both ends."""
     handle = pipe.recv()
     bar = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with (
@@ -93,7 +93,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
                 break
             if i >= IN_FLIGHT:
                 handles[i - IN_FLIGHT].wait(timeout_s=60)
-                # Turned on by the number of messages in flight, in place of a fresh one.
+                # Rotate the buffer to make the message that comes IN_FLIGHT later.
                 messages[i % IN_FLIGHT] = np.roll(messages[i % IN_FLIGHT], IN_FLIGHT)
             handles.append(connection.isend(messages[i % IN_FLIGHT]))
             progress.update(task, completed=min(i, MESSAGES) * MESSAGE_BYTES)
@@ -101,7 +101,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
             one.wait(timeout_s=60)
         seconds = time.monotonic() - begin
         connection.send(b"", timeout_s=60)
-        # The other end compares what it holds: closing before it is done would end its receives.
+        # Wait until the receiver has compared everything: closing earlier would end its receives.
         if not pipe.poll(60):
             raise EOFError
         corrupt, dropped = pipe.recv()  # faults are injected where datagrams arrive
@@ -115,7 +115,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
 
 
 def report(console: Console, found: dict[str, Any]) -> list[str]:
-    """Prints the tables; returns what is wrong."""
+    """Prints the tables; returns the checks that failed."""
     counters, corrupt = found["counters"], found["corrupt"]
     sent = sum(path.bytes_sent for path in counters.paths)
     carried = [path.bytes_sent / sent for path in counters.paths]

@@ -1,7 +1,7 @@
 """Learns path weights from the loss of each path, in plain NumPy, beside the data path.
 
-It looks a hundred times a second and writes parameters; the per-packet path never waits for it.
-Two of eight paths lose a fifth of their datagrams (injected); watch their weights fall.
+It reads counters and writes parameters a hundred times a second; packets never wait for it.
+Two of eight paths lose a fifth of their datagrams (injected), and their weights fall.
 Run it: python -m examples.learn_weights
 """
 
@@ -28,10 +28,10 @@ FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BA
 
 
 class Learner:
-    """Multiplicative weights (Arora, Hazan, Kale, 2012): a path pays for the share it loses.
+    """Multiplicative weights (Arora, Hazan, Kale, 2012): a path's weight falls with its loss.
 
-    A part of what is missing to the best comes back each step (fixed share: Herbster, Warmuth,
-    1998), or chance alone would decide between equal paths, for good.
+    Each step restores a part of the distance to the best weight (fixed share: Herbster, Warmuth,
+    1998). Otherwise chance would decide between equal paths permanently.
     """
 
     def __init__(self, paths: int, rate: float = 2.0, back: float = 0.02) -> None:
@@ -49,7 +49,7 @@ class Learner:
 
 
 def transfer(here: Connection, there: Connection, stop: threading.Event) -> int:
-    """Messages one way until told to stop; returns the bytes moved."""
+    """Sends messages one way until `stop` is set; returns the number of bytes."""
     out, into = bytearray(MESSAGE_BYTES), bytearray(MESSAGE_BYTES)
     moved = 0
     while not stop.is_set():

@@ -1,8 +1,9 @@
-"""A ring all-reduce over the Python calls, summed on GPUs, or by NumPy.
+"""A ring all-reduce with the Python API, summed on GPUs or by NumPy.
 
-Each rank is a process (with a GPU of its own where there are as many). In the first half of the
-steps a part arrives and is added to ours; the sum goes to its place and to the send buffer in one
-pass (Endpoint.reduce). In the second half the sums go round. Integers, so that every sum is exact.
+Each rank is a process, with a GPU of its own if there are enough. In the first half of the steps, a
+rank adds each part that arrives to its own; Endpoint.reduce writes the sum to its place and to the
+send buffer in one pass. In the second half, the sums go around the ring. The elements are integers,
+so that every sum is exact.
 Run it: python -m examples.ring_all_reduce --with cupy
 """
 
@@ -21,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 class Arrays:
-    """The few things that differ between the host and a GPU."""
+    """The operations that differ between host and GPU arrays."""
 
     def __init__(self, library: str, rank: int) -> None:
         self.library = library
@@ -33,7 +34,7 @@ class Arrays:
             self.make, self.cupy = cupy.asarray, cupy
 
     def add(self, endpoint: Endpoint, came: Any, mine: Any, outgoing: Any) -> None:
-        """mine += came, and a copy to send on."""
+        """mine += came, with a copy of the sum in `outgoing`."""
         if self.library == "cupy":
             endpoint.reduce(came, mine, mine, also=outgoing)
         else:
@@ -41,14 +42,14 @@ class Arrays:
             outgoing[:] = mine
 
     def host(self, array: Any) -> np.ndarray[Any, Any]:
-        """A copy that NumPy reads."""
+        """A copy as a NumPy array."""
         return np.asarray(array.get() if self.library == "cupy" else array)
 
 
 def all_reduce(
     endpoint: Endpoint, before: Connection, after: Connection, me: int, parts: list[Any], two: Any
 ) -> None:
-    """Sums what all ranks have in `parts`, in place. `two`: buffers as long as a part."""
+    """Sums the `parts` of all ranks, in place. two: two buffers as long as a part."""
     arrays, incoming, outgoing = two
     ranks = len(parts)
     if ranks == 1:
@@ -68,7 +69,7 @@ def all_reduce(
 
 
 def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
-    """Joins the ring, sums a few times, compares every element."""
+    """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
     arrays = Arrays(library, me)
     count = -(-elements // ranks)
     with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:

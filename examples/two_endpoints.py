@@ -1,4 +1,4 @@
-"""Two ends of one process, connected, and a message each way.
+"""Connects two endpoints in one process and sends a message each way.
 
 Run it: python -m examples.two_endpoints
 """
@@ -9,7 +9,7 @@ from transport import Endpoint
 def main() -> None:
     with Endpoint(interfaces="lo") as server, Endpoint(interfaces="lo") as client:
         listener = server.listen()
-        # The handle is 64 bytes: a peer may get it by any means; host and port do as well.
+        # The handle is 64 bytes, passed to the peer by any means; host and port also work.
         here = client.connect(listener.handle)
         there = listener.accept(timeout_s=10)
 
