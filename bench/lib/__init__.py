@@ -1,1 +1,1 @@
-"""What benchmarks share: processes, traffic, statistics, reports. No benchmark is here."""
+"""Code that benchmarks share: processes, traffic, statistics, reports."""

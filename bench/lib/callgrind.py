@@ -1,6 +1,6 @@
-"""Counts instructions with callgrind around one native function, each call apart.
+"""Counts the instructions of each call of a native function with callgrind.
 
-Under valgrind only counts mean something, so nothing is timed here.
+Times are meaningless under valgrind, so nothing is timed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The same message calls for every kind of contender: weft, TCP with a named control, MPTCP.
-
-One traffic code serves them all.
-"""
+"""Gives all contenders the same message interface: weft, TCP with any congestion control, MPTCP."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ DIAL_S = 20.0
 
 
 class Waitable(Protocol):
-    """One send or receive under way."""
+    """A send or receive in progress."""
 
     def wait(self, timeout_s: float | None = None) -> int: ...
 
@@ -38,14 +35,14 @@ class Channel(Protocol):
     def isend(self, buf: Any) -> Waitable: ...
     def irecv_into(self, buf: Any) -> Waitable: ...
     def finish(self, messages: int) -> None:
-        """Makes the peer's next receives, at least so many of them, end with 0 bytes."""
+        """Makes at least the next `messages` receives of the peer end with 0 bytes."""
 
     def facts(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
 
 class Station(Protocol):
-    """Where channels of one kind start and end, in one process."""
+    """Opens and accepts channels of one kind, in one process."""
 
     @property
     def address(self) -> Any: ...
@@ -55,7 +52,7 @@ class Station(Protocol):
 
 
 class WeftChannel:
-    """A weft connection as it is."""
+    """A channel over a weft connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -74,7 +71,7 @@ class WeftChannel:
         }
 
     def path_rtts_ns(self) -> list[int]:
-        """As the core has smoothed them, of the paths that it has measured."""
+        """The smoothed RTTs of the paths that the core has measured."""
         return [one.rtt_ns for one in self._connection.counters().paths if one.rtt_ns > 0]
 
     def close(self) -> None:
@@ -120,7 +117,7 @@ class _Promise:
 
 
 class _Receive:
-    """A receive that the waiting thread does itself, after those posted before it."""
+    """A receive that runs in the waiting thread, after the receives posted before it."""
 
     def __init__(self, channel: TcpChannel, view: memoryview) -> None:
         self._channel, self.view, self.nbytes = channel, view, -1
@@ -141,7 +138,7 @@ class TcpChannel:
         self._stream = stream
         self._pending: deque[_Receive] = deque()
         self._pools = [ThreadPoolExecutor(1) for _ in range(2 if threads else 0)]
-        # The kernel's own limit: Python's would cost a poll() for every call.
+        # A Python timeout would cost a poll() per call, so the timeout is set in the kernel.
         stream.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(PATIENCE_S), 0))
@@ -230,7 +227,7 @@ class TcpStation:
     def _socket(self) -> socket.socket:
         made = socket.socket(self._family, socket.SOCK_STREAM, self._protocol)
         if self._congestion:
-            # A listener's control is inherited by what it accepts.
+            # Accepted sockets inherit the listener's congestion control.
             name = self._congestion.encode()
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
         return made
@@ -273,7 +270,7 @@ class Mesh:
         self.outgoing[number] = channel
 
     def ready(self) -> None:
-        """Returns when everybody expected is here."""
+        """Waits until all expected peers have connected."""
         until = time.monotonic() + DIAL_S
         for thread in self._accepting:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -298,7 +295,7 @@ class Mesh:
 
 
 def raise_descriptor_limit() -> int:
-    """As many descriptors as this process may have; returns how many."""
+    """Raises the descriptor limit to the hard limit; returns it."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

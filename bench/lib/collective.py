@@ -1,6 +1,6 @@
-"""Runs, times and checks ranks that work in step: every rank, every size.
+"""Runs, times and checks a collective operation for every rank and size.
 
-A bench gives the step and the check. Sizes and counts are as in nccl-tests.
+The bench supplies the operation and its check. Sizes and counts are as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Rank:
-    """What a step has: who it is, and the channels to and from the others."""
+    """A rank's number, and its channels to and from the other ranks."""
 
     me: int
     ranks: int
@@ -34,7 +34,7 @@ class Rank:
 
 @dataclass
 class Buffers:
-    """Of one size: `sent` stays as it is, `made` is where the result arrives."""
+    """The buffers of one size: `sent` is the input, `made` receives the result."""
 
     sent: Array
     made: Array
@@ -117,7 +117,7 @@ def member(mailbox: Mailbox, place: Placement, config: Config) -> None:
 
 
 def run(operation: Operation, kind: str, places: Sequence[Placement], plan: Plan) -> list[Config]:
-    """Every size once: the time of an iteration is that of its slowest rank."""
+    """Runs every size once; the time of an iteration is that of its slowest rank."""
     settings = {"sizes": plan.sizes, "iterations": plan.iterations}
     settings["warmup_iterations"] = plan.warmup_iterations
     shared = {"ranks": len(places), "operation": operation, "kind": kind, "plan": settings}

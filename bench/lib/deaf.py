@@ -1,6 +1,6 @@
-"""Makes the server that workers are forked from, and so every worker, ignore Ctrl-C.
+"""Makes the fork server, and so every worker forked from it, ignore Ctrl-C.
 
-That server alone imports this, before it forks: Ctrl-C is for the experiment.
+Only the fork server imports this module. Ctrl-C is handled by the experiment's process.
 """
 
 import signal

@@ -23,7 +23,7 @@ QUEUE_BYTES_MIN = 512 << 10  # some bursts of 64 KB: a queue of less is full of 
 
 
 def read(path: Path) -> LabModel:
-    """The lab that a file describes."""
+    """Reads a lab file."""
     from transport.lab import load
 
     with told():
@@ -56,19 +56,19 @@ def build(model: LabModel) -> Lab:
 
 
 def name_of(model: LabModel) -> str:
-    """A name that no other run has."""
+    """A lab name that is unique to this run."""
     return f"{model.name[:NAME_LETTERS]}-{os.getpid()}"
 
 
 def end_as_with_ctrl_c() -> None:
-    """Ended by whoever started it, or with its terminal, a run has a lab to take away too."""
+    """Makes SIGTERM and SIGHUP end a run like Ctrl-C, so that its lab is removed."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler)
 
 
 def remove(lab: Lab) -> None:
-    """Takes a lab away, unless somebody else has."""
+    """Removes a lab, unless it is gone already."""
     from transport.lab import state
 
     if lab.name in state.names():
@@ -83,7 +83,7 @@ def change(lab: Lab, link: str, **fields: Any) -> None:
 
 
 def places(lab: Lab) -> tuple[Placement, ...]:
-    """One a host, in their order."""
+    """A placement per host, in order."""
     from transport.lab.namespace import DIRECTORY
 
     return tuple(

@@ -1,6 +1,6 @@
-"""Starts the processes of an experiment, placed and pinned, and lets none outlive it.
+"""Starts the processes of an experiment, placed and pinned, and ends them with it.
 
-A worker is a function that talks through a mailbox.
+A worker is a function that communicates through a mailbox.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Worker = Callable[[Mailbox, Placement, Config], None]
 
 
 def die_with_parent() -> None:
-    """SIGKILL for a program when the process that started it is gone."""
+    """Makes the kernel kill this program when the process that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die_with(experiment: int) -> None:
-    """SIGKILL for this process when another is gone, whoever forked this one."""
+    """Kills this process when the process `experiment` ends, which need not be its parent."""
     try:
         watched = os.pidfd_open(experiment)
     except ProcessLookupError:
@@ -130,7 +130,7 @@ class Gang:
         self.end()
 
     def gather(self, kind: str, patience_s: float = PATIENCE_S) -> list[Any]:
-        """What every worker says next, which has to be of this kind."""
+        """The next message of every worker, which must be of this kind."""
         until = time.monotonic() + patience_s
         found = []
         for member in self._members:
@@ -148,12 +148,12 @@ class Gang:
             member.pipe.send(("address", address))
 
     def tell(self, kind: str, value: Any = None) -> None:
-        """The same to every worker."""
+        """Sends a message to every worker."""
         for member in self._members:
             member.pipe.send((kind, value))
 
     def end(self) -> None:
-        """Nobody is left afterwards."""
+        """Waits for all workers and kills those that do not end."""
         until = time.monotonic() + 3.0
         for member in self._members:
             member.process.join(max(until - time.monotonic(), 0.0))
@@ -164,7 +164,7 @@ class Gang:
         self._members.clear()
 
     def kill(self) -> None:
-        """As end(), for those that nobody waits for."""
+        """Kills all workers without waiting for them to finish."""
         for member in self._members:
             member.process.kill()
         self.end()
