@@ -1,10 +1,8 @@
-"""Decides what a policy is: the records it reads and writes, its hooks, and how it is declared.
-
-Never touches a clock, a random source, a file or a thread, and holds no algorithm.
+"""Defines what a policy is: the records that it reads and writes, its hooks and its declaration.
 
 A hook is a plain function over records. Records hold int64 and float64 only, so that one file gives
 the same numbers interpreted and compiled. Flow, path and port records start at zero; params start
-at their defaults; a result arrives holding what stands if the hook leaves it alone.
+at their defaults; a result starts with the values that apply if the hook does not change them.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ MAX_RECORD_BYTES = 4096  # kMaxRecordBytes in native/policy/policy.h
 MAX_PATHS = 256  # kMaxPaths
 MAX_NAME_CHARS = 47  # Descriptor::name, less the terminating zero
 
-# Kinds of a path event: what is asked (PICK) or what came back for a path.
+# Kinds of a path event: a request for a path (PICK), or feedback about a path.
 PICK, GOOD, ECN, NACK, TIMEOUT = 0, 1, 2, 3, 4
 
-Hook = Any  # a plain function: its __code__ is read, which Callable does not promise
+Hook = Any  # a plain function; its __code__ is read, which Callable does not have
 Value = int | float | type | tuple[int, ...] | tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Record:
-    """An aligned layout of int64 and float64 fields with the values it starts from."""
+    """An aligned layout of int64 and float64 fields, with their initial values."""
 
     dtype: np.dtype[Any]
     defaults: Mapping[str, Any]
@@ -44,7 +42,7 @@ class Record:
         return np.zeros(count, self.dtype)
 
     def filled(self) -> np.ndarray[Any, Any]:
-        """One record that holds the defaults."""
+        """A record with the default values."""
         one = np.zeros(1, self.dtype)
         for name, value in self.defaults.items():
             one[name] = value
@@ -118,14 +116,14 @@ CREDIT_RESULT = _layout("granted_bytes next_tick_ns")
 
 @dataclass(frozen=True)
 class Family:
-    """What all policies of one kind share; codes and hook order as in native/policy/policy.h."""
+    """The interface of one family; codes and hook order are those of native/policy/policy.h."""
 
     name: str
     code: int
     hooks: tuple[str, ...]
     event: Record
     result: Record
-    shared: str  # the name of the records that flows share, "" when there are none
+    shared: str  # the argument name of the records that flows share; "" if there are none
     shared_head: Record
 
     @property
@@ -181,7 +179,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Policy:
-    """One declared policy: a name, its records and its hooks in the order of its family."""
+    """A declared policy: its name, its records, and its hooks in the order of its family."""
 
     family: Family
     name: str
@@ -189,7 +187,7 @@ class Policy:
     shared: Record
     params: Record
     hooks: tuple[Hook, ...]
-    module: str  # where it was declared
+    module: str  # path of the file that declares it
     promises: Promises = NOTHING
 
     def __str__(self) -> str:
@@ -252,7 +250,7 @@ def window_policy(
     on_timeout: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """How much a flow may have in flight, and how fast it sends."""
+    """Declares a policy for how much a flow may have in flight, and how fast it sends."""
     return _declare(
         FAMILIES["window"],
         name,
@@ -280,7 +278,7 @@ def path_policy(
     on_feedback: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Which path the next burst takes, and how long the burst is. The flow record is the peer's."""
+    """Declares a policy for the path and length of the next burst; `flow` is a record per peer."""
     return _declare(
         FAMILIES["path"],
         name,
@@ -309,7 +307,7 @@ def loss_policy(
     on_timer: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Which segments are taken for lost, as horizons, and when to look again."""
+    """Declares a policy for which segments count as lost (as cutoffs), and the next timer check."""
     return _declare(
         FAMILIES["loss"],
         name,
@@ -332,7 +330,7 @@ def credit_policy(
     on_tick: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """How much a sender may send, decided by its receiver. All flows share the port record."""
+    """Declares a policy by which a receiver grants credit; all flows share the port record."""
     return _declare(
         FAMILIES["credit"],
         name,

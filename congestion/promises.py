@@ -1,14 +1,13 @@
-"""Decides what a policy may say of itself: its source, the signals it reads, how it is to behave.
+"""The declared properties of a policy: its source, the signals that it uses, and its behaviour.
 
-Never measures anything: transport.conformance holds a policy to what it promises, and to nothing
-that it leaves out.
+transport.conformance measures the declared properties, and those required of every window policy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What every window policy owes unless it says that it leaves it out on purpose.
+# Properties required of every window policy, unless it lists them in `without`.
 OWED = ("loss_response", "timeout_response", "fairness", "newcomer_share", "utilization")
 SIGNALS = ("rtt", "host_delay", "ecn", "loss", "timeout", "rate", "credit", "chance", "weights")
 
@@ -17,7 +16,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Promises:
-    """What a policy promises. A field left at None (or empty) promises nothing.
+    """The declared properties of a policy. A field left at None (or empty) declares nothing.
 
     Window policies, measured in round trips of a fixed length with a full window acknowledged in
     each (app_limited 0):

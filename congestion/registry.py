@@ -1,6 +1,6 @@
-"""Decides which policy a name means: the shipped ones and those of the entry-point group.
+"""Finds policies by name: the shipped ones, and those that other packages register.
 
-Never touches a compiled library, and gives shipped policies no right that others lack.
+Other packages register policies as entry points.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SHIPPED: tuple[str, ...] = (
 
 
 class RegistryError(ValueError):
-    """A name that is taken twice, is not there, or does not lead to a policy."""
+    """A policy name is unknown or ambiguous, or its entry point does not give a policy."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered policy and the place that registered it."""
+    """A registered policy, and the package or module that registered it."""
 
     policy: Policy
     origin: str
@@ -61,24 +61,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class Problem:
-    """A registered policy that cannot be had by its name."""
+    """A registered policy that cannot be used by its name."""
 
-    family: str  # empty: not known, it could not be loaded
-    name: str  # of the policy, or of the entry point that leads to it
+    family: str  # empty if the policy could not be loaded
+    name: str  # of the policy, or of its entry point
     place: str
-    text: str  # both places, or the reason, and the remedy
-    hidden: bool = False  # its name means a shipped policy
+    text: str  # the reason and the remedy
+    hidden: bool = False  # a shipped policy has the same name
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Policies by (family, name), and the problems with others."""
+    """Policies by (family, name), and the problems of policies that cannot be used."""
 
     entries: Mapping[tuple[str, str], Entry]
     problems: Sequence[Problem]
 
     def problems_of(self, family: str, name: str) -> list[Problem]:
-        """Those that concern a name; `family` may be empty."""
+        """The problems of a name; an empty `family` means any."""
         return [
             one
             for one in self.problems
@@ -89,7 +89,7 @@ class Registry:
 def _load(module: str, attribute: str = "POLICY") -> Policy:
     try:
         found = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+    except (Exception, SystemExit) as error:  # another package's module may raise anything
         words = " ".join(str(error).split())
         raise RegistryError(
             f"{module}:{attribute} cannot be loaded: {type(error).__name__}: {words}"
@@ -121,7 +121,7 @@ def shipped() -> list[Entry]:
 
 
 def installed() -> tuple[list[Entry], list[Problem]]:
-    """What other distributions registered, and what of it cannot be loaded."""
+    """The policies that other distributions registered, and the problems of loading them."""
     entries, problems = [], []
     points = entry_points(group=ENTRY_POINT_GROUP)
     for point in sorted(points, key=lambda point: (point.value, point.name)):
@@ -133,7 +133,10 @@ def installed() -> tuple[list[Entry], list[Problem]]:
 
 
 def merged(own: Iterable[Entry], others: Iterable[Entry]) -> Registry:
-    """Each name once. A shipped name means the shipped policy; one that two others give, none."""
+    """Merges shipped and other policies.
+
+    A shipped policy takes precedence. A name that two other packages register is a problem.
+    """
     by_name = {(entry.policy.family.name, entry.policy.name): entry for entry in own}
     shipped_names = set(by_name)
     problems: list[Problem] = []
@@ -161,19 +164,19 @@ def merged(own: Iterable[Entry], others: Iterable[Entry]) -> Registry:
 
 
 def survey() -> Registry:
-    """All registered policies, and what stands in the way of others."""
+    """All registered policies, and the problems of those that cannot be used."""
     entries, broken = installed()
     found = merged(shipped(), entries)
     return Registry(found.entries, [*broken, *found.problems])
 
 
 def policies() -> Mapping[tuple[str, str], Entry]:
-    """All registered policies that can be had."""
+    """All registered policies that can be used."""
     return survey().entries
 
 
 def find(family: str, name: str) -> Policy:
-    """The policy of that family and name; an error that says what is wrong, or what there is."""
+    """The policy of that family and name; raises RegistryError if it cannot be used."""
     known = survey()
     if family not in FAMILIES:
         raise RegistryError(f"no policy family {family!r}: there are {', '.join(sorted(FAMILIES))}")
