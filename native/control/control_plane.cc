@@ -36,13 +36,14 @@ constexpr std::int64_t kTurnAwayNs = 500'000'000;
 }  // namespace
 
 ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
-                           const std::vector<DeviceState>* devices, Notifier* notifier)
+                           const std::vector<DeviceState>* devices, Notifier* notifier, TelemetryPage* page)
     : knobs_(knobs),
       engines_(engines),
       devices_(devices),
       notifier_(notifier),
-      setup_(knobs, engines, devices),
-      node_(random_token()) {}
+      setup_(knobs, engines, devices, page),
+      node_(random_token()),
+      counters_(page == nullptr ? own_counters_ : page->process().counters) {}
 
 ControlPlane::~ControlPlane() {
   stop();

@@ -23,7 +23,7 @@ namespace weft::engine {
 class ControlPlane final : private PeerWatch {
  public:
   ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
-               const std::vector<DeviceState>* devices, Notifier* notifier);
+               const std::vector<DeviceState>* devices, Notifier* notifier, TelemetryPage* page);
   ~ControlPlane() override;
 
   Status start(std::string* error);
@@ -174,7 +174,8 @@ class ControlPlane final : private PeerWatch {
   int epoll_ = -1, doorbell_ = -1;
   int spare_ = -1;  // given up to refuse a peer when there is no other descriptor; -1: in use for that
   std::atomic<bool> stopping_{false};
-  telemetry::ProcessCells counters_;
+  telemetry::ProcessCells own_counters_;  // where there is no telemetry page
+  telemetry::ProcessCells& counters_;
   std::int64_t accept_again_ns_ = 0;     // out of descriptors: try again then
   std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
   std::int64_t idle_check_ns_ = 0;

@@ -131,22 +131,53 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   std::vector<std::string> addresses;
   for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
   Status status = Status::ok;
+  telemetry::PeerPageRow* row = nullptr;
+  if (page_ != nullptr) {
+    row = page_->take_peer(local.engine->id(), addresses.empty() ? "" : addresses[0]);
+    if (row == nullptr) ++page_->process().counters.rows_refused;
+  }
   local.engine->call([&] {
     local.engine->event_log().name_peer(place.index, std::move(addresses));
     datapath::Datapath& datapath = local.engine->datapath();
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
     config.search_size = datapath.kind() == 'u';  // a socket's datagrams may be too long for a path, without a word
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
+      if (row != nullptr && config.path_count <= knobs_->paths) {
+        row->paths.set(config.path_count);
+        config.counters = &row->counters;
+        config.path_counters = page_->paths_of(row);
+      }
       status = local.engine->stack().open_peer(place.index, config);
     } else {
       status = Status::refused;
     }
   });
+  if (row != nullptr && (status != Status::ok || config.counters == nullptr)) {
+    page_->give_back(row);
+    row = nullptr;
+  }
   place.open = status == Status::ok;
+  place.row = row;
   place.remote_index = remote.peer;
   place.remote_token = remote.peer_token;
   if (status != Status::ok && error->empty()) *error = "the paths to the peer cannot be opened";
   return status;
+}
+
+telemetry::FlowPageRow* FlowSetup::take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
+                                                 std::size_t stripes) noexcept {
+  if (page_ == nullptr) return nullptr;
+  telemetry::FlowPageRow* row = page_->take_flow();
+  if (row == nullptr) {
+    ++page_->process().counters.rows_refused;
+    return nullptr;
+  }
+  row->connection.set(static_cast<std::int64_t>(connection));
+  row->engine.set(flow.engine->id());
+  row->peer.set(page_->number_of(peers_.at(flow.key).row));
+  row->stripe.set(static_cast<std::int64_t>(stripe));
+  row->stripes.set(static_cast<std::int64_t>(stripes));
+  return row;
 }
 
 Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
@@ -181,6 +212,8 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     if (policies.credit != nullptr) config.credit = policies.credit->choice();
     config.own_credit = policies.own_credit;
     Engine* engine = flows[opened].engine;
+    telemetry::FlowPageRow* row = take_flow_row(connection, flows[opened], opened, flows.size());
+    if (row != nullptr) config.counters = &row->counters;
     engine->call([&] {
       try {
         status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
@@ -190,6 +223,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
       }
     });
     if (status == Status::ok) --peers_.at(flows[opened].key).reserved;
+    if (status != Status::ok && row != nullptr) page_->give_back(row);
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";

@@ -44,8 +44,10 @@ struct Survey {
 
 class FlowSetup {
  public:
-  FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const std::vector<DeviceState>* devices)
-      : knobs_(knobs), engines_(engines), devices_(devices) {}
+  // `page`: where peers and flows count; null: in memory of their own, as those for which it has no row left.
+  FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const std::vector<DeviceState>* devices,
+            TelemetryPage* page)
+      : knobs_(knobs), engines_(engines), devices_(devices), page_(page) {}
 
   // Reserves a flow for each plan.
   Status reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
@@ -77,10 +79,13 @@ class FlowSetup {
     std::string words;           // of our datapath, for its peer
     std::uint32_t reserved = 0;  // flows that are neither open nor given back
     bool open = false;
+    telemetry::PeerPageRow* row = nullptr;  // null: not in the telemetry page; the engine gives it back
   };
   Status reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error);
+  telemetry::FlowPageRow* take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
+                                        std::size_t stripes) noexcept;
 
   // By default over sockets, whose checksum a box on the way may repair after it has damaged the payload; queue pairs
   // have a CRC that no box touches.
@@ -92,6 +97,7 @@ class FlowSetup {
   const Knobs* knobs_;
   std::vector<std::unique_ptr<Engine>>* engines_;
   const std::vector<DeviceState>* devices_;
+  TelemetryPage* page_;
   std::map<PeerKey, PeerPlace> peers_;
   LogLimit missing_log_;  // of paths; used on engines' threads, one at a time, while the control thread waits
 };

@@ -83,6 +83,7 @@ class FlowReceiver {
   u64 posted() const noexcept { return queue_.posted(); }
   bool waits() const noexcept { return queue_.pending(); }
   bool awaits() const noexcept { return queue_.awaits(); }
+  u64 outstanding() const noexcept { return queue_.outstanding(); }  // receives
   void forget_elsewhere() noexcept { queue_.forget_elsewhere(); }
   u64 held() const noexcept { return queue_.held(); }
   void release_idle() noexcept {

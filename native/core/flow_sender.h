@@ -64,6 +64,8 @@ class FlowSender {
   void on_progress(i64 now_ns) noexcept { progress_ns_ = now_ns; }
   i64 stuck_since_ns() noexcept;
   bool has_outstanding() const noexcept { return !queue_.empty(); }
+  u64 outstanding() const noexcept { return queue_.outstanding(); }  // messages
+  u64 unsent_bytes() const noexcept { return queue_.unsent_bytes(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
   bool has_lost() const noexcept { return ledger_.has_lost(); }
   // The oldest unsent message is longer than its receive.

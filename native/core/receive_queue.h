@@ -43,6 +43,7 @@ class ReceiveQueue {
   // Whether a posted receive is incomplete whose first stripe this flow carries; each message has one such flow,
   // whatever its size.
   bool pending() const noexcept { return count_ != finished_; }
+  u64 outstanding() const noexcept { return count_ - finished_; }  // number of those
   // Whether any posted receive may be incomplete on this flow, including those whose first stripe is on another flow.
   // Those may have no stripe here; forget_elsewhere() removes them.
   bool awaits() const noexcept { return pending() || others_ != 0; }

@@ -47,6 +47,7 @@ class SendQueue {
   bool post(const SendMessage& message) noexcept;  // false: full or out of memory
   bool empty() const noexcept { return head_ == tail_; }
   bool has_unsent() const noexcept { return cursor_ != tail_; }
+  u64 outstanding() const noexcept { return tail_ - head_; }  // messages
   u64 unsent_bytes() const noexcept { return unsent_bytes_; }
   u64 posted_bytes() const noexcept { return posted_bytes_; }
 

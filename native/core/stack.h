@@ -98,6 +98,9 @@ class Stack {
   Shared& shared() noexcept { return shared_; }
   Flow* flow(u32 index) noexcept { return index < flows_.size() ? flows_[index].get() : nullptr; }
   Peer* peer(u32 index) noexcept { return index < peers_.size() ? peers_[index].get() : nullptr; }
+  // Upper bounds of the indices.
+  u32 flow_count() const noexcept { return static_cast<u32>(flows_.size()); }
+  u32 peer_count() const noexcept { return static_cast<u32>(peers_.size()); }
   std::size_t storage_bytes() const noexcept;
 
  private:

@@ -18,6 +18,7 @@
 #include "native/engine/connection.h"
 #include "native/engine/futex.h"
 #include "native/engine/log.h"
+#include "native/engine/page_states.h"
 #include "native/policy/loader.h"
 
 namespace weft::engine {
@@ -57,7 +58,9 @@ core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells
 Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath)
     : id_(id),
       spin_ns_(config.spin_ns),
-      counters_(config.stack.counters == nullptr ? &own_counters_ : config.stack.counters),
+      page_(config.page),
+      row_(page_ == nullptr ? &own_row_ : &page_->engine(id)),
+      counters_(&row_->counters),
       stack_(with_counters(config.stack, counters_)),
       event_log_(&stack_),
       datapath_(std::move(datapath)),
@@ -139,7 +142,7 @@ bool Engine::round() noexcept {
   now_ns_ = now_ns();
   if (now_ns_ - before_ns > kAwayNs) stack_.on_away(before_ns, now_ns_);
   realtime_ahead_ns_ = 0;
-  turn_ns_.store(now_ns_, std::memory_order_relaxed);
+  row_->turn_ns.set(now_ns_);
   bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
   busy |= take_commands();
   // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
@@ -152,6 +155,9 @@ bool Engine::round() noexcept {
   busy |= take_events();
   busy |= transmit();
   busy |= take_events();
+  if (busy && page_ != nullptr && states_due_ns_ == INT64_MAX)
+    states_due_ns_ = std::max(now_ns_, row_->published_ns + kStatesNs);
+  if (now_ns_ >= states_due_ns_) publish();
   return busy;
 }
 
@@ -160,10 +166,12 @@ void Engine::sleep() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Whoever posted before it saw the flag rang no bell: look once more.
   if (ring_.empty() && !has_urgent_.load(std::memory_order_seq_cst) && !stopping_.load(std::memory_order_seq_cst)) {
-    const std::int64_t due_ns = stack_.poll_timeout();
+    const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
+    row_->sleeping.set(1);
     datapath_->wait(timeout_ns);
+    row_->sleeping.set(0);
     ++counters_->wakeups;
   }
   sleeping_.store(false, std::memory_order_relaxed);
@@ -369,8 +377,7 @@ bool Engine::take_events() noexcept {
         on_flow_closed(event.flow);
         break;
       case core::Event::Kind::peer_released:
-        datapath_->close_link(event.peer);
-        stack_.release_peer(event.peer);
+        on_peer_released(event.peer);
         break;
       case core::Event::Kind::peer_quiet:
         if (peer_watch_ != nullptr) peer_watch_->on_peer_quiet(id_, event.peer);
@@ -387,6 +394,22 @@ bool Engine::take_events() noexcept {
     }
   }
   return any;
+}
+
+// Writes what the telemetry page says of the engine's state beside its counters.
+void Engine::publish() noexcept {
+  states_due_ns_ = INT64_MAX;
+  row_->open_flows.set(static_cast<std::int64_t>(open_flows()));
+  row_->published_ns.set(now_ns_);
+  write_states(&stack_, page_);
+}
+
+void Engine::on_peer_released(std::uint32_t peer) noexcept {
+  datapath_->close_link(peer);
+  const core::Peer* gone = stack_.peer(peer);
+  const telemetry::PeerCells* counters = gone == nullptr ? nullptr : gone->config().counters;
+  stack_.release_peer(peer);
+  if (page_ != nullptr) page_->give_back(page_->peer_row(counters));
 }
 
 // The stack is done with the flow; its connection may not be: it may still receive what came before the peer closed.
@@ -412,10 +435,13 @@ void Engine::on_flow_stuck(std::uint32_t flow) noexcept {
 
 void Engine::release(std::uint32_t flow) noexcept {
   stuck_.erase(flow);
-  owners_[flow]->on_flow_released(this, flow, stack_.flow(flow));
+  core::Flow* gone = stack_.flow(flow);
+  owners_[flow]->on_flow_released(this, flow, gone);
   owners_[flow].reset();
   open_flows_.fetch_sub(1, std::memory_order_relaxed);
+  const telemetry::FlowCells* counters = gone == nullptr ? nullptr : gone->config.counters;
   stack_.release_flow(flow);
+  if (page_ != nullptr) page_->give_back(page_->flow_row(counters));
 }
 
 void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {

@@ -16,7 +16,7 @@
 #include "native/datapath/datapath.h"
 #include "native/engine/command_ring.h"
 #include "native/engine/event_log.h"
-#include "native/telemetry/counters.h"
+#include "native/engine/telemetry_page.h"
 
 namespace weft::engine {
 
@@ -53,6 +53,7 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
+  TelemetryPage* page = nullptr;  // where it counts; null: in memory of its own
 };
 
 class Engine final : private datapath::RxSink {
@@ -69,7 +70,7 @@ class Engine final : private datapath::RxSink {
   // When the thread last began a round, by now_ns(), and whether it sleeps until there is something to do.
   // Makes a sleeping thread take a turn.
   void nudge() noexcept { wake(); }
-  std::int64_t turn_ns() const noexcept { return turn_ns_.load(std::memory_order_relaxed); }
+  std::int64_t turn_ns() const noexcept { return row_->turn_ns; }
   bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
   // Callers' threads.
@@ -83,6 +84,7 @@ class Engine final : private datapath::RxSink {
 
   // Only inside call().
   core::Stack& stack() noexcept { return stack_; }
+  TelemetryPage* page() noexcept { return page_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
   EventLog& event_log() noexcept { return event_log_; }
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
@@ -95,6 +97,8 @@ class Engine final : private datapath::RxSink {
   // Bursts taken before the sockets are looked at again: a longer batch makes send times, and so RTTs, stale.
   static constexpr std::size_t kTxBatch = 8;
   static constexpr std::size_t kRingCommands = 8192;
+  // How old the states in the telemetry page may be. An engine that runs out of work writes them once more.
+  static constexpr std::int64_t kStatesNs = 10'000'000;
 
   struct Urgent {
     enum class Kind : std::uint8_t { abort, call } kind;
@@ -119,6 +123,8 @@ class Engine final : private datapath::RxSink {
   void close_windows_of(std::uint32_t flow) noexcept;
   bool transmit() noexcept;
   bool take_events() noexcept;
+  void publish() noexcept;
+  void on_peer_released(std::uint32_t peer) noexcept;
   void on_flow_closed(std::uint32_t flow) noexcept;
   void on_flow_stuck(std::uint32_t flow) noexcept;
   void release(std::uint32_t flow) noexcept;
@@ -127,8 +133,11 @@ class Engine final : private datapath::RxSink {
 
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
-  telemetry::EngineCells own_counters_;  // where the owner gave none
+  TelemetryPage* const page_;
+  telemetry::EnginePageRow own_row_;  // where there is no page
+  telemetry::EnginePageRow* const row_;
   telemetry::EngineCells* const counters_;
+  std::int64_t states_due_ns_ = INT64_MAX;  // when publish() is due; INT64_MAX: nothing has changed since
   core::Stack stack_;
   EventLog event_log_;
   std::unique_ptr<datapath::Datapath> datapath_;
@@ -138,7 +147,6 @@ class Engine final : private datapath::RxSink {
   std::atomic<bool> has_urgent_{false};
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
-  std::atomic<std::int64_t> turn_ns_{0};
   PeerWatch* peer_watch_ = nullptr;
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;

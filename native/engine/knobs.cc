@@ -215,6 +215,10 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
     *error = "WEFT_RTO_NS_MIN=" + text_of(knobs.rto_ns_min) + " is above WEFT_RTO_NS_MAX=" + text_of(knobs.rto_ns_max);
     return Status::invalid_argument;
   }
+  if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {
+    *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": it takes auto, off, or the absolute path of a directory";
+    return Status::invalid_argument;
+  }
   return Status::ok;
 }
 

@@ -127,6 +127,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Paths on which faults are injected, as in 0,3: those of the receiving end's ports; empty: all")                  \
   INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
     "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket")              \
+  TEXT(telemetry, "auto", "off",                                                                                      \
+    "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and "  \
+    "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \
   TEXT(secret_file, "", "",                                                                                           \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
   CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \

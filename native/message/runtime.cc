@@ -24,6 +24,7 @@
 #include "native/engine/policies/policy_board.h"
 #include "native/engine/setup/datapath_choice.h"
 #include "native/engine/setup/descriptor_budget.h"
+#include "native/engine/telemetry_page.h"
 #include "native/message/connection_handle.h"
 
 namespace weft::engine {
@@ -183,6 +184,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
  private:
   bool valid(int device, std::string* error) const;
+  Status open_page(std::int64_t engine_count, std::string* error);
   std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
                              PolicySet policies);
   EngineConfig engine_config(std::int64_t engine_count) const;
@@ -198,7 +200,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   DatapathChoice datapath_;
   std::vector<DeviceState> device_states_;
   std::vector<Device> devices_;
-  DescriptorGrant descriptors_;  // goes after the engines, whose sockets it counts
+  DescriptorGrant descriptors_;          // goes after the engines, whose sockets it counts
+  std::unique_ptr<TelemetryPage> page_;  // goes after the engines, which count in it; null: none
   std::vector<std::unique_ptr<Engine>> engines_;
   MemoryTable memories_{&engines_};
   mutable PolicyBoard board_;
@@ -212,6 +215,7 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   EngineConfig config;
   // Messages take turns over the engines: one that waits for its next turn should not be asleep by then.
   config.spin_ns = knobs_.spin_ns * engine_count;
+  config.page = page_.get();
   core::StackConfig& stack = config.stack;
   stack.seed = random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
@@ -228,6 +232,22 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   stack.loss = policies.loss->choice();
   if (policies.credit != nullptr) stack.credit = policies.credit->choice();
   return config;
+}
+
+// A directory that was named must work. Without one the process does without a page, and says so.
+Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
+  if (knobs_.telemetry == "off") return Status::ok;
+  const bool automatic = knobs_.telemetry == "auto";
+  const TelemetryPage::Shape shape{static_cast<std::uint32_t>(engine_count), static_cast<std::uint32_t>(knobs_.paths)};
+  std::string problem;
+  page_ = TelemetryPage::create(automatic ? kPageDirectory : knobs_.telemetry, shape, &problem);
+  if (page_ != nullptr) return Status::ok;
+  if (automatic) {
+    log(LogLevel::warn, problem + "; other processes cannot read them (WEFT_TELEMETRY=off: without this line)");
+    return Status::ok;
+  }
+  *error = "WEFT_TELEMETRY=" + knobs_.telemetry + ": " + problem;
+  return Status::system_error;
 }
 
 Status RuntimeImpl::start(std::string* error) {
@@ -252,6 +272,7 @@ Status RuntimeImpl::start(std::string* error) {
   }
   for (const DeviceState& state : device_states_) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
+  if (const Status status = open_page(count, error); status != Status::ok) return status;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
     engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));
@@ -264,7 +285,7 @@ Status RuntimeImpl::start(std::string* error) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
-  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_);
+  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_, page_.get());
   const Status status = control_->start(error);
   descriptors_.on_started();
   return status;

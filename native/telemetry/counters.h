@@ -23,7 +23,8 @@ enum class Kind : std::uint8_t {
 #define WEFT_PROCESS_COUNTER_TABLE(X)                                                   \
   X(strangers_refused, count, sum, "control connections refused, evicted or timed out") \
   X(peers_stalled, count, sum, "times that a peer process was found not to run")        \
-  X(peers_rejoined, count, sum, "lost control sockets that were set up again")
+  X(peers_rejoined, count, sum, "lost control sockets that were set up again")          \
+  X(rows_refused, count, sum, "peers and flows that found the telemetry page full")
 
 #define WEFT_ENGINE_COUNTER_TABLE(X)                                                   \
   X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")       \
