@@ -1,10 +1,11 @@
-"""`weft counters`: prints the list of counters as a table, JSON, docs page or type stub."""
+"""`weft counters`: the list of counters, and with --live their values in running processes."""
 
 from dataclasses import asdict
 
 import click
 
 from transport import telemetry
+from transport.cli import live as pages
 from transport.cli.output import json_option, print_table, write_json
 
 
@@ -12,10 +13,22 @@ from transport.cli.output import json_option, print_table, write_json
 @json_option
 @click.option("--markdown", "form", flag_value="markdown", help="Print docs/COUNTERS.md.")
 @click.option("--stub", "form", flag_value="stub", help="Print the type stub of the counters.")
-def command(json_path: str | None, form: str | None) -> None:
-    """List every counter: scope, unit, kind, meaning."""
-    if form is not None and json_path is not None:
-        raise click.UsageError(f"--{form} and --json cannot be used together: give one")
+@click.option(
+    "--live",
+    metavar="[PID]",
+    is_flag=False,
+    flag_value=pages.ALL,
+    help="Print the counters of a process, or of all of this user's, running or just killed.",
+)
+def command(json_path: str | None, form: str | None, live: str | None) -> None:
+    """List every counter: scope, unit, kind, meaning; --live: values in processes."""
+    if form is not None and (json_path is not None or live is not None):
+        raise click.UsageError(
+            f"--{form} and {'--json' if json_path else '--live'} cannot be used together"
+        )
+    if live is not None:
+        pages.show(live, json_path)
+        return
     rows = telemetry.table()
     if form is not None:
         write = telemetry.markdown if form == "markdown" else telemetry.stub

@@ -1,5 +1,18 @@
 """What weft counts, and where it can be read."""
 
 from transport.telemetry.counters import CounterRow, markdown, stub, table
+from transport.telemetry.page import Page, PageError, PeerRow, Row, directory, pages, read_page
 
-__all__ = ["CounterRow", "markdown", "stub", "table"]
+__all__ = [
+    "CounterRow",
+    "Page",
+    "PageError",
+    "PeerRow",
+    "Row",
+    "directory",
+    "markdown",
+    "pages",
+    "read_page",
+    "stub",
+    "table",
+]
