@@ -61,7 +61,7 @@ def test_swarm__what_does_not_end_is_p_2() -> None:
     assert finding is not None
     assert (finding.kind, finding.text) == (
         "P-2",
-        "P-2: 2 of 2 transfers were not done at 3,000 ns",
+        "P-2: 2 of 2 transfers not finished at 3,000 ns",
     )
     circles = look({**tables, "limit_ns": 10**9}, twice=False, hops_max=1).finding
     assert circles is None or circles.kind == "P-2"
@@ -99,8 +99,8 @@ def test_swarm__a_written_scenario_is_the_run_of_its_seed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--seed", "1", "--seeds", "1-2"], "give one of them"),
-        (["--seeds", "5-1"], "from the lesser on"),
+        (["--seed", "1", "--seeds", "1-2"], "cannot be used together"),
+        (["--seeds", "5-1"], "smaller seed first"),
         (["--minutes", "0"], "--minutes"),
         (["--json", "/no/such/folder/a.json"], "there is no folder"),
     ],
