@@ -132,7 +132,7 @@ def test_replay__what_began_in_mid_life_is_skipped_and_said(
     assert not found.good
     done = cli(str(tmp_path / "late"), "--native")
     assert done.exit_code == 1
-    assert "start was not recorded" in done.output
+    assert "started before the recording" in done.output
 
 
 def test_replay__what_is_cut_damaged_or_none_is_told(files: list[Path], tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_life__up_exec_status_down(name: str, tmp_path: Path) -> None:
         (("set", "leaf0-spine0", "mtu_bytes=1500"), "mtu_bytes cannot change"),
         (("heal", "leaf0-spine0"), "leaf0-spine0 is not cut"),
         (("exec", "host0", "--"), "give a command after --"),
-        (("down", "--all"), "--all and --name together"),
+        (("down", "--all"), "--all and --name cannot be used together"),
     ],
 )
 def test_life__wrong_usage(
@@ -162,7 +162,7 @@ def test_life__a_foreign_namespace_is_left_alone(name: str) -> None:
     foreign = f"weft-{name}-host1"
     namespace.make(foreign)
     try:
-        with pytest.raises(LabError, match=f"{foreign} is there and no lab's"):
+        with pytest.raises(LabError, match=f"{foreign} exists and is of no lab"):
             Lab(line(), name=name).up()
         assert left_behind(name) == [foreign]
     finally:
