@@ -76,7 +76,7 @@ class CoreBenchLoop {
   static void open(CoreBenchEnd& end, const CoreBenchEnd& other, core::PeerConfig peer) {
     peer.remote_peer = other.peer;
     peer.remote_token = peer.local_token = 1;
-    static_cast<void>(end.stack.open_peer(end.peer, peer));
+    static_cast<void>(end.stack.open_peer(0, end.peer, peer));
     core::FlowConfig flow;
     flow.peer = end.peer;
     flow.remote_flow = other.flow;

@@ -96,7 +96,7 @@ bool open_core(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* o
   peer.train_bytes_max = peer.segment_bytes;
   for (std::int64_t i = 0; i < plan.peers; ++i) {
     std::uint32_t index = 0;
-    if (stack.reserve_peer(&index) != Status::ok || stack.open_peer(index, peer) != Status::ok) return false;
+    if (stack.reserve_peer(&index) != Status::ok || stack.open_peer(0, index, peer) != Status::ok) return false;
   }
   out->core_bytes = before_bytes < 0 ? -1 : heap_bytes() - before_bytes;
   return true;

@@ -157,14 +157,13 @@ bool ControlPlane::send_to(Session* session, const std::string& frame) {
   return true;
 }
 
-void ControlPlane::join(Session* session, Channel* channel, std::int64_t now_ns) {
+void ControlPlane::join(Session* session, Channel* channel) {
   channel->set_state(Channel::State::ready);
   channel->session = session->id;
   if (channel->proves) return;
   if (session->ended_ns >= 0) {
     ++counters_.peers_rejoined;
-    log(LogLevel::info, "the control socket to " + session->name + " is set up again after " +
-                            std::to_string((now_ns - session->ended_ns) / 1'000'000) + " ms");
+    tell(core::ProcessEvent::Kind::reconnected, *session, session->ended_ns);
   }
   session->current = channel->id();
   if (!session->dialled && !session->confirmed) session->ends_ns = -1;

@@ -231,7 +231,7 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
   channel->session = session->id;
   session->busy_ns = now_ns();
   send(channel, encode(FrameType::hello_reply, hello_of(*session, *channel)));
-  join(session, channel, now_ns());
+  join(session, channel);
   return true;
 }
 
@@ -262,7 +262,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
   }
   const bool proves = channel->proves;
   if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before anything is opened
-  join(session, channel, now_ns());
+  join(session, channel);
   if (proves) {
     drop_channel(channel, "the address is proved", Status::would_block);
     return true;

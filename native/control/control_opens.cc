@@ -297,7 +297,7 @@ void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
 
 void ControlPlane::on_confirmed(Session* session) {
   if (std::exchange(session->confirmed, true)) return;
-  log(LogLevel::info, "connected to " + session->name);
+  tell(core::ProcessEvent::Kind::connected, *session, 0);
 }
 
 bool ControlPlane::on_confirm(Session* session, const Frame& frame) {

@@ -43,7 +43,10 @@ ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engin
       notifier_(notifier),
       setup_(knobs, engines, devices, page),
       node_(random_token()),
-      counters_(page == nullptr ? own_counters_ : page->process().counters) {}
+      counters_(page == nullptr ? own_counters_ : page->process().counters),
+      process_log_(knobs->peer_stall_ns) {
+  static_cast<void>(trace_.subscribe(&process_log_, core::kTraceProcesses));
+}
 
 ControlPlane::~ControlPlane() {
   stop();

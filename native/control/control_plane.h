@@ -15,6 +15,7 @@
 #include "native/control/channel.h"
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
+#include "native/control/process_log.h"
 #include "native/control/session.h"
 #include "native/engine/log_limit.h"
 
@@ -107,7 +108,7 @@ class ControlPlane final : private PeerWatch {
   void on_connected(Channel* channel);
   void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
   void lose_channel(Session* session, bool ended, std::int64_t now_ns);
-  void join(Session* session, Channel* channel, std::int64_t now_ns);
+  void join(Session* session, Channel* channel);
   void update_interest(Channel* channel) noexcept;
   void send(Channel* channel, const std::string& frame);
   bool send_to(Session* session, const std::string& frame);
@@ -150,7 +151,9 @@ class ControlPlane final : private PeerWatch {
   Session* add_session(bool dialled);
   Session* find_session(std::uint64_t id) noexcept;
   Session* dialled_session(const DialState& dial);
-  void end_session(Session* session, Status status, const std::string& why, bool tell);
+  void end_session(Session* session, Status status, const std::string& why, bool say_so);
+  void tell(core::ProcessEvent::Kind kind, const Session& session, std::int64_t since_ns, Status status = Status::ok,
+            const std::string& cause = "");
   void examine(Session* session, std::int64_t now_ns);
   void tick(Session* session, std::int64_t now_ns);
   HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
@@ -159,7 +162,7 @@ class ControlPlane final : private PeerWatch {
   // The round trip of its control socket; 0: unknown.
   std::int64_t rtt_ns(const Session& session) const noexcept;
   // `heard_ns`: when its process last gave a sign of life, -1: never.
-  void log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
+  void report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
   HealthLimits limits() const noexcept;
@@ -180,6 +183,8 @@ class ControlPlane final : private PeerWatch {
   std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
   std::int64_t idle_check_ns_ = 0;
   LogLimit stranger_log_, refusal_log_, exhausted_log_;
+  ProcessLog process_log_;
+  core::Trace trace_;  // what observes peer processes
 
   std::mutex notices_mutex_;  // held for moments alone: engines take it
   std::vector<Notice> notices_;

@@ -25,8 +25,6 @@ constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
 constexpr std::size_t kUnusedSessionsMax = 256;
 constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a peer that means it opens something sooner
 
-std::string seconds(std::int64_t ns) { return std::to_string(ns / 1'000'000'000) + " s"; }
-
 }  // namespace
 
 HealthLimits ControlPlane::limits() const noexcept {
@@ -82,19 +80,16 @@ Session* ControlPlane::dialled_session(const DialState& dial) {
   return session;
 }
 
-// `tell`: the other end may still run. What it has been told it need not find out.
-void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool tell) {
+// `say_so`: the other end may still run. What it has been told it need not find out.
+void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool say_so) {
   const std::uint64_t id = session->id;
   const Status reason = status == Status::ok ? Status::peer_dead : status;
-  if (session->confirmed && status == Status::ok)
-    log(LogLevel::info, "disconnected from " + session->name + ": " + why);
-  if (session->greeted && status != Status::ok) {
+  if (session->confirmed) {
+    tell(core::ProcessEvent::Kind::disconnected, *session, 0, status, why);
+  } else if (session->greeted && status != Status::ok) {
+    // Unauthenticated peers begin and end as many as they like.
     const LogLevel level = status == Status::peer_dead ? LogLevel::info : LogLevel::warn;
-    if (session->confirmed) {
-      log(level, session->name + ": " + why);
-    } else {
-      refusal_log_.log(now_ns(), level, session->name + ": " + why);  // strangers begin and end as many as they like
-    }
+    refusal_log_.log(now_ns(), level, session->name + ": " + why);
   }
   if (!session->key.empty()) by_key_.erase(session->key);
   move_dials(id, reason, why.rfind(session->name, 0) == 0 ? why : session->name + ": " + why);
@@ -104,7 +99,7 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   }
   const std::string verdict = encode(Verdict{static_cast<std::uint32_t>(status)});
   for (Channel* channel : channels) {
-    if (tell && channel->state() == Channel::State::ready) send(channel, verdict);
+    if (say_so && channel->state() == Channel::State::ready) send(channel, verdict);
     channel->session = 0;
     drop_channel(channel, why);
   }
@@ -120,6 +115,17 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   setup_.forget(id, reason);
   sessions_.erase(id);
   notifier_->notify();
+}
+
+void ControlPlane::tell(core::ProcessEvent::Kind kind, const Session& session, std::int64_t since_ns, Status status,
+                        const std::string& cause) {
+  core::ProcessEvent event;
+  event.kind = kind;
+  event.status = status;
+  event.name = session.name.c_str();
+  event.cause = cause.c_str();
+  event.since_ns = since_ns;
+  trace_.emit(now_ns(), event);
 }
 
 void ControlPlane::examine(Session* session, std::int64_t now_ns) {
@@ -170,7 +176,7 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
     static_cast<void>(send_to(session, encode(Ping{++session->ping})));
   }
   const Status verdict = session->health.on_tick(now_ns, facts_of(*session, survey, now_ns));
-  log_condition(session, std::max(survey.heard_ns, session->pong_ns), now_ns);
+  report_condition(session, std::max(survey.heard_ns, session->pong_ns), now_ns);
   if (verdict != Status::ok) {
     end_session(session, verdict, status_text(verdict), true);
     return;
@@ -186,11 +192,11 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
     ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
 }
 
-void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns) {
+void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns) {
   const std::int64_t stalled_ns = session->health.stalled_for_ns();
   if (session->health.condition() != Condition::stalled) {
     if (session->stall_ns >= 0 && session->health.condition() == Condition::well) {
-      log(LogLevel::warn, session->name + ": the peer process runs again after " + seconds(now_ns - session->stall_ns));
+      tell(core::ProcessEvent::Kind::resumed, *session, session->stall_ns);
       session->stall_ns = session->stall_logged_ns = -1;
     }
     return;
@@ -204,13 +210,7 @@ void ControlPlane::log_condition(Session* session, std::int64_t heard_ns, std::i
     return;
   }
   session->stall_logged_ns = now_ns;
-  const std::string patience =
-      knobs_->peer_stall_ns == 0 ? "without a limit" : seconds(knobs_->peer_stall_ns) + " at most";
-  log(LogLevel::warn, session->name +
-                          ": the peer process does not run (stopped, frozen, swapped out or starved?) while "
-                          "its host answers, for " +
-                          seconds(now_ns - session->stall_ns) + " now; it is waited for, " + patience +
-                          " (knob peer_stall_ns)");
+  tell(core::ProcessEvent::Kind::stalled, *session, session->stall_ns);
 }
 
 // True when nothing is open in it for so long that it is to end.

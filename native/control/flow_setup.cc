@@ -147,7 +147,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
         config.counters = &row->counters;
         config.path_counters = page_->paths_of(row);
       }
-      status = local.engine->stack().open_peer(place.index, config);
+      status = local.engine->stack().open_peer(local.engine->time_ns(), place.index, config);
     } else {
       status = Status::refused;
     }

@@ -15,10 +15,10 @@ void CreditControl::start(policy::CreditEvent event) noexcept {
   started_ = true;
   event.kind = -1;
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
-  if (policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_)) return;
+  if (policy_.call(policy::hook::start, &event, &result, shared_->trace, flow_)) return;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
   result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
-  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &event, &result, shared_->tap, flow_));
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &event, &result, shared_->trace, flow_));
 }
 
 bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_bytes) noexcept {
@@ -36,12 +36,12 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
   event.rand = shared_->random.uniform();
   policy::CreditResult result{static_cast<i64>(granted_bytes_), -1};
   if (!started_) start(event);
-  if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
+  if (!policy_.call(hook, &event, &result, shared_->trace, flow_)) {
     shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
     result = policy::CreditResult{static_cast<i64>(granted_bytes_), -1};
     if (policy_.fall_back()) {
       start(event);
-      static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
+      static_cast<void>(policy_.call(hook, &event, &result, shared_->trace, flow_));
     }
   }
   tick_ns_ = result.next_tick_ns < 0 ? kNever : std::max(result.next_tick_ns, now_ns + 10'000);

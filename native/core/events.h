@@ -1,4 +1,4 @@
-// Events that the core reports to its owner, in order: completions, failures, and changes worth tracing.
+// Everything that the core reports. The owner polls the events that it must act on; sinks (trace.h) see all of them.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@ namespace weft::core {
 
 struct Event {
   enum class Kind : u8 {
-    send_done,      // cookie: the send's; all bytes of this flow's stripe are in the peer's memory
-    stripe_placed,  // cookie: the receive's ticket; value: size of the whole message; key: the window to close before
-                    // the receive completes and before anything more is transmitted (P-1)
+    send_done,      // message, cookie: the send's; all bytes of this flow's stripe are in the peer's memory
+    stripe_placed,  // message; cookie: the receive's ticket; value: size of the whole message; key: the window to close
+                    // before the receive completes and before anything more is transmitted (P-1)
     window_unused,  // key: a window that the peer has not used and will not use
     flow_failed,    // status: the reason; every send and receive of the flow is void
     peer_closed,    // value: number of eager messages held without a receive, which can still be received. status: the
@@ -28,16 +28,28 @@ struct Event {
     peer_quiet,  // peer: a flow waits for it, nothing was heard for a quarter of the silence limit, and keepalives went
                  // unanswered; repeated. The owner decides what to do (StackConfig::owner_judges)
     peer_released,  // peer: a dead peer's last flow is gone; the owner must return its index by release_peer()
+    // The following are for sinks only; the owner does not get them.
+    message_posted,   // flow, message, receives; value: bytes of the whole message, or the capacity of a receive
+    message_started,  // flow, message, receives; value: bytes of the whole message. Its first segment left or arrived
+    message_failed,   // flow, message, receives, status: it was posted, and this flow's part will not complete
+    path_probed,      // peer, path: a probe leaves on a path that is down
+    peer_connected,   // peer; value: number of paths
+    loss,             // flow, peer, path; value: segments that one verdict of the loss policy declared lost
+    timeout,          // flow, peer, path: the path's timeout expired with segments in flight
+    policy_replaced,  // flow or peer; value: policy::Family. The owner chose another policy
   };
+  static constexpr unsigned kKinds = static_cast<unsigned>(Kind::policy_replaced) + 1;
   Kind kind;
   u8 path = 0;
   bool receive_waits = false;
+  bool receives = false;  // of a message: this end receives it
   Status status = Status::ok;
   u32 flow = kNone;
   u32 peer = kNone;
   u32 key = 0;
   void* cookie = nullptr;
   u64 value = 0;
+  u64 message = 0;  // of events about a message: its number within the connection
 };
 
 // First in, first out. The buffer keeps the largest capacity that was needed.

@@ -39,7 +39,8 @@ struct Flow {
   i64 confirm_ns = kNever;      // deadline for confirming advertisements, unless sent data confirms them first
   bool confirm_advert = false;  // an advertisement has to be confirmed by a packet
   bool confirm_close = false;
-  bool failed = false;  // the event flow_failed has been emitted
+  bool failures_reported = false;  // its incomplete receives have been reported to sinks as failed
+  bool failed = false;             // the event flow_failed has been emitted
   bool closed_reported = false;
   bool peer_closed = false;  // the peer has closed or died: nothing more arrives, but held messages can be received
   Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives beyond the held messages

@@ -81,6 +81,10 @@ class FlowReceiver {
   void prefetch(u8 path) const noexcept { acks_.prefetch(path); }
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }
+  template <typename What>
+  void each_outstanding(const What& what) const noexcept {
+    queue_.each_outstanding(what);
+  }
   bool waits() const noexcept { return queue_.pending(); }
   bool awaits() const noexcept { return queue_.awaits(); }
   u64 outstanding() const noexcept { return queue_.outstanding(); }  // receives

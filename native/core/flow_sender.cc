@@ -56,7 +56,9 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   } else {
     entry.data = data;
   }
-  return queue_.post(entry) ? Status::ok : Status::would_block;
+  if (!queue_.post(entry)) return Status::would_block;
+  report_message(Event::Kind::message_posted, entry);
+  return Status::ok;
 }
 
 // Allocates the per-path storage when the flow has something to send; release_idle() frees it (P-7).
@@ -258,6 +260,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;
     }
+    if (offset == message.stripe.begin) report_message(Event::Kind::message_started, message);
     const bool more = add_segment(sent_ns, seq, message, {offset, payload_bytes}, message.remote_key, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;

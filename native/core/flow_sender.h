@@ -70,6 +70,10 @@ class FlowSender {
   bool has_lost() const noexcept { return ledger_.has_lost(); }
   // The oldest unsent message is longer than its receive.
   bool is_too_long() const noexcept { return too_long_; }
+  template <typename What>
+  void each_outstanding(const What& what) const noexcept {
+    queue_.each_outstanding(what);
+  }
   // Forgets everything in flight. The stack's event flow_failed stands for all pending sends.
   void abandon() noexcept;
   void release_idle() noexcept;
@@ -142,6 +146,26 @@ class FlowSender {
     on_progress(now_ns);
     granted_bytes_ = granted_bytes;
     demands_ = 0;
+  }
+  void report_message(Event::Kind kind, const SendMessage& message) noexcept {
+    if (!shared_->trace.wants(kind)) return;
+    Event event{};
+    event.kind = kind;
+    event.flow = flow_;
+    event.peer = peer_;
+    event.message = message.number;
+    event.value = message.message_bytes;
+    shared_->trace.emit(event);
+  }
+  void report_trouble(Event::Kind kind, u8 path, i64 value) noexcept {
+    if (!shared_->trace.wants(kind)) return;
+    Event event{};
+    event.kind = kind;
+    event.flow = flow_;
+    event.peer = peer_;
+    event.path = path;
+    event.value = static_cast<u64>(value);
+    shared_->trace.emit(event);
   }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
   void on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept;

@@ -60,7 +60,8 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
     event.flow = flow_;
     event.cookie = message.cookie;
     event.value = message.message_bytes;
-    shared_->events.push(event);
+    event.message = message.number;
+    shared_->report(event);
   }
 }
 
@@ -171,6 +172,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
 void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
   counters_->segments_lost += lost.segments;
+  report_trouble(Event::Kind::loss, path, lost.segments);
   paths_->on_lost(now_ns, path, lost.segments, lost.oldest_sent_ns, lost.longest_bytes, lost.long_segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
@@ -324,6 +326,7 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
         const Lost lost = apply_horizon(now_ns, path, horizon, ~u64{0});
         if (lost.segments != 0 &&
             paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_, lost.longest_bytes)) {
+          report_trouble(Event::Kind::timeout, path, lost.segments);
           window_.on_timeout(window_facts(now_ns, path));
         }
       }

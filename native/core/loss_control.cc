@@ -18,9 +18,9 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   policy::LossEvent start = event;
   start.kind = -1;
   policy::LossResult result{-1, -1, -1, 0};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_)) return;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
-  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_));
 }
 
 LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {
@@ -49,12 +49,12 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
   if (!started_) start(event);
 
   policy::LossResult result{-1, -1, -1, 0};
-  if (!policy_.call(hook, &event, &result, shared_->tap, flow_)) {
+  if (!policy_.call(hook, &event, &result, shared_->trace, flow_)) {
     shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
     result = policy::LossResult{-1, -1, -1, 0};
     if (policy_.fall_back()) {
       start(event);
-      static_cast<void>(policy_.call(hook, &event, &result, shared_->tap, flow_));
+      static_cast<void>(policy_.call(hook, &event, &result, shared_->trace, flow_));
     }
   }
 

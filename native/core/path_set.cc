@@ -56,21 +56,21 @@ bool PathSet::start_policy(i64 now_ns) noexcept {
   policy::PathEvent start = event(now_ns);
   start.kind = -1;
   policy::PathResult result{};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_)) return true;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
   if (!policy_.fall_back()) return true;  // out of memory: pick() corrects every answer, so it works without the policy
   for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, peer_));  // `fixed` cannot fail
+  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_));  // `fixed` cannot fail
   return true;
 }
 
 bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {
   if (!started_ && !start_policy(event->now_ns)) return false;
-  if (policy_.call(hook, event, result, shared_->tap, peer_)) return true;
+  if (policy_.call(hook, event, result, shared_->trace, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), hook, kNone, peer_);
   if (policy_.fall_back()) static_cast<void>(start_policy(event->now_ns));
   *result = policy::PathResult{};
-  return policy_.call(hook, event, result, shared_->tap, peer_);
+  return policy_.call(hook, event, result, shared_->trace, peer_);
 }
 
 void PathSet::mirror(u8 path) noexcept {
@@ -255,7 +255,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noe
   event.value = long_vanish ? 1 : 0;
   event.path = path;
   event.peer = peer_;
-  shared_->events.push(event);
+  shared_->report(event);
 }
 
 void PathSet::on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept {
@@ -307,7 +307,7 @@ void PathSet::end_search(i64 now_ns) noexcept {
     event.kind = Event::Kind::segment_size;
     event.peer = peer_;
     event.value = found;
-    shared_->events.push(event);
+    shared_->report(event);
   }
   for (std::size_t i = 0; states() && i < count_; ++i) {
     if (size_->path(i).carried_bytes < found) {

@@ -70,6 +70,13 @@ bool Peer::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
   const int path = paths_.poll_probe(now_ns, &probe_id, &bytes);
   if (path >= 0) {
     paths_.on_probe_sent(static_cast<u8>(path));
+    if (!paths_.path(static_cast<std::size_t>(path)).usable) {
+      Event event{};
+      event.kind = Event::Kind::path_probed;
+      event.peer = index_;
+      event.path = static_cast<u8>(path);
+      shared_->trace.emit(event);
+    }
     write_probe(wire::Type::probe, static_cast<u8>(path), {probe_id, now_ns}, bytes, out);
     return true;
   }

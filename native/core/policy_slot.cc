@@ -47,7 +47,7 @@ bool PolicySlot::replace(PolicyChoice choice) noexcept {
   return false;
 }
 
-void PolicySlot::tell(DecisionTap* tap, u32 owner, std::size_t hook, const void* event, const void* result,
+void PolicySlot::tell(const Trace& trace, u32 owner, std::size_t hook, const void* event, const void* result,
                       bool ok) const noexcept {
   Decision decision;
   decision.family = family_;
@@ -60,7 +60,7 @@ void PolicySlot::tell(DecisionTap* tap, u32 owner, std::size_t hook, const void*
   if (family_ == policy::Family::path) decision.paths = static_cast<const std::byte*>(shared_);
   if (family_ == policy::Family::path || family_ == policy::Family::loss) decision.path_count = shared_count_;
   decision.ok = ok;
-  tap->on_decision(decision);
+  trace.emit(decision);
 }
 
 bool PolicySlot::fall_back() noexcept { return replace(PolicyChoice{}); }

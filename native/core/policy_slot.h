@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "native/core/decision_tap.h"
+#include "native/core/trace.h"
 #include "native/core/types.h"
 
 namespace weft::core {
@@ -23,11 +23,11 @@ class PolicySlot {
   }
   void close() noexcept;  // frees the records; open() starts afresh
 
-  // False when the policy failed; the caller then calls fall_back(). `tap`: observer of the decision, or null.
-  bool call(std::size_t hook, const void* event, void* result, DecisionTap* tap, u32 owner) noexcept {
+  // False when the policy failed; the caller then calls fall_back().
+  bool call(std::size_t hook, const void* event, void* result, const Trace& trace, u32 owner) noexcept {
     const bool ok =
         descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
-    if (tap != nullptr) tell(tap, owner, hook, event, result, ok);
+    if (trace.wants_decisions()) tell(trace, owner, hook, event, result, ok);
     return ok;
   }
   // Replaces the policy by `fixed`, with fresh records. False when out of memory: the old policy stays, which is
@@ -49,7 +49,7 @@ class PolicySlot {
   std::size_t bytes_held() const noexcept { return bytes_; }
 
  private:
-  void tell(DecisionTap* tap, u32 owner, std::size_t hook, const void* event, const void* result,
+  void tell(const Trace& trace, u32 owner, std::size_t hook, const void* event, const void* result,
             bool ok) const noexcept;
 
   const policy::Descriptor* descriptor_;

@@ -33,7 +33,7 @@ void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
     Event event{};
     event.kind = Event::Kind::window_unused;
     event.key = slot.key;
-    shared_->events.push(event);
+    shared_->report(event);
   }
   if (slot.starved) --starved_slots_;
   slot = Slot{};
@@ -107,6 +107,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   slot.state = Slot::posted;
   posted_ = message + 1;
   (in_turn(message) ? count_ : others_) += 1;
+  report(Event::Kind::message_posted, flow, slot);
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
 }
@@ -251,8 +252,20 @@ u32 ReceiveQueue::write_checked(u64 message, u64 offset_bytes, const u8* payload
   return wire::crc32c_copy(crc, stage.ring, payload + first, payload_bytes - first);
 }
 
+void ReceiveQueue::report(Event::Kind kind, u32 flow, const Slot& slot) const noexcept {
+  if (!shared_->trace.wants(kind)) return;
+  Event event{};
+  event.kind = kind;
+  event.flow = flow;
+  event.message = slot.message;
+  event.value = slot.message_bytes == ~u64{0} ? slot.capacity_bytes : slot.message_bytes;
+  event.receives = true;
+  shared_->trace.emit(event);
+}
+
 bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
+  if (slot.placed_bytes == 0 && !slot.empty_arrived) report(Event::Kind::message_started, flow, slot);
   if (slot.staged && !slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
@@ -286,7 +299,9 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   event.cookie = slot.ticket;
   event.value = slot.message_bytes;
   event.key = slot.key;
-  shared_->events.push(event);
+  event.message = slot.message;
+  event.receives = true;
+  shared_->report(event);
 }
 
 }  // namespace weft::core

@@ -59,6 +59,15 @@ class ReceiveQueue {
   bool take_room(u64* message, u64* end_bytes) noexcept;
   bool room_due() const noexcept { return room_due_; }
   void on_emptied() noexcept { room_due_ = starved_slots_ != 0; }
+  // Visits posted receives that may still have had bytes to come over this flow.
+  template <typename What>
+  void each_outstanding(const What& what) const noexcept {
+    for (u64 i = 0; ring_ != nullptr && i <= mask_; ++i) {
+      const Slot& slot = ring_[i];
+      if (slot.state != Slot::posted || is_elsewhere(slot)) continue;
+      what(slot.message, slot.message_bytes == ~u64{0} ? slot.capacity_bytes : slot.message_bytes);
+    }
+  }
   // Number of complete eager messages without a receive.
   u64 held() const noexcept;
 
@@ -111,6 +120,7 @@ class ReceiveQueue {
   bool settle(Slot& slot, u64 message_bytes) noexcept;
   bool is_whole(const Slot& slot) const noexcept;
   void finish(u32 flow, Slot& slot) noexcept;
+  void report(Event::Kind kind, u32 flow, const Slot& slot) const noexcept;
   bool ensure(u64 message) noexcept;
   Slot* eager_slot(u64 message) noexcept;
   bool reaches(Slot& slot, u64 end_bytes) noexcept;

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "native/core/decision_tap.h"
+#include "native/core/trace.h"
 
 namespace weft::core {
 
@@ -67,7 +67,7 @@ class DecisionEncoder {
 };
 
 // A recording in memory, for simulations.
-class DecisionBuffer final : public DecisionTap {
+class DecisionBuffer final : public TraceSink {
  public:
   // Several buffers may share `out`, which grows to `bytes_max`; further decisions are dropped.
   DecisionBuffer(std::vector<std::byte>* out, std::size_t bytes_max, u32 owner_tag)

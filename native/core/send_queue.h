@@ -69,6 +69,14 @@ class SendQueue {
     for (u64 i = head_; i != tail_ && i <= cursor_ && what(ring_[i & mask_]); ++i) {
     }
   }
+  // Visits messages that are not completely acknowledged.
+  template <typename What>
+  void each_outstanding(const What& what) const noexcept {
+    for (u64 i = head_; i != tail_; ++i) {
+      const SendMessage& message = ring_[i & mask_];
+      if (!message.done) what(message.number, message.message_bytes);
+    }
+  }
   // Removes completed messages from the front.
   void advance() noexcept;
   // Frees the storage if the queue is empty.

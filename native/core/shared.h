@@ -5,13 +5,12 @@
 #include <array>
 #include <cstring>
 
-#include "native/core/decision_tap.h"
-#include "native/core/events.h"
 #include "native/core/host_time.h"
 #include "native/core/random.h"
 #include "native/core/receive_window.h"
 #include "native/core/send_ledger.h"
 #include "native/core/slab_pool.h"
+#include "native/core/trace.h"
 #include "native/core/types.h"
 
 namespace weft::core {
@@ -43,7 +42,7 @@ struct Shared {
   EventQueue events;
   EngineCells own_counters;  // used if the owner supplied none
   EngineCells* counters;
-  DecisionTap* tap = nullptr;  // recorder of policy decisions; null: no recording
+  Trace trace;  // what observes this stack
   i64 last_sent_ns = 0;
   HostTime host;
   std::array<PolicyFailure, 4> failures;  // indexed by family
@@ -65,6 +64,12 @@ struct Shared {
     return left != 0 && (held_blocks == 0 || held_blocks + eager_blocks.blocks_max() / 8 < left);
   }
 
+  // Reports an event to the owner and to sinks.
+  void report(const Event& event) {
+    trace.emit(event);
+    events.push(event);
+  }
+
   const PolicyFailure& failure_of(policy::Family family) const noexcept {
     return failures[static_cast<std::size_t>(family) - 1];
   }
@@ -79,7 +84,7 @@ struct Shared {
     event.flow = flow;
     event.peer = peer;
     event.value = failed.family;
-    events.push(event);
+    report(event);
   }
 };
 

@@ -3,6 +3,7 @@
 #include "native/core/stack.h"
 
 #include <new>
+#include <utility>
 
 namespace weft::core {
 namespace {
@@ -22,6 +23,15 @@ Status reserve(std::vector<u8>* reserved, std::vector<u32>* free, u32 most, u32*
 }
 
 constexpr u32 kIndexMax = 1u << 20;
+
+Event failed_message(u32 index, const Flow& flow, Status reason) noexcept {
+  Event event{};
+  event.kind = Event::Kind::message_failed;
+  event.flow = index;
+  event.peer = flow.config.peer;
+  event.status = reason;
+  return event;
+}
 
 }  // namespace
 
@@ -43,7 +53,8 @@ Status Stack::reserve_peer(u32* index) noexcept {
   }
 }
 
-Status Stack::open_peer(u32 index, const PeerConfig& config) noexcept {
+Status Stack::open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept {
+  shared_.trace.now_ns = now_ns;
   if (index >= peers_.size() || reserved_peers_[index] == 0 || peers_[index] != nullptr)
     return Status::invalid_argument;
   if (config.path_count == 0 || config.path_count > kMaxPaths || config.segment_bytes <= wire::kDataBytes ||
@@ -52,10 +63,15 @@ Status Stack::open_peer(u32 index, const PeerConfig& config) noexcept {
   }
   try {
     peers_[index] = std::make_unique<Peer>(&shared_, index, config);
-    return Status::ok;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
+  Event event{};
+  event.kind = Event::Kind::peer_connected;
+  event.peer = index;
+  event.value = config.path_count;
+  shared_.trace.emit(event);
+  return Status::ok;
 }
 
 Status Stack::reserve_flow(u32* index) noexcept {
@@ -98,7 +114,9 @@ void Stack::release_flow(u32 index) noexcept {
     Peer* owner = gone->peer;
     if (gone->in_path_wait) owner->path_waiters().remove(index);
     gone->in_path_wait = false;
-    abandon(*gone);
+    const Status reason = gone->peer_closed ? gone->end_reason : Status::cancelled;
+    report_failed_receives(index, *gone, reason);
+    abandon(index, *gone, reason);
     if (gone->in_control) control_.remove(index);
     if (gone->in_ready) ready_.remove(index);
     if (gone->in_resend) resend_.remove(index);
@@ -128,6 +146,7 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
                         Stage* stage) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
+  shared_.trace.now_ns = now_ns;
   const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie, stage);
   refresh(now_ns, index);
   return status;
@@ -139,6 +158,7 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
   const u64 held = target->rx.eager_held();
+  shared_.trace.now_ns = now_ns;
   const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
   if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
@@ -164,9 +184,12 @@ void Stack::on_staged(u32 index) noexcept {
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return;
+  if (target->peer_closed) report_failed_receives(index, *target, target->end_reason);
   target->peer_closed = false;  // the caller of close does not want held messages either
   if (target->closer.state() != Closer::State::open) return;
-  abandon(*target);
+  shared_.trace.now_ns = now_ns;
+  report_failed_receives(index, *target, reason);
+  abandon(index, *target, reason);
   if (target->peer->dead()) {
     target->closer.on_peer_close();
   } else {
@@ -178,21 +201,42 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
 
 // Dropping segments in flight makes room on their paths, and no acknowledgment will come to wake the flows that wait
 // for it.
-void Stack::abandon(Flow& flow) noexcept {
+void Stack::abandon(u32 index, Flow& flow, Status reason) noexcept {
+  if (shared_.trace.wants(Event::Kind::message_failed)) {
+    Event event = failed_message(index, flow, reason);
+    flow.tx.each_outstanding([&](u64 message, u64 bytes) {
+      event.message = message;
+      event.value = bytes;
+      shared_.trace.emit(event);
+    });
+  }
   flow.tx.abandon();
   wake_path_waiters(*flow.peer);
+}
+
+// For flows whose receives are void. A flow whose peer has closed may still complete receives from held messages.
+void Stack::report_failed_receives(u32 index, Flow& flow, Status reason) noexcept {
+  if (!shared_.trace.wants(Event::Kind::message_failed) || std::exchange(flow.failures_reported, true)) return;
+  Event event = failed_message(index, flow, reason);
+  event.receives = true;
+  flow.rx.each_outstanding([&](u64 message, u64 bytes) {
+    event.message = message;
+    event.value = bytes;
+    shared_.trace.emit(event);
+  });
 }
 
 void Stack::fail_flow(u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || target->failed) return;
   target->failed = true;
-  abandon(*target);
+  report_failed_receives(index, *target, reason);
+  abandon(index, *target, reason);
   Event event{};
   event.kind = Event::Kind::flow_failed;
   event.flow = index;
   event.status = reason;
-  shared_.events.push(event);
+  shared_.report(event);
 }
 
 void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
@@ -206,14 +250,14 @@ void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;
   flow.end_reason = reason;
-  abandon(flow);
+  abandon(index, flow, reason);
   Event event{};
   event.kind = Event::Kind::peer_closed;
   event.flow = index;
   event.value = flow.rx.held();
   event.status = reason;
   event.receive_waits = flow.rx.waits();
-  shared_.events.push(event);
+  shared_.report(event);
 }
 
 void Stack::bury(u32 index, Peer& peer, Status reason) noexcept {
@@ -222,7 +266,7 @@ void Stack::bury(u32 index, Peer& peer, Status reason) noexcept {
   event.kind = Event::Kind::peer_dead;
   event.peer = index;
   event.status = reason;
-  shared_.events.push(event);
+  shared_.report(event);
   if (peer.flows() == 0) on_peer_unused(index);
 }
 
@@ -230,7 +274,7 @@ void Stack::on_peer_unused(u32 index) noexcept {
   Event event{};
   event.kind = Event::Kind::peer_released;
   event.peer = index;
-  shared_.events.push(event);
+  shared_.report(event);
 }
 
 void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {

@@ -19,7 +19,7 @@ class Stack {
 
   // Indices are chosen here. The remote end must put (index, local token) into its packets.
   Status reserve_peer(u32* index) noexcept;
-  Status open_peer(u32 index, const PeerConfig& config) noexcept;
+  Status open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept;
   Status reserve_flow(u32* index) noexcept;
   Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
   void release_flow(u32 index) noexcept;  // after the event flow_closed, or if it was never opened
@@ -57,8 +57,12 @@ class Stack {
   void on_away(i64 from_ns, i64 to_ns) noexcept { shared_.host.on_away(from_ns, to_ns); }
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
   // The two halves of poll_transmit, for ports that send control packets first and may have no room for data.
-  bool poll_control(i64 now_ns, TxBurst* out) noexcept { return transmit_control(now_ns, out); }
+  bool poll_control(i64 now_ns, TxBurst* out) noexcept {
+    shared_.trace.now_ns = now_ns;
+    return transmit_control(now_ns, out);
+  }
   bool poll_data(i64 now_ns, TxBurst* out) noexcept {
+    shared_.trace.now_ns = now_ns;
     return (!resend_.empty() && transmit_data(now_ns, true, out)) ||
            (!ready_.empty() && transmit_data(now_ns, false, out));
   }
@@ -96,6 +100,7 @@ class Stack {
   const EngineCells& counters() const noexcept { return *shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
   Shared& shared() noexcept { return shared_; }
+  Trace& trace() noexcept { return shared_.trace; }
   Flow* flow(u32 index) noexcept { return index < flows_.size() ? flows_[index].get() : nullptr; }
   Peer* peer(u32 index) noexcept { return index < peers_.size() ? peers_[index].get() : nullptr; }
   // Upper bounds of the indices.
@@ -107,7 +112,8 @@ class Stack {
   static constexpr i64 kIdleNs = 100'000'000;  // a flow releases its per-path storage after being idle for this long
 
   // stack.cc
-  void abandon(Flow& flow) noexcept;
+  void abandon(u32 index, Flow& flow, Status reason) noexcept;
+  void report_failed_receives(u32 index, Flow& flow, Status reason) noexcept;
   void fail_flow(u32 index, Status reason) noexcept;
   void end_flow(u32 index, Flow& flow, Status reason) noexcept;
   void bury(u32 index, Peer& peer, Status reason) noexcept;
@@ -121,7 +127,8 @@ class Stack {
   CreditPort* credit_port(PolicyChoice choice);
   static bool has_own(policy::Family family, const Flow& flow) noexcept;
   bool change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept;
-  bool change_path(i64 now_ns, Peer& peer, PolicyChoice choice, bool params_only) noexcept;
+  bool change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept;
+  void report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept;
   // stack_receive.cc
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;

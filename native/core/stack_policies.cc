@@ -63,15 +63,29 @@ bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoi
       }
       break;
     case policy::Family::path:
-      return change_path(now_ns, *target.peer, choice, params_only);
+      return change_path(now_ns, target.config.peer, choice, params_only);
   }
-  if (ok) refresh(now_ns, index);
-  return ok;
+  if (!ok) return false;
+  report_replaced(now_ns, family, index, target.config.peer);
+  refresh(now_ns, index);
+  return true;
 }
 
-bool Stack::change_path(i64 now_ns, Peer& peer, PolicyChoice choice, bool params_only) noexcept {
-  if (!params_only) return peer.paths().replace(now_ns, choice);
-  static_cast<void>(peer.paths().policy().set_params(choice));
+void Stack::report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept {
+  shared_.trace.now_ns = now_ns;
+  Event event{};
+  event.kind = Event::Kind::policy_replaced;
+  event.flow = flow;
+  event.peer = peer;
+  event.value = static_cast<u64>(family);
+  shared_.trace.emit(event);
+}
+
+bool Stack::change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept {
+  PathSet& paths = peers_[index]->paths();
+  if (params_only) return static_cast<void>(paths.policy().set_params(choice)), true;
+  if (!paths.replace(now_ns, choice)) return false;
+  report_replaced(now_ns, policy::Family::path, kNone, index);
   return true;
 }
 
@@ -117,9 +131,10 @@ bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, 
   const auto passed_by = [&](PolicyChoice now) { return params_only && !same(family, now, before); };
   bool ok = true;
   if (family == policy::Family::path) {
-    for (const auto& peer : peers_) {
-      if (peer == nullptr || peer->config().path || passed_by(peer->paths().policy().choice())) continue;
-      ok = change_path(now_ns, *peer, choice, params_only) && ok;
+    for (u32 index = 0; index < peers_.size(); ++index) {
+      const Peer* each = peer(index);
+      if (each == nullptr || each->config().path || passed_by(peers_[index]->paths().policy().choice())) continue;
+      ok = change_path(now_ns, index, choice, params_only) && ok;
     }
     return ok;
   }

@@ -6,6 +6,7 @@
 namespace weft::core {
 
 void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) noexcept {
+  shared_.trace.now_ns = now_ns;
   EngineCells& counters = *shared_.counters;
   shared_.host.on_datagram(now_ns, arrived_ns);
   wire::Packet packet;

@@ -82,6 +82,7 @@ void Stack::queue_ready(u32 index) noexcept {
 }
 
 bool Stack::poll_transmit(i64 now_ns, TxBurst* out) noexcept {
+  shared_.trace.now_ns = now_ns;
   return transmit_control(now_ns, out) || transmit_data(now_ns, true, out) || transmit_data(now_ns, false, out);
 }
 
@@ -102,7 +103,7 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
       Event event{};
       event.kind = Event::Kind::flow_closed;
       event.flow = index;
-      shared_.events.push(event);
+      shared_.report(event);
     } else {
       schedule_flow(index);
     }
@@ -205,6 +206,7 @@ void Stack::schedule_peer(u32 index) noexcept {
 }
 
 void Stack::on_timer(i64 now_ns) noexcept {
+  shared_.trace.now_ns = now_ns;
   TimerHeap::Entry due;
   while (timers_.pop_due(now_ns, &due)) {
     if ((due.id & TimerHeap::kPeerBit) != 0) {
@@ -260,7 +262,7 @@ void Stack::judge(i64 now_ns, u32 index) noexcept {
   event.kind = Event::Kind::flow_stuck;
   event.flow = index;
   event.peer = target.config.peer;
-  shared_.events.push(event);
+  shared_.report(event);
   if (!shared_.config.owner_judges) give_up_flow(now_ns, index, Status::no_progress);
 }
 
@@ -288,7 +290,7 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
     Event event{};
     event.kind = Event::Kind::peer_quiet;
     event.peer = index;
-    shared_.events.push(event);
+    shared_.report(event);
   }
   queue_peer_control(index);
 }

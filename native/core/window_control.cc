@@ -64,10 +64,10 @@ void WindowControl::start(const WindowFacts& facts) noexcept {
   policy::WindowEvent start = event(facts.standing(), -1);
   start.hint_window_bytes = static_cast<double>(window_bytes_);
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_) && apply(result)) return;
+  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_) && apply(result)) return;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
   result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0};
-  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->tap, flow_));
+  if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_));
   static_cast<void>(apply(result));
 }
 
@@ -75,7 +75,7 @@ void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) no
   if (!started_) start(facts);
   policy::WindowEvent event = this->event(facts, kind);
   policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(hook, &event, &result, shared_->tap, flow_) && apply(result)) return;
+  if (policy_.call(hook, &event, &result, shared_->trace, flow_) && apply(result)) return;
   shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
   if (policy_.fall_back()) start(facts);
 }

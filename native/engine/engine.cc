@@ -350,7 +350,6 @@ bool Engine::take_events() noexcept {
   bool any = false;
   while (stack_.poll_event(&event)) {
     any = true;
-    event_log_.on_event(now_ns_, event);
     switch (event.kind) {
       case core::Event::Kind::send_done:
         if (ConnectionCore* connection = owner(event.flow)) {
@@ -385,11 +384,7 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_stuck:
         on_flow_stuck(event.flow);
         break;
-      case core::Event::Kind::segment_size:
-      case core::Event::Kind::path_down:
-      case core::Event::Kind::path_up:
-      case core::Event::Kind::peer_dead:
-      case core::Event::Kind::policy_failed:
+      default:  // for sinks alone
         break;
     }
   }

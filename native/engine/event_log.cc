@@ -37,10 +37,17 @@ void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept 
         std::erase_if(down_ns_, [&](const auto& each) { return each.first.first == event.peer; });
         return;
       default:
+        if (logs(LogLevel::debug)) debug(now_ns, event);
         return;
     }
   } catch (const std::bad_alloc&) {
   }
+}
+
+std::string EventLog::peer_text(std::uint32_t peer) const {
+  const auto place = addresses_.find(peer);
+  const bool named = place != addresses_.end() && !place->second.empty();
+  return named ? "peer " + place->second.front() : "peer " + std::to_string(peer);
 }
 
 std::string EventLog::path_text(std::uint32_t peer, std::uint8_t path) const {
@@ -77,14 +84,45 @@ void EventLog::segment_size(const core::Event& event) {
   const core::Peer* peer = stack_->peer(event.peer);
   if (peer == nullptr) return;
   const std::uint64_t agreed = peer->config().segment_bytes;
-  const auto place = addresses_.find(event.peer);
-  const std::string to =
-      place == addresses_.end() || place->second.empty() ? std::to_string(event.peer) : place->second.front();
   log(event.value < agreed ? LogLevel::warn : LogLevel::info,
-      "sending datagrams of at most " + std::to_string(event.value) + " bytes to peer " + to +
+      "sending datagrams of at most " + std::to_string(event.value) + " bytes to " + peer_text(event.peer) +
           " (agreed: " + std::to_string(agreed) + "): " +
           (event.value < agreed ? "longer ones vanish on every path; check the MTU of the switches between"
                                 : "its paths carry them"));
+}
+
+void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
+  switch (event.kind) {
+    case core::Event::Kind::path_probed:
+      return path_limit_.log(now_ns, LogLevel::debug, "probing " + path_text(event.peer, event.path));
+    case core::Event::Kind::peer_connected:
+      return peer_limit_.log(
+          now_ns, LogLevel::debug,
+          "connected to " + peer_text(event.peer) + " over " + std::to_string(event.value) + " paths");
+    case core::Event::Kind::peer_quiet:
+      return peer_limit_.log(now_ns, LogLevel::debug,
+                             "nothing was heard from " + peer_text(event.peer) + " for " +
+                                 seconds_text(stack_->config().peer_silence_ns / 4) +
+                                 " or longer while a flow waits for it");
+    case core::Event::Kind::peer_dead:
+      return peer_limit_.log(now_ns, LogLevel::debug,
+                             peer_text(event.peer) + " counts as gone: " + status_text(event.status));
+    case core::Event::Kind::loss:
+      return loss_limit_.log(now_ns, LogLevel::debug,
+                             path_text(event.peer, event.path) + ": flow " + std::to_string(event.flow) + " lost " +
+                                 std::to_string(event.value) + " segments");
+    case core::Event::Kind::timeout:
+      return loss_limit_.log(now_ns, LogLevel::debug,
+                             path_text(event.peer, event.path) + ": timeout of flow " + std::to_string(event.flow) +
+                                 " with " + std::to_string(event.value) + " segments in flight");
+    case core::Event::Kind::policy_replaced:
+      return policy_limit_.log(
+          now_ns, LogLevel::debug,
+          std::string("replaced the ") + policy::family_name(static_cast<policy::Family>(event.value)) + " policy of " +
+              (event.flow == core::kNone ? "" : "flow " + std::to_string(event.flow) + " to ") + peer_text(event.peer));
+    default:
+      return;
+  }
 }
 
 // Every flow may meet the same mistake: the first one is told, all are counted.

@@ -1,4 +1,4 @@
-// What an engine writes to the log about its peers and paths: events of the core as lines, bounded in rate.
+// Writes an engine's events about peers, paths, losses and policies to the log, bounded in rate.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,23 @@
 
 namespace weft::engine {
 
-// Called on the engine's thread. A line that memory does not suffice for is lost, and nothing else.
-class EventLog {
+// Called on the engine's thread. Without memory for a line that line is lost, and nothing else.
+class EventLog final : public core::TraceSink {
  public:
-  explicit EventLog(core::Stack* stack) noexcept : stack_(stack) {}
+  explicit EventLog(core::Stack* stack) noexcept : stack_(stack) {
+    using Kind = core::Event::Kind;
+    static_cast<void>(stack->trace().subscribe(
+        this, core::traced(Kind::path_down, Kind::path_probed, Kind::path_up, Kind::segment_size, Kind::peer_connected,
+                           Kind::peer_quiet, Kind::peer_dead, Kind::peer_released, Kind::loss, Kind::timeout,
+                           Kind::policy_failed, Kind::policy_replaced)));
+  }
+  ~EventLog() override { stack_->trace().unsubscribe(this); }
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
 
   // Path i of the peer leads to addresses[i % size].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
-  void on_event(std::int64_t now_ns, const core::Event& event) noexcept;
+  void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
   // Looks for packets that were refused since the last call.
   void on_received(std::int64_t now_ns) noexcept {
     const telemetry::EngineCells& seen = stack_->counters();
@@ -29,19 +38,22 @@ class EventLog {
   }
 
  private:
-  static constexpr std::int64_t kPathLines = 32;  // in LogLimit::kIntervalNs
+  // Lines in LogLimit::kIntervalNs: about paths that go down or come back, and of each kind at level debug.
+  static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
   void on_refused(std::int64_t now_ns) noexcept;
   void path_down(std::int64_t now_ns, const core::Event& event);
   void path_up(std::int64_t now_ns, const core::Event& event);
   void segment_size(const core::Event& event);
   void policy_failed(policy::Family family);
+  void debug(std::int64_t now_ns, const core::Event& event);
+  std::string peer_text(std::uint32_t peer) const;
   std::string path_text(std::uint32_t peer, std::uint8_t path) const;
 
   core::Stack* stack_;
   std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // by peer
   std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // by peer and path: since when
-  LogLimit path_limit_{kPathLines};
+  LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
   std::int64_t bad_magic_ = 0, bad_version_ = 0;  // of which the log has told
   std::int64_t refused_again_ns_ = 0;
   bool policy_failure_logged_ = false;

@@ -206,8 +206,10 @@ const AtExit at_exit;
 
 void set_log_level(LogLevel level) noexcept { level_in_force.store(level, std::memory_order_relaxed); }
 
+bool logs(LogLevel level) noexcept { return level <= level_in_force.load(std::memory_order_relaxed); }
+
 void log(LogLevel level, const std::string& text) noexcept {
-  if (level <= level_in_force.load(std::memory_order_relaxed)) log_always(level, text);
+  if (logs(level)) log_always(level, text);
 }
 
 void log_always(LogLevel level, const std::string& text) noexcept { LogWriter::instance().append(level, text); }

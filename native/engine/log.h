@@ -18,6 +18,8 @@ inline constexpr std::size_t kLogLinesMax = 256;
 inline constexpr std::size_t kLogLineBytesMax = 2000;  // a pipe takes up to 4096 bytes in one piece
 
 void set_log_level(LogLevel level) noexcept;
+// Whether a line of this level is written, so that a caller need not compose one that is not.
+bool logs(LogLevel level) noexcept;
 // Control characters become '?': a call is one line, whatever a peer or a library put into the text.
 void log(LogLevel level, const std::string& text) noexcept;
 // The same, whatever the level in force.

@@ -21,7 +21,7 @@ struct RecordingStats {
 };
 
 // One engine's ring. The engine's thread puts in, the recorder's takes out.
-class RecorderTap final : public core::DecisionTap {
+class RecorderTap final : public core::TraceSink {
  public:
   RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes);
   void on_decision(const core::Decision& decision) noexcept override;
@@ -48,7 +48,7 @@ class Recorder {
   // "%p" in the path becomes the process's id; a second recording of a process into the same path gets
   // ".2" at its end. False, with `error` set, when the file cannot be made.
   bool start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error);
-  core::DecisionTap* tap(std::size_t engine) noexcept { return taps_[engine].get(); }
+  core::TraceSink* tap(std::size_t engine) noexcept { return taps_[engine].get(); }
   // Once no engine uses its tap any more: writes what is left and closes the file.
   RecordingStats stop() noexcept;
   const std::string& path() const noexcept { return path_; }

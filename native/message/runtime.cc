@@ -378,7 +378,7 @@ Status RuntimeImpl::start_recording(const std::string& path, std::string* writte
     auto made = std::make_unique<Recorder>();
     if (!made->start(path, engines_.size(), knobs_.record_bytes_max, error)) return Status::invalid_argument;
     for (std::size_t i = 0; i < engines_.size(); ++i) {
-      engines_[i]->call([&] { engines_[i]->stack().shared().tap = made->tap(i); });
+      engines_[i]->call([&] { engines_[i]->stack().trace().subscribe(made->tap(i), core::kTraceDecisions); });
     }
     recorder_ = std::move(made);
     if (written != nullptr) *written = recorder_->path();
@@ -393,7 +393,8 @@ Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) no
       *error = "nothing is being recorded";
       return Status::invalid_argument;
     }
-    for (const auto& engine : engines_) engine->call([&] { engine->stack().shared().tap = nullptr; });
+    for (const auto& engine : engines_)
+      engine->call([&] { engine->stack().trace().unsubscribe(recorder_->tap(engine->id())); });
     const RecordingStats found = recorder_->stop();
     if (stats != nullptr) *stats = found;
     recorder_.reset();

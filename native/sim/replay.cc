@@ -189,7 +189,7 @@ bool Replay::decide(std::span<const std::byte> body, const RecordingEntry& head)
     std::memcpy(owner->slot.shared(i), body.data() + records + i * sizeof(policy::PathHead), sizeof(policy::PathHead));
   }
   Answer answer = standing(totals.family, head.hook, event.data(), owner->start_failed);
-  const bool ok = owner->slot.call(head.hook, event.data(), &answer, nullptr, head.owner);
+  const bool ok = owner->slot.call(head.hook, event.data(), &answer, core::Trace{}, head.owner);
   owner->start_failed = head.hook == policy::hook::start && !ok;
   ++totals.decisions;
   ++totals.by_hook[head.hook];

@@ -78,7 +78,7 @@ struct Pair {
       peer_config.train_bytes_max = 65'000;
       peer_config.port_buffer_bytes = port_buffer_bytes;
       peer_config.search_size = search_size;
-      opened = opened && stack[end].open_peer(peer[end], peer_config) == Status::ok;
+      opened = opened && stack[end].open_peer(now_ns, peer[end], peer_config) == Status::ok;
       FlowConfig flow_config;
       flow_config.peer = peer[end];
       flow_config.remote_flow = flow[1 - end];

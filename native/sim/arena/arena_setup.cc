@@ -93,7 +93,7 @@ void Arena::record() {
   for (u32 host = 0; host < hosts_.size(); ++host) {
     recorders_.push_back(
         std::make_unique<core::DecisionBuffer>(&report_.recording, plan_.recording_bytes_max, host << 24));
-    hosts_[host]->stack.shared().tap = recorders_.back().get();
+    static_cast<void>(hosts_[host]->stack.trace().subscribe(recorders_.back().get(), core::kTraceDecisions));
   }
 }
 
@@ -158,9 +158,9 @@ Arena::Pair& Arena::pair_of(u32 from, u32 to) {
   bool ok =
       sender.reserve_peer(&pair.at_sender) == Status::ok && receiver.reserve_peer(&pair.at_receiver) == Status::ok;
   config.remote_peer = pair.at_receiver;
-  ok = ok && sender.open_peer(pair.at_sender, config) == Status::ok;
+  ok = ok && sender.open_peer(now_ns_, pair.at_sender, config) == Status::ok;
   config.remote_peer = pair.at_sender;
-  ok = ok && receiver.open_peer(pair.at_receiver, config) == Status::ok;
+  ok = ok && receiver.open_peer(now_ns_, pair.at_receiver, config) == Status::ok;
   if (!ok) violate("setup", "a peer could not be opened");
   hosts_[from]->peers.resize(pair.at_sender + 1);
   hosts_[from]->peers[pair.at_sender] = to;

@@ -78,9 +78,9 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   config.local_token = config.remote_token = token_of(plan_, 6, number);
   bool ok = sender.reserve_peer(at_sender) == Status::ok && receiver.reserve_peer(at_receiver) == Status::ok;
   config.remote_peer = *at_receiver;
-  ok = ok && sender.open_peer(*at_sender, config) == Status::ok;
+  ok = ok && sender.open_peer(0, *at_sender, config) == Status::ok;
   config.remote_peer = *at_sender;
-  ok = ok && receiver.open_peer(*at_receiver, config) == Status::ok;
+  ok = ok && receiver.open_peer(0, *at_receiver, config) == Status::ok;
   if (!ok) violation_ = "setup: a peer could not be opened";
   nodes_.hosts[connection.from]->add_peer(*at_sender, connection.to);
   nodes_.hosts[connection.to]->add_peer(*at_receiver, connection.from);

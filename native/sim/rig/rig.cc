@@ -44,7 +44,7 @@ void Rig::connect() {
     peer.search_size = schedule_.search_size;
     Side& side = *sides_[end];
     side.peer = peer_index[end];
-    bool ok = side.stack.open_peer(side.peer, peer) == Status::ok;
+    bool ok = side.stack.open_peer(now_ns_, side.peer, peer) == Status::ok;
     for (u8 i = 0; i < schedule_.stripes; ++i) {
       core::FlowConfig flow;
       flow.peer = side.peer;
@@ -324,6 +324,8 @@ void Rig::drain_events(int end) {
       case core::Event::Kind::path_up:
       case core::Event::Kind::peer_dead:
         mix(static_cast<u64>(event.kind) << 8 | event.path);
+        break;
+      default:  // for sinks alone
         break;
     }
   }

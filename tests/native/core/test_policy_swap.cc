@@ -52,7 +52,7 @@ bool set(Transfer& transfer, Family family, const char* name) {
   return transfer.sender().set_policy(transfer.pair.now_ns, family, transfer.flow(), shipped(family, name), false);
 }
 
-class Counting final : public DecisionTap {
+class Counting final : public TraceSink {
  public:
   void on_decision(const Decision& decision) noexcept override {
     ++told[static_cast<std::size_t>(decision.family)];
@@ -65,7 +65,7 @@ class Counting final : public DecisionTap {
 };
 
 // Collects the events with which policies were started.
-class Starts final : public DecisionTap {
+class Starts final : public TraceSink {
  public:
   void on_decision(const Decision& decision) noexcept override {
     if (decision.hook != weft::policy::hook::start) return;
@@ -163,7 +163,7 @@ TEST(policy_swap__a_tap_is_told_of_every_family) {
   config.credit = shipped(Family::credit, "grant");
   Transfer transfer(config);
   Counting tap[2];
-  for (int end = 0; end < 2; ++end) transfer.pair.stack[end].shared().tap = &tap[end];
+  for (int end = 0; end < 2; ++end) CHECK(transfer.pair.stack[end].trace().subscribe(&tap[end], kTraceDecisions));
   transfer.finish();
   CHECK(tap[0].told[static_cast<std::size_t>(Family::window)] > 10);
   CHECK(tap[0].told[static_cast<std::size_t>(Family::path)] > 10);
@@ -178,7 +178,7 @@ TEST(policy_swap__a_window_policy_is_told_where_the_flow_stands) {
   config.window.params = &window_bytes;
   Transfer transfer(config);
   Starts tap;
-  transfer.sender().shared().tap = &tap;
+  CHECK(transfer.sender().trace().subscribe(&tap, kTraceDecisions));
   transfer.until(kBytes / 4 * 3);
   FlowSender& tx = transfer.sender().flow(transfer.flow())->tx;
   CHECK(set(transfer, Family::window, "bbr"));
@@ -207,7 +207,7 @@ TEST(policy_swap__fixed_is_told_where_the_flow_stands_when_it_takes_over) {
   config.window = {&failing, nullptr};
   Shared shared(config);
   Starts tap;
-  shared.tap = &tap;
+  CHECK(shared.trace.subscribe(&tap, kTraceDecisions));
   WindowControl window(&shared, config.window, 0, 1472);
   CHECK(window.open());
   RttEstimator rtt;
@@ -233,7 +233,7 @@ TEST(policy_swap__other_families_are_told_where_things_stand) {
   Transfer transfer(weft::test::shipped_config());
   Starts tap;
   transfer.until(kBytes / 2);
-  for (Stack& stack : transfer.pair.stack) stack.shared().tap = &tap;
+  for (Stack& stack : transfer.pair.stack) CHECK(stack.trace().subscribe(&tap, kTraceDecisions));
   CHECK(set(transfer, Family::path, "oblivious"));
   CHECK(set(transfer, Family::loss, "fixed"));
   CHECK(transfer.pair.stack[1].set_default(transfer.pair.now_ns, Family::credit, shipped(Family::credit, "grant"),
@@ -253,7 +253,7 @@ TEST(policy_swap__fixed_credit_starts_before_it_decides) {
   StackConfig config;
   Shared shared(config);
   Starts tap;
-  shared.tap = &tap;
+  CHECK(shared.trace.subscribe(&tap, kTraceDecisions));
   CreditPort port;
   port.record.resize(64);
   CreditControl credit(&shared, &port, {&failing, nullptr}, 0, 1472);

@@ -102,7 +102,7 @@ struct Two {
     std::string error;
     CHECK(mine.datapath.connect_link(mine.peer, {&theirs.addresses, &theirs.words}, &peer.path_count, &error));
     CHECK_EQUAL(peer.path_count, kPaths);
-    CHECK_EQUAL(mine.stack.open_peer(mine.peer, peer), Status::ok);
+    CHECK_EQUAL(mine.stack.open_peer(0, mine.peer, peer), Status::ok);
     core::FlowConfig flow;
     flow.peer = mine.peer;
     flow.remote_flow = theirs.flow;

@@ -100,3 +100,33 @@ TEST(event_log__a_peer_that_is_released_takes_its_name_along) {
   bench.tell(2 * kMs, core::Event::Kind::path_down, 0);
   CHECK(bench.lines().at(0).find("path 0 to peer ") != std::string::npos);
 }
+
+TEST(event_log__losses_are_told_at_level_debug_alone) {
+  Bench bench;
+  bench.tell(kMs, core::Event::Kind::loss, 1, 12);
+  CHECK(bench.lines().empty());
+  set_log_level(LogLevel::debug);
+  bench.tell(kMs, core::Event::Kind::loss, 1, 12);
+  bench.tell(kMs, core::Event::Kind::timeout, 1, 3);
+  bench.tell(kMs, core::Event::Kind::path_probed, 1);
+  bench.tell(kMs, core::Event::Kind::peer_connected, 0, 4);
+  bench.tell(kMs, core::Event::Kind::policy_replaced, 0, static_cast<std::uint64_t>(weft::policy::Family::window));
+  const std::vector<std::string> lines = bench.lines();
+  CHECK_EQUAL(lines.size(), 5u);
+  CHECK(lines[0].find("path 1 to 10.0.1.2: flow ") != std::string::npos);
+  CHECK(lines[0].find(" lost 12 segments") != std::string::npos);
+  CHECK(lines[2].find("probing path 1 to 10.0.1.2") != std::string::npos);
+  CHECK(lines[3].find("connected to peer 10.0.0.2 over 4 paths") != std::string::npos);
+  CHECK(lines[4].find("replaced the window policy of ") != std::string::npos);
+}
+
+// The log hears of the stack's events without help from the engine.
+TEST(event_log__is_subscribed_to_its_stack) {
+  Bench bench;
+  core::Event event{};
+  event.kind = core::Event::Kind::path_down;
+  event.peer = bench.pair.peer[0];
+  bench.pair.stack[0].trace().now_ns = kMs;
+  bench.pair.stack[0].trace().emit(event);
+  CHECK(bench.lines().at(0).find("path 0 to 10.0.0.2 is down") != std::string::npos);
+}

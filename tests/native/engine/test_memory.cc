@@ -27,7 +27,7 @@ struct Crowd {
     for (Stack& each : stack) {
       u32 index = 0;
       CHECK_EQUAL(each.reserve_peer(&index), Status::ok);
-      CHECK_EQUAL(each.open_peer(index, peer_config(0)), Status::ok);
+      CHECK_EQUAL(each.open_peer(0, index, peer_config(0)), Status::ok);
     }
   }
   void open() {
@@ -113,7 +113,7 @@ TEST(memory__an_idle_peer_with_8_paths_costs_at_most_256_kb) {
   for (u32 i = 0; i < 100; ++i) {
     u32 index = 0;
     CHECK_EQUAL(stack.reserve_peer(&index), Status::ok);
-    CHECK_EQUAL(stack.open_peer(index, peer_config(i)), Status::ok);
+    CHECK_EQUAL(stack.open_peer(0, index, peer_config(i)), Status::ok);
   }
   const long bytes = (live_bytes.load() - before) / 100;
   std::printf("     %ld bytes a peer\n", bytes);

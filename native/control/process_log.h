@@ -1,0 +1,27 @@
+// Writes what the control plane learns of peer processes to the log, bounded in rate.
+#pragma once
+
+#include <string>
+
+#include "native/core/trace.h"
+#include "native/engine/log_limit.h"
+
+namespace weft::engine {
+
+// Called on the control plane's thread. Without memory for a line that line is lost, and nothing else.
+class ProcessLog final : public core::TraceSink {
+ public:
+  // `stall_limit_ns`: the knob peer_stall_ns, which the line about a stalled process names.
+  explicit ProcessLog(std::int64_t stall_limit_ns) noexcept : stall_limit_ns_(stall_limit_ns) {}
+  void on_process(std::int64_t now_ns, const core::ProcessEvent& event) noexcept override;
+
+ private:
+  static constexpr std::int64_t kLines = 64;  // of each kind, in LogLimit::kIntervalNs
+
+  void stalled(std::int64_t now_ns, const core::ProcessEvent& event);
+
+  const std::int64_t stall_limit_ns_;
+  LogLimit connected_{kLines}, disconnected_{kLines}, stalled_{kLines};
+};
+
+}  // namespace weft::engine
