@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "native/bench/core_bench_loop.h"
+#include "native/datapath/device.h"
 #include "native/datapath/mem/mem_link.h"
-#include "native/engine/setup/devices.h"
 
 namespace weft::engine {
 namespace {
@@ -35,7 +35,7 @@ bool core_bench_config(const Knobs& knobs, PolicySet* policies, core::StackConfi
 
 Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error) {
-  if (segments < 1 || segment_bytes < 576 || segment_bytes > kSegmentBytesMax || paths < 1 || paths > 256) {
+  if (segments < 1 || segment_bytes < 576 || segment_bytes > datapath::kSegmentBytesMax || paths < 1 || paths > 256) {
     *error = "segments >= 1, segment_bytes 576..65472, paths 1..256";
     return Status::invalid_argument;
   }

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "native/bench/core_bench_loop.h"
+#include "native/datapath/device.h"
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
-#include "native/engine/setup/devices.h"
 
 namespace weft::engine {
 namespace {
@@ -39,9 +39,7 @@ bool mode_of(const std::string& name, VerbsMode* out) {
 
 std::vector<datapath::Place> places() {
   std::vector<datapath::Place> found(1);
-  found[0].rdma_device = "null0";
-  found[0].rdma_port = 1;
-  found[0].gid_index = 1;
+  found[0].port = "null0:1@1";
   return found;
 }
 
@@ -313,8 +311,8 @@ Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const 
 Status bench_rdma(const RdmaBenchPlan& plan, const Knobs& knobs, RdmaBenchResult* out, std::string* error) {
   VerbsOptions options;
   if (!mode_of(plan.mode, &options.mode) || plan.segments < 1 || plan.segment_bytes < 576 ||
-      plan.segment_bytes > kSegmentBytesMax || plan.paths < 1 || plan.paths > 256 || plan.burst_segments < 1 ||
-      kStepSegments % plan.burst_segments != 0) {
+      plan.segment_bytes > datapath::kSegmentBytesMax || plan.paths < 1 || plan.paths > 256 ||
+      plan.burst_segments < 1 || kStepSegments % plan.burst_segments != 0) {
     *error = "mode UC, RC or UD, segments >= 1, segment_bytes 576..65472, paths 1..256, a burst of 1, 2, 4 to 32";
     return Status::invalid_argument;
   }

@@ -7,9 +7,9 @@
 
 #include "native/bench/core_bench_loop.h"
 #include "native/bench/rdma_bench.h"
+#include "native/datapath/device.h"
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
-#include "native/engine/setup/devices.h"
 
 namespace weft::engine {
 namespace {
@@ -35,9 +35,7 @@ struct NoSink final : datapath::RxSink {
 
 bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResult* out, std::string* error) {
   std::vector<datapath::Place> places(1);
-  places[0].rdma_device = "null0";
-  places[0].rdma_port = 1;
-  places[0].gid_index = 1;
+  places[0].port = "null0:1@1";
   const std::vector<datapath::SocketAddress> addresses(1);
   std::string words;
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) {
@@ -113,7 +111,7 @@ Status bench_rdma_setup(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetup
     known = true;
   }
   if (!known || plan.peers < 1 || plan.peers > 1'500 || plan.paths < 1 || plan.paths > 256 ||
-      plan.segment_bytes < 576 || plan.segment_bytes > kSegmentBytesMax) {
+      plan.segment_bytes < 576 || plan.segment_bytes > datapath::kSegmentBytesMax) {
     *error = "mode UC, RC or UD, peers 1..1500, paths 1..256, segment_bytes 576..65472";
     return Status::invalid_argument;
   }

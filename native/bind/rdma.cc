@@ -18,9 +18,7 @@ py::tuple rdma_modes(const std::string& device, int port, int gid_index) {
   std::string error;
 #ifdef WEFT_HAS_VERBS
   datapath::Place place;
-  place.rdma_device = device;
-  place.rdma_port = static_cast<std::uint8_t>(port);
-  place.gid_index = gid_index;
+  place.port = datapath::PortName{device, static_cast<std::uint8_t>(port), gid_index}.text();
   const datapath::Ibv* const library = datapath::load_ibv("", &error);
   if (library == nullptr) return py::make_tuple(names, error);
   for (const datapath::VerbsMode mode : datapath::probe_modes(library, place, &error)) {

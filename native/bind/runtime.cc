@@ -422,14 +422,14 @@ void bind_ways_in(py::module_& module) {
 }
 
 void bind_devices(py::module_& module) {
-  py::class_<engine::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
-      .def_readonly("name", &engine::Device::name)
-      .def_readonly("address", &engine::Device::address)
-      .def_readonly("pci_path", &engine::Device::pci_path)
-      .def_readonly("guid", &engine::Device::guid)
-      .def_readonly("speed_mbps", &engine::Device::speed_mbps)
-      .def_readonly("mtu_bytes", &engine::Device::mtu_bytes)
-      .def("__repr__", [](const engine::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
+  py::class_<datapath::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
+      .def_readonly("name", &datapath::Device::name)
+      .def_readonly("address", &datapath::Device::address)
+      .def_readonly("pci_path", &datapath::Device::pci_path)
+      .def_readonly("guid", &datapath::Device::guid)
+      .def_readonly("speed_mbps", &datapath::Device::speed_mbps)
+      .def_readonly("mtu_bytes", &datapath::Device::mtu_bytes)
+      .def("__repr__", [](const datapath::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
 }
 
 void bind_policies_of(py::class_<BoundRuntime>& runtime) {

@@ -141,7 +141,7 @@ void ControlPlane::say_again(Session* session) {
 // enough; queue pairs are reached by what their words say.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
   if (tls_ != nullptr || session.proved.empty()) return;
-  if (!(*devices_)[session.device].places.front().rdma_device.empty()) return;
+  if (!datapath_->entry->routed) return;
   for (datapath::SocketAddress& address : open->addresses) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
                                     [&](const auto& known) { return same_host(known, address); });
@@ -208,8 +208,9 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
     // By its token, for an open that was abandoned leaves its index to another.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
   }
-  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 || open.segment_bytes > kSegmentBytesMax ||
-      open.train_bytes > wire::kMaxBurstSegments * kSegmentBytesMax) {
+  if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 ||
+      open.segment_bytes > datapath::kSegmentBytesMax ||
+      open.train_bytes > wire::kMaxBurstSegments * datapath::kSegmentBytesMax) {
     *error = "an offer without flows or addresses, or with a segment out of range";
     return Status::refused;
   }

@@ -36,12 +36,13 @@ constexpr std::int64_t kTurnAwayNs = 500'000'000;
 }  // namespace
 
 ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
-                           const std::vector<DeviceState>* devices, Notifier* notifier, TelemetryPage* page)
+                           const DatapathChoice* datapath, Notifier* notifier, TelemetryPage* page)
     : knobs_(knobs),
       engines_(engines),
-      devices_(devices),
+      datapath_(datapath),
+      devices_(&datapath->found.devices),
       notifier_(notifier),
-      setup_(knobs, engines, devices, page),
+      setup_(knobs, engines, datapath, page),
       node_(random_token()),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
       process_log_(knobs->peer_stall_ns) {

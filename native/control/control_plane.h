@@ -23,8 +23,8 @@ namespace weft::engine {
 
 class ControlPlane final : private PeerWatch {
  public:
-  ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
-               const std::vector<DeviceState>* devices, Notifier* notifier, TelemetryPage* page);
+  ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const DatapathChoice* datapath,
+               Notifier* notifier, TelemetryPage* page);
   ~ControlPlane() override;
 
   Status start(std::string* error);
@@ -169,7 +169,8 @@ class ControlPlane final : private PeerWatch {
 
   const Knobs* knobs_;
   std::vector<std::unique_ptr<Engine>>* engines_;
-  const std::vector<DeviceState>* devices_;
+  const DatapathChoice* datapath_;
+  const std::vector<datapath::DeviceState>* devices_;  // of `datapath_`
   Notifier* notifier_;
   FlowSetup setup_;
   std::unique_ptr<TlsContext> tls_;  // where a secret is set

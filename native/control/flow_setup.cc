@@ -37,7 +37,7 @@ Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* 
   plan.peer = place->index;
   plan.device = device;
   plan.path_count = static_cast<std::uint16_t>(knobs_->paths);
-  plan.places = &(*devices_)[device].places;
+  plan.places = &datapath_->found.devices[device].places;
   place->token = random_token();
   errno = 0;
   if (engine->datapath().open_link(plan, &place->words, error)) {
@@ -88,17 +88,16 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
 
 void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
                          Open* out) const {
-  const DeviceState& state = (*devices_)[device];
+  const datapath::DeviceState& state = datapath_->found.devices[device];
   out->device = device;
   out->segment_bytes = state.segment_bytes;
   out->train_bytes = state.train_bytes;
-  out->payload_crc = checks_payload(device);
+  out->payload_crc = checks_payload();
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
-  if (to != nullptr && state.over_sockets()) {  // a route's MTU is that of sockets
-    const std::int64_t mtu_bytes = datapath::route_mtu_bytes(*to);
-    if (mtu_bytes > 0)
-      out->segment_bytes = std::min(out->segment_bytes, datagram_bytes(*knobs_, mtu_bytes, to->is_v6()));
+  if (to != nullptr && datapath_->entry->routed) {
+    const std::uint32_t bytes = datapath_->entry->route_segment_bytes(KnobSettings(*knobs_), *to);
+    if (bytes != 0) out->segment_bytes = std::min(out->segment_bytes, bytes);
   }
   for (const datapath::Place& place : state.places) out->addresses.push_back(place.address);
   for (const LocalFlow& flow : flows) {
@@ -121,12 +120,12 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
   config.remote_token = remote.peer_token;
   config.local_token = place.token;
   config.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
-  const std::uint32_t train = std::min((*devices_)[device].train_bytes, open.train_bytes);
+  const std::uint32_t train = std::min(datapath_->found.devices[device].train_bytes, open.train_bytes);
   config.train_bytes_max = std::max(train, segment_bytes);
   const auto buffer = static_cast<std::int64_t>(std::min<std::uint64_t>(open.buffer_bytes, 1u << 30));
   config.port_buffer_bytes = std::max<std::int64_t>(buffer, 2 * config.train_bytes_max);
   if (policies.path != nullptr) config.path = policies.path->choice();
-  config.payload_crc = open.payload_crc || checks_payload(device);
+  config.payload_crc = open.payload_crc || checks_payload();
   config.rtt_expected_ns = rtt_expected_ns;
   std::vector<std::string> addresses;
   for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
@@ -140,7 +139,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, c
     local.engine->event_log().name_peer(place.index, std::move(addresses));
     datapath::Datapath& datapath = local.engine->datapath();
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
-    config.search_size = datapath.kind() == 'u';  // a socket's datagrams may be too long for a path, without a word
+    config.search_size = datapath_->entry->routed;
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
       if (row != nullptr && config.path_count <= knobs_->paths) {
         row->paths.set(config.path_count);
@@ -194,7 +193,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     give_back(flows);
     return status;
   }
-  const bool reads_payload = remote.payload_crc || checks_payload(std::get<2>(flows.front().key));
+  const bool reads_payload = remote.payload_crc || checks_payload();
   auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {

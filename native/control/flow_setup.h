@@ -13,7 +13,7 @@
 #include "native/engine/engine.h"
 #include "native/engine/log_limit.h"
 #include "native/engine/policies/policy_choice.h"
-#include "native/engine/setup/devices.h"
+#include "native/engine/setup/datapath_choice.h"
 
 namespace weft::engine {
 
@@ -45,9 +45,9 @@ struct Survey {
 class FlowSetup {
  public:
   // `page`: where peers and flows count; null: in memory of their own, as those for which it has no row left.
-  FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const std::vector<DeviceState>* devices,
+  FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const DatapathChoice* datapath,
             TelemetryPage* page)
-      : knobs_(knobs), engines_(engines), devices_(devices), page_(page) {}
+      : knobs_(knobs), engines_(engines), datapath_(datapath), page_(page) {}
 
   // Reserves a flow for each plan.
   Status reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
@@ -89,14 +89,14 @@ class FlowSetup {
 
   // By default over sockets, whose checksum a box on the way may repair after it has damaged the payload; queue pairs
   // have a CRC that no box touches.
-  bool checks_payload(std::uint32_t device) const noexcept {
+  bool checks_payload() const noexcept {
     if (knobs_->payload_crc != CrcMode::automatic) return knobs_->payload_crc == CrcMode::on;
-    return (*devices_)[device].over_sockets() || knobs_->fault_corrupt > 0;
+    return datapath_->entry->unprotected || knobs_->fault_corrupt > 0;
   }
 
   const Knobs* knobs_;
   std::vector<std::unique_ptr<Engine>>* engines_;
-  const std::vector<DeviceState>* devices_;
+  const DatapathChoice* datapath_;
   TelemetryPage* page_;
   std::map<PeerKey, PeerPlace> peers_;
   LogLimit missing_log_;  // of paths; used on engines' threads, one at a time, while the control thread waits

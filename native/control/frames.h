@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "native/core/status.h"
-#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/address.h"
 #include "native/wire/wire.h"
 
 namespace weft::engine {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/address.h"
 
 namespace weft::engine {
 

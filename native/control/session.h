@@ -9,7 +9,7 @@
 
 #include "native/control/peer_health.h"
 #include "native/core/status.h"
-#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/address.h"
 
 namespace weft::engine {
 

@@ -7,18 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "native/datapath/address.h"
 #include "native/datapath/faults.h"
-#include "native/datapath/udp/interfaces.h"
 
 namespace weft::datapath {
 
-// One network interface of a device, or one port of an RDMA device with the interface that it belongs to.
+// One network interface of a device, with the port behind it where a datapath has ports of its own.
 struct Place {
   SocketAddress address;
   unsigned interface_index = 0;
-  std::string rdma_device;  // empty: sockets only
-  std::uint8_t rdma_port = 0;
-  int gid_index = -1;
+  std::string port;  // name of the port; only the datapath that found the device can parse it. Empty: none
 };
 
 // Describes our ends of the paths to one peer.

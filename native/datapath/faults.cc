@@ -3,8 +3,39 @@
 #include "native/datapath/faults.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 namespace weft::datapath {
+
+bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error) {
+  out->reset();
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    std::size_t path = 0;
+    const auto [stop, code] = std::from_chars(word.data(), word.data() + word.size(), path);
+    if (code != std::errc() || stop != word.data() + word.size() || path >= out->size()) {
+      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) + "' is no path; it takes numbers 0..255, as 0,3";
+      return false;
+    }
+    out->set(path);
+  }
+  return true;
+}
+
+FaultRates fault_rates(const Settings& settings, std::uint32_t engine) {
+  FaultRates rates;
+  rates.seed = static_cast<std::uint64_t>(settings.number("fault_seed")) * 1'000'003 + engine;
+  rates.loss = settings.real("fault_loss");
+  rates.reorder = settings.real("fault_reorder");
+  rates.duplicate = settings.real("fault_duplicate");
+  rates.corrupt = settings.real("fault_corrupt");
+  std::string unused;
+  static_cast<void>(read_paths(settings.text("fault_paths"), &rates.ports, &unused));
+  return rates;
+}
 
 // SplitMix64 (Steele et al. 2014), as in native/core; the rooms share no code except native/wire.
 std::uint64_t FaultInjector::next() noexcept {

@@ -5,8 +5,10 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "native/datapath/settings.h"
 #include "native/telemetry/counters.h"
 #include "native/wire/burst.h"
 
@@ -19,6 +21,11 @@ struct FaultRates {
   bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };
+
+// The paths that a list names, as in "0,3". False, with `error` set to the reason, when it is none.
+bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error);
+// As the knobs fault_* say, which check_knobs has accepted. Each engine has random numbers of its own.
+FaultRates fault_rates(const Settings& settings, std::uint32_t engine);
 
 // The receiver of datagrams, implemented by the engine.
 class RxSink {

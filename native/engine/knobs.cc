@@ -6,8 +6,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
+
+#include "native/datapath/faults.h"
 
 extern "C" char** environ;  // NOLINT: declared by no header under strict ISO
 
@@ -191,26 +194,38 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
   return refuse_unknown(prefixed ? name : variable_of(name), error);
 }
 
-bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error) {
-  out->reset();
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::string_view word = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    std::size_t path = 0;
-    const auto [stop, code] = std::from_chars(word.data(), word.data() + word.size(), path);
-    if (code != std::errc() || stop != word.data() + word.size() || path >= out->size()) {
-      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) + "' is no path; it takes numbers 0..255, as 0,3";
-      return false;
-    }
-    out->set(path);
-  }
-  return true;
+std::string KnobSettings::text(const char* knob) const {
+#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
+  if (std::string_view(knob) == #field) return knobs_->field;
+#define WEFT_KNOB_OTHER(...)
+#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
+  if (std::string_view(knob) == #field) return std::string(word_at(words, static_cast<std::size_t>(knobs_->field)));
+  WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_CHOICE)
+#undef WEFT_KNOB_TEXT
+#undef WEFT_KNOB_CHOICE
+  throw std::out_of_range(std::string("no knob '") + knob + "' that is text or a choice");
+}
+
+std::int64_t KnobSettings::number(const char* knob) const {
+#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) \
+  if (std::string_view(knob) == #field) return knobs_->field;
+  WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_INTEGER, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER)
+#undef WEFT_KNOB_INTEGER
+  throw std::out_of_range(std::string("no knob '") + knob + "' that is an integer");
+}
+
+double KnobSettings::real(const char* knob) const {
+#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
+  if (std::string_view(knob) == #field) return knobs_->field;
+  WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_REAL, WEFT_KNOB_OTHER)
+#undef WEFT_KNOB_REAL
+#undef WEFT_KNOB_OTHER
+  throw std::out_of_range(std::string("no knob '") + knob + "' that is a real number");
 }
 
 Status check_knobs(const Knobs& knobs, std::string* error) {
   std::bitset<256> paths;
-  if (!read_paths(knobs.fault_paths, &paths, error)) return Status::invalid_argument;
+  if (!datapath::read_paths(knobs.fault_paths, &paths, error)) return Status::invalid_argument;
   if (knobs.rto_ns_min > knobs.rto_ns_max) {
     *error = "WEFT_RTO_NS_MIN=" + text_of(knobs.rto_ns_min) + " is above WEFT_RTO_NS_MAX=" + text_of(knobs.rto_ns_max);
     return Status::invalid_argument;

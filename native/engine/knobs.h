@@ -1,19 +1,23 @@
 // The knob table: every setting a user has, with its type, unit, default, range and meaning, declared once.
 #pragma once
 
-#include <bitset>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "native/core/status.h"
+#include "native/datapath/names.h"
+#include "native/datapath/settings.h"
 
 namespace weft::engine {
 
 // The words of each are the texts of its CHOICE rows, in the same order.
 enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
 enum class CrcMode : std::int32_t { automatic, on, off };
-enum class DatapathKind : std::int32_t { udp, verbs, automatic };
+#define WEFT_NAME(name) name,
+enum class DatapathKind : std::int32_t { WEFT_DATAPATHS(WEFT_NAME) automatic };
+#undef WEFT_NAME
+#define WEFT_WORD(name) #name "|"
 enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
 enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
@@ -29,7 +33,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: those that "            \
     "NCCL_SOCKET_IFNAME names, else every interface that is up and has an address beyond its link, but bridges; "     \
     "lo only when there is no other")                                                  \
-  CHOICE(datapath, DatapathKind, udp, "udp|verbs|auto", "udp,auto",                                                   \
+  CHOICE(datapath, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                                   \
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
   TEXT(rdma_devices, "", "",                                                                                          \
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
@@ -170,8 +174,17 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
 // Reads every WEFT_* variable of the environment; refuses names that do not exist and values that do not fit.
 Status load_knobs(Knobs* knobs, std::string* error);
 
-// The paths that a list names, as in "0,3". False, with `error` set, when it is none.
-bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error);
+// The knobs by name, as datapaths read them. `knobs` must outlive it.
+class KnobSettings final : public datapath::Settings {
+ public:
+  explicit KnobSettings(const Knobs& knobs) noexcept : knobs_(&knobs) {}
+  std::string text(const char* knob) const override;
+  std::int64_t number(const char* knob) const override;
+  double real(const char* knob) const override;
+
+ private:
+  const Knobs* knobs_;
+};
 
 // Relations between knobs that no single row can state; load_knobs ends with it.
 Status check_knobs(const Knobs& knobs, std::string* error);

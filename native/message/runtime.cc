@@ -55,9 +55,10 @@ std::int64_t engine_count(const Knobs& knobs) {
 // Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
 constexpr std::int64_t kPaths = 32;
 
-DescriptorNeed need_of(const Knobs& knobs, const DatapathChoice& choice, std::size_t devices) {
+DescriptorNeed need_of(const Knobs& knobs, const DatapathChoice& choice) {
   const std::int64_t paths = knobs.paths != 0 ? knobs.paths : kPaths;
-  return {engine_count(knobs), static_cast<std::int64_t>(devices), choice.verbs ? 0 : paths};
+  return {engine_count(knobs), static_cast<std::int64_t>(choice.found.devices.size()),
+          choice.entry->descriptor_per_path ? paths : 0};
 }
 
 // An exception inside becomes a status and a line.
@@ -151,7 +152,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   ~RuntimeImpl() override;
   Status start(std::string* error);
 
-  const std::vector<Device>& devices() const noexcept override { return devices_; }
+  const std::vector<datapath::Device>& devices() const noexcept override { return devices_; }
   Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override;
   Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
@@ -192,14 +193,13 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
   }
   // What only the knob brings about: queue pairs have a check of their own.
-  bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && !datapath_.verbs; }
+  bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && datapath_.entry->unprotected; }
 
   LogUse logs_;  // goes last: every thread here may log
   Knobs knobs_;  // once started they do not change
   mutable Notifier notifier_;
   DatapathChoice datapath_;
-  std::vector<DeviceState> device_states_;
-  std::vector<Device> devices_;
+  std::vector<datapath::Device> devices_;
   DescriptorGrant descriptors_;          // goes after the engines, whose sockets it counts
   std::unique_ptr<TelemetryPage> page_;  // goes after the engines, which count in it; null: none
   std::vector<std::unique_ptr<Engine>> engines_;
@@ -255,22 +255,22 @@ Status RuntimeImpl::start(std::string* error) {
   if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   const std::int64_t count = engine_count(knobs_);
   errno = 0;
-  bool chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
+  bool chosen = choose_datapath(knobs_, count, &datapath_, error);
   if (!chosen && is_out_of_descriptors(errno) && raise_descriptor_limit()) {
     error->clear();
-    chosen = choose_datapath(knobs_, count, &datapath_, &device_states_, error);
+    chosen = choose_datapath(knobs_, count, &datapath_, error);
   }
   if (!chosen) return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   if (knobs_.paths == 0) knobs_.paths = kPaths;
-  DescriptorNeed need = need_of(knobs_, datapath_, device_states_.size());
+  DescriptorNeed need = need_of(knobs_, datapath_);
   if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
-  if (!datapath_.verbs) knobs_.paths = need.paths;
+  if (datapath_.entry->descriptor_per_path) knobs_.paths = need.paths;
   if (payload_unchecked()) {
     log(LogLevel::warn,
         "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
         "repaired, are delivered unless the peer has the check on");
   }
-  for (const DeviceState& state : device_states_) devices_.push_back(state.info);
+  for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
   if (const Status status = open_page(count, error); status != Status::ok) return status;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -285,7 +285,7 @@ Status RuntimeImpl::start(std::string* error) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
-  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &device_states_, &notifier_, page_.get());
+  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get());
   const Status status = control_->start(error);
   descriptors_.on_started();
   return status;
@@ -345,7 +345,8 @@ Status RuntimeImpl::connect(int device, const Handle& handle, const std::string&
     HandleFields fields;
     if (!valid(device, error) || !read_handle(handle, &fields, error)) return Status::invalid_argument;
     if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
-      fields.address.v6.sin6_scope_id = device_states_[static_cast<std::size_t>(device)].places[0].interface_index;
+      fields.address.v6.sin6_scope_id =
+          datapath_.found.devices[static_cast<std::size_t>(device)].places[0].interface_index;
     }
     PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
@@ -358,7 +359,7 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
                             std::unique_ptr<Dial>* out, std::string* error) noexcept {
   return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
-    const bool v6 = device_states_[static_cast<std::size_t>(device)].places[0].address.is_v6();
+    const bool v6 = datapath_.found.devices[static_cast<std::size_t>(device)].places[0].address.is_v6();
     datapath::SocketAddress to;
     if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
     PolicySet chosen;
@@ -411,15 +412,15 @@ EndpointCounters RuntimeImpl::counters() const {
 
 std::string RuntimeImpl::summary() const {
   std::ostringstream text;
-  text << datapath_.summary << ", " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ")
+  text << datapath_.found.summary << ", " << engines_.size() << (engines_.size() == 1 ? " engine, " : " engines, ")
        << knobs_.paths << " paths, devices";
-  for (const DeviceState& device : device_states_) {
+  for (const datapath::DeviceState& device : datapath_.found.devices) {
     text << ' ' << device.info.name << " (" << device.info.address << ", segments of " << device.segment_bytes << " B)";
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
   if (payload_unchecked()) text << ", payload check off";
-  if (fault_rates(knobs_, 0).any()) text << ", FAULTS INJECTED";
+  if (datapath::fault_rates(KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
   return text.str();
 }
 
@@ -428,9 +429,8 @@ std::string RuntimeImpl::summary() const {
 Status Runtime::descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept {
   return guarded(error, [&] {
     DatapathChoice choice;
-    std::vector<DeviceState> devices;
-    if (!choose_datapath(knobs, engine_count(knobs), &choice, &devices, error)) return Status::address_unavailable;
-    *out = need_of(knobs, choice, devices.size());
+    if (!choose_datapath(knobs, engine_count(knobs), &choice, error)) return Status::address_unavailable;
+    *out = need_of(knobs, choice);
     return Status::ok;
   });
 }

@@ -13,12 +13,12 @@
 #include "native/core/stage.h"
 #include "native/core/status.h"
 #include "native/datapath/datapath.h"
+#include "native/datapath/device.h"
 #include "native/engine/knobs.h"
 #include "native/engine/policies/policy_info.h"
 #include "native/engine/recorder.h"
 #include "native/engine/request.h"
 #include "native/engine/setup/descriptor_budget.h"
-#include "native/engine/setup/devices.h"
 #include "native/message/backlog.h"
 #include "native/message/host_buffer.h"
 #include "native/telemetry/counters.h"
@@ -108,7 +108,7 @@ class Runtime {
   static Status open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
   // What open() would ask for with all paths. Opens nothing that stays open.
   static Status descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept;
-  virtual const std::vector<Device>& devices() const noexcept = 0;
+  virtual const std::vector<datapath::Device>& devices() const noexcept = 0;
   // port 0: any. The listener takes peers that hold its handle, or that dial its address and port.
   // `policies` here and below: what its connections use instead of the process's policies: "window=dctcp path=reps",
   // "class 3" for those of a traffic class, or "".

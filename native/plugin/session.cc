@@ -52,10 +52,10 @@ Status Session::open(Logger logger) {
     runtime_.reset();
     return Status::address_unavailable;
   }
-  const auto same = [](const engine::Device& a, const engine::Device& b) {
+  const auto same = [](const datapath::Device& a, const datapath::Device& b) {
     return a.name == b.name && a.guid == b.guid;
   };
-  const std::vector<engine::Device>& found = runtime_->devices();
+  const std::vector<datapath::Device>& found = runtime_->devices();
   // NCCL keeps pointers to the names in here, so a changed list is appended instead of replacing the old one.
   if (device_lists_.empty() ||
       !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
@@ -127,8 +127,8 @@ void Session::forget_logger() {
   log_ = nullptr;
 }
 
-const std::vector<engine::Device>& Session::devices() {
-  static const std::vector<engine::Device> none;
+const std::vector<datapath::Device>& Session::devices() {
+  static const std::vector<datapath::Device> none;
   const std::lock_guard lock(mutex_);
   return device_lists_.empty() ? none : device_lists_.back();
 }

@@ -58,7 +58,7 @@ class Session {
 
   // The devices found by the most recent start. Lists are never changed or freed, because NCCL keeps pointers to the
   // names.
-  const std::vector<engine::Device>& devices();
+  const std::vector<datapath::Device>& devices();
   // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; else 0.
   std::int64_t nccl_speed_mbps();
   // Returns the runtime, and starts it again if it had stopped.
@@ -90,7 +90,7 @@ class Session {
   std::mutex log_mutex_;  // acquired last; held while NCCL's logger runs, so that forget_logger() waits for it
   Logger log_ = nullptr;
   engine::Knobs knobs_;
-  std::deque<std::vector<engine::Device>> device_lists_;  // the last list is in force
+  std::deque<std::vector<datapath::Device>> device_lists_;  // the last list is in force
   std::shared_ptr<engine::Runtime> runtime_;
   HandleTable<Context> contexts_{HandleKind::context};
   HandleTable<Comm> comms_{HandleKind::comm};

@@ -73,9 +73,9 @@ Status device_count(int* count) {
 
 Status device_facts(int device, DeviceFacts* facts) {
   // NCCL keeps the pointer to the name; the list that holds it is never changed.
-  const std::vector<engine::Device>& devices = Session::instance().devices();
+  const std::vector<datapath::Device>& devices = Session::instance().devices();
   if (device < 0 || static_cast<std::size_t>(device) >= devices.size()) return Status::invalid_argument;
-  const engine::Device& found = devices[static_cast<std::size_t>(device)];
+  const datapath::Device& found = devices[static_cast<std::size_t>(device)];
   const std::int64_t knob_mbps = Session::instance().nccl_speed_mbps();
   const std::int64_t speed_mbps = knob_mbps != 0 ? knob_mbps : found.speed_mbps;
   facts->name = const_cast<char*>(found.name.c_str());  // NOLINT: the interface's type; NCCL only reads it

@@ -229,7 +229,7 @@ class FakeRuntime final : public Runtime {
     return Status::ok;
   }
   void deregister_memory(std::uint32_t) noexcept override {}
-  const std::vector<Device>& devices() const noexcept override { return devices_; }
+  const std::vector<datapath::Device>& devices() const noexcept override { return devices_; }
   Status listen(int device, std::uint16_t, const std::string&, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override {
     if (device < 0 || device >= static_cast<int>(devices_.size())) {
@@ -286,7 +286,7 @@ class FakeRuntime final : public Runtime {
   }
 
   LogUse logs_;
-  std::vector<Device> devices_;
+  std::vector<datapath::Device> devices_;
   std::shared_ptr<Fabric> fabric_ = std::make_shared<Fabric>();
   std::atomic<bool> stopping_{false};
   std::thread pump_;

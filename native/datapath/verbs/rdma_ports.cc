@@ -3,6 +3,7 @@
 #include "native/datapath/verbs/rdma_ports.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -65,7 +66,35 @@ RdmaPort port_of(const fs::path& device, const fs::path& path) {
   return port;
 }
 
+bool small_number(const std::string& text, int most, int* out) {
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, *out);
+  return code == std::errc() && stop == end && *out >= 0 && *out <= most;
+}
+
 }  // namespace
+
+bool PortName::parse(std::string text) {
+  if (const std::size_t at = text.find('@'); at != std::string::npos) {
+    if (!small_number(text.substr(at + 1), 255, &gid)) return false;
+    text.resize(at);
+  }
+  if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
+    int port = 0;
+    if (!small_number(text.substr(colon + 1), 255, &port) || port == 0) return false;
+    number = static_cast<std::uint8_t>(port);
+    text.resize(colon);
+  }
+  device = text;
+  return !text.empty();
+}
+
+std::string PortName::text() const {
+  std::string text = device;
+  if (number != 0) text.append(":").append(std::to_string(number));
+  if (gid >= 0) text.append("@").append(std::to_string(gid));
+  return text;
+}
 
 bool Gid::is_v4() const noexcept {
   return std::all_of(bytes.begin(), bytes.begin() + 10, [](std::uint8_t b) { return b == 0; }) && bytes[10] == 0xFF &&

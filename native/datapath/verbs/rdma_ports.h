@@ -10,6 +10,17 @@
 
 namespace weft::datapath {
 
+// A port as knobs and Place::port name it: "mlx5_0", "mlx5_0:1", "mlx5_0:1@3".
+struct PortName {
+  std::string device;
+  std::uint8_t number = 0;  // 0: any active one
+  int gid = -1;             // index of the GID; -1: the best
+
+  // False: the text has another form.
+  bool parse(std::string text);
+  std::string text() const;
+};
+
 struct Gid {
   int index = 0;
   std::array<std::uint8_t, 16> bytes{};

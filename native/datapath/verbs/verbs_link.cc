@@ -90,10 +90,7 @@ std::uint64_t random_token() {
 
 VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
   for (const auto& port : ports_) {
-    const Place& known = port->place;
-    if (known.rdma_device == place.rdma_device && known.rdma_port == place.rdma_port &&
-        known.gid_index == place.gid_index)
-      return port.get();
+    if (port->place.port == place.port) return port.get();
   }
   auto port = std::make_unique<VerbsPort>();
   if (!port->open(ibv_, place, options_, error)) return nullptr;

@@ -84,17 +84,17 @@ bool VerbsPort::open_device(std::string* error) {
   ibv_device** devices = ibv->get_device_list(&count);
   ibv_device* wanted = nullptr;
   for (int i = 0; devices != nullptr && i < count; ++i) {
-    if (place.rdma_device == ibv->get_device_name(devices[i])) wanted = devices[i];
+    if (name.device == ibv->get_device_name(devices[i])) wanted = devices[i];
   }
   if (wanted == nullptr) {
-    *error = "libibverbs does not list " + place.rdma_device +
+    *error = "libibverbs does not list " + name.device +
              ": install its provider (apt-get install ibverbs-providers) and load ib_uverbs";
   } else {
     context = ibv->open_device(wanted);
     if (context == nullptr) {
       // libibverbs tries other nodes after a refusal and then reports a misleading errno, so the access is tested here.
       static_cast<void>(::access((std::string("/dev/infiniband/") + wanted->dev_name).c_str(), R_OK | W_OK));
-      *error = system_says("RDMA device " + place.rdma_device + " cannot be opened") +
+      *error = system_says("RDMA device " + name.device + " cannot be opened") +
                (errno == EACCES || errno == EPERM ? "; give this user /dev/infiniband/uverbs* (group rdma)" : "");
     }
   }
@@ -104,28 +104,28 @@ bool VerbsPort::open_device(std::string* error) {
 
 bool VerbsPort::query(std::string* error) {
   ibv_port_attr port{};
-  const std::string name = place.rdma_device + " port " + std::to_string(place.rdma_port);
-  if (ibv->query_port(context, place.rdma_port, &port) != 0) {
-    *error = name + ": ibv_query_port failed";
+  const std::string text = name.device + " port " + std::to_string(name.number);
+  if (ibv->query_port(context, name.number, &port) != 0) {
+    *error = text + ": ibv_query_port failed";
     return false;
   }
   if (port.state != IBV_PORT_ACTIVE) {
-    *error = name + " is not active: bring its link up (ip link set dev … up; rdma link)";
+    *error = text + " is not active: bring its link up (ip link set dev … up; rdma link)";
     return false;
   }
   lid = port.lid;
-  traits.port = place.rdma_port;
+  traits.port = name.number;
   traits.traffic_class = options.traffic_class;
   traits.service_level = options.service_level;
   traits.remote_writes = options.direct;
-  traits.global = port.link_layer == IBV_LINK_LAYER_ETHERNET || place.gid_index > 0;
+  traits.global = port.link_layer == IBV_LINK_LAYER_ETHERNET || name.gid > 0;
   traits.mtu = options.mtu_bytes == 0 ? port.active_mtu : std::min(port.active_mtu, mtu_of(options.mtu_bytes));
   mtu_bytes = bytes_of(traits.mtu);
   datagram_bytes_max = bytes_of(port.active_mtu);
-  if (place.gid_index < 0) return true;
-  traits.gid_index = static_cast<std::uint8_t>(place.gid_index);
-  if (ibv->query_gid(context, place.rdma_port, place.gid_index, &gid) != 0) {
-    *error = name + " has no GID " + std::to_string(place.gid_index);
+  if (name.gid < 0) return true;
+  traits.gid_index = static_cast<std::uint8_t>(name.gid);
+  if (ibv->query_gid(context, name.number, name.gid, &gid) != 0) {
+    *error = text + " has no GID " + std::to_string(name.gid);
     return false;
   }
   return true;
@@ -134,7 +134,7 @@ bool VerbsPort::query(std::string* error) {
 bool VerbsPort::make_queues(std::string* error) {
   ibv_device_attr limits{};
   if (ibv->query_device(context, &limits) != 0) {
-    *error = place.rdma_device + ": ibv_query_device failed";
+    *error = name.device + ": ibv_query_device failed";
     return false;
   }
   const std::int64_t most = std::min(limits.max_srq_wr > 0 ? limits.max_srq_wr : 1, limits.max_cqe);
@@ -190,6 +190,10 @@ bool VerbsPort::make_queues(std::string* error) {
 bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions& how, std::string* error) {
   ibv = library;
   place = where;
+  if (!name.parse(where.port)) {
+    *error = "'" + where.port + "' is not of the form device:port@gid";
+    return false;
+  }
   options = how;
   if (!open_device(error) || !query(error)) return false;
   pd = ibv->alloc_pd(context);

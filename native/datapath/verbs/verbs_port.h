@@ -9,6 +9,7 @@
 
 #include "native/datapath/datapath.h"
 #include "native/datapath/verbs/queue_pair.h"
+#include "native/datapath/verbs/rdma_ports.h"
 #include "native/datapath/verbs/windows.h"
 
 namespace weft::datapath {
@@ -93,6 +94,7 @@ class VerbsPort {
   // Accessed directly by the datapath's files: independent members without an invariant.
   const Ibv* ibv = nullptr;
   Place place;
+  PortName name;  // parsed from `place`
   VerbsOptions options;
   QpTraits traits;
   ibv_gid gid{};

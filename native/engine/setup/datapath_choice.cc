@@ -1,108 +1,62 @@
-// Sockets unless the knob says otherwise; with `auto` queue pairs come first, and why they were not taken is one line.
+// With `auto` the datapaths are tried from the most preferred to the least; each that does not work is one line.
 #include "native/engine/setup/datapath_choice.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "native/datapath/udp/udp_datapath.h"
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
-#ifdef WEFT_HAS_VERBS
-#include "native/datapath/verbs/verbs_datapath.h"
-#include "native/engine/setup/rdma_devices.h"
-#endif
 
 namespace weft::engine {
 namespace {
 
-#ifdef WEFT_HAS_VERBS
+using datapath::DatapathEntry;
 
-datapath::VerbsOptions verbs_options(const Knobs& knobs, const DatapathChoice& choice) {
-  datapath::VerbsOptions options;
-  options.library = knobs.rdma_library;
-  options.mode = static_cast<datapath::VerbsMode>(choice.verbs_mode);
-  options.segment_bytes = choice.segment_bytes;
-  options.slots = static_cast<std::uint32_t>(knobs.rdma_slots);
-  options.mtu_bytes = static_cast<std::uint32_t>(knobs.rdma_mtu_bytes);
-  options.traffic_class = static_cast<std::uint8_t>(knobs.rdma_traffic_class);
-  options.service_level = static_cast<std::uint8_t>(knobs.rdma_service_level);
-  options.spread_source_ports = knobs.rdma_spread_ports != 0;
-  options.direct = knobs.rdma_placement == RdmaPlacement::direct;
-  options.fault_qp_error = knobs.fault_qp_error;
-  return options;
-}
-
-bool choose_verbs(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice, std::vector<DeviceState>* devices,
-                  std::string* error) {
-  datapath::VerbsMode mode{};
-  if (!find_rdma_devices(knobs, devices, &mode, error)) return false;
-  choice->verbs = true;
-  choice->verbs_mode = static_cast<std::int32_t>(mode);
-  choice->summary = std::string("verbs ") + datapath::mode_name(mode);
-  const datapath::Ibv* const library = datapath::load_ibv(knobs.rdma_library, error);
-  if (library != nullptr && !library->software.empty()) {
-    choice->summary += " over " + library->software;
-    log(LogLevel::warn, "RDMA is played by software (WEFT_RDMA_LIBRARY): " + library->software);
+std::vector<const DatapathEntry*> by_preference() {
+  std::vector<const DatapathEntry*> entries;
+  for (const DatapathEntry* entry : datapath::datapath_table()) {
+    if (entry->preference > 0) entries.push_back(entry);
   }
-  for (const DeviceState& device : *devices)
-    choice->segment_bytes = std::max(choice->segment_bytes, device.segment_bytes);
-  return memory_suffices(*devices, verbs_options(knobs, *choice), engines, error);
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const DatapathEntry* a, const DatapathEntry* b) { return a->preference > b->preference; });
+  return entries;
 }
 
-std::unique_ptr<datapath::Datapath> make_verbs(const Knobs& knobs, const DatapathChoice& choice, std::uint32_t engine) {
-  datapath::VerbsOptions options = verbs_options(knobs, choice);
-  options.faults = fault_rates(knobs, engine);
-  return std::make_unique<datapath::VerbsDatapath>(options);
+bool try_entry(const DatapathEntry* entry, const datapath::Settings& settings, std::int64_t engines,
+               DatapathChoice* choice, std::string* error) {
+  *choice = DatapathChoice();
+  if (!entry->probe(settings, error) || !entry->find(settings, engines, &choice->found, error)) return false;
+  choice->entry = entry;
+  error->clear();
+  if (!choice->found.warning.empty()) log(LogLevel::warn, choice->found.warning);
+  return true;
 }
-
-#else
-
-bool choose_verbs(const Knobs&, std::int64_t, DatapathChoice*, std::vector<DeviceState>*, std::string* error) {
-  *error = "this weft was built without RDMA: apt-get install libibverbs-dev, then build again";
-  return false;
-}
-
-std::unique_ptr<datapath::Datapath> make_verbs(const Knobs&, const DatapathChoice&, std::uint32_t) { return nullptr; }
-
-#endif
 
 }  // namespace
 
-datapath::FaultRates fault_rates(const Knobs& knobs, std::uint32_t engine) {
-  datapath::FaultRates rates;
-  rates.seed = static_cast<std::uint64_t>(knobs.fault_seed) * 1'000'003 + engine;
-  rates.loss = knobs.fault_loss;
-  rates.reorder = knobs.fault_reorder;
-  rates.duplicate = knobs.fault_duplicate;
-  rates.corrupt = knobs.fault_corrupt;
-  std::string unused;  // check_knobs has seen it
-  static_cast<void>(read_paths(knobs.fault_paths, &rates.ports, &unused));
-  return rates;
-}
-
-bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice,
-                     std::vector<DeviceState>* devices, std::string* error) {
-  *choice = DatapathChoice();
-  if (knobs.datapath == DatapathKind::udp) return find_devices(knobs, devices, error);
-  if (choose_verbs(knobs, engines, choice, devices, error)) return true;
-  *choice = DatapathChoice();
-  if (knobs.datapath == DatapathKind::verbs) {
-    *error += " (WEFT_DATAPATH=verbs; auto would go on over sockets)";
+bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice, std::string* error) {
+  const KnobSettings settings(knobs);
+  const std::vector<const DatapathEntry*> automatic = by_preference();
+  if (knobs.datapath != DatapathKind::automatic) {
+    const DatapathEntry* wanted = datapath::datapath_table()[static_cast<std::size_t>(knobs.datapath)];
+    if (try_entry(wanted, settings, engines, choice, error)) return true;
+    if (wanted == automatic.front())
+      *error += std::string(" (WEFT_DATAPATH=") + wanted->name + "; auto would go on over " + automatic[1]->title + ")";
     return false;
   }
-  log(LogLevel::warn, "no RDMA, going on over UDP sockets: " + *error);
-  error->clear();
-  return find_devices(knobs, devices, error);
+  for (std::size_t i = 0; i < automatic.size(); ++i) {
+    if (try_entry(automatic[i], settings, engines, choice, error)) return true;
+    if (i + 1 == automatic.size()) return false;
+    log(LogLevel::warn,
+        std::string("no ") + automatic[i]->title + ", going on over " + automatic[i + 1]->title + ": " + *error);
+  }
+  return false;
 }
 
 std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,
                                                   std::uint32_t engine) {
-  if (choice.verbs) return make_verbs(knobs, choice, engine);
-  datapath::UdpOptions options;
-  options.socket_buffer_bytes = knobs.socket_buffer_bytes;
-  options.ecn = knobs.ecn != 0;
-  options.faults = fault_rates(knobs, engine);
-  options.promised = DescriptorGrant::promised();
-  return std::make_unique<datapath::UdpDatapath>(options);
+  const KnobSettings settings(knobs);
+  return choice.entry->make({&settings, &choice.found, engine, DescriptorGrant::promised()});
 }
 
 }  // namespace weft::engine

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "native/datapath/mem/mem_link.h"
+#include "native/datapath/udp/interfaces.h"
 #include "native/datapath/udp/udp_datapath.h"
 #include "tests/native/check.h"
 

@@ -36,9 +36,7 @@ VerbsOptions options_of(VerbsMode mode, bool direct = false) {
 
 std::vector<Place> places_of() {
   std::vector<Place> places(1);
-  places[0].rdma_device = "null0";
-  places[0].rdma_port = 1;
-  places[0].gid_index = 1;
+  places[0].port = "null0:1@1";
   return places;
 }
 

@@ -38,8 +38,7 @@ struct NoSink final : RxSink {
 
 struct Many {
   explicit Many(VerbsMode mode) : datapath(options_of(mode), stub_provider()), places(1) {
-    places[0].rdma_device = "null0";
-    places[0].rdma_port = 1;
+    places[0].port = "null0:1";
     std::string error;
     CHECK(datapath.open(&error));
   }

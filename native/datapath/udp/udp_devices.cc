@@ -1,34 +1,23 @@
 // Names to interfaces to addresses; one address an interface, IPv4 before IPv6 unless the knob says otherwise.
 // Nothing is guessed: an interface that is named but down or without an address is an error.
-#include "native/engine/setup/devices.h"
+#include "native/datapath/udp/udp_devices.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
 
-namespace weft::engine {
+#include "native/datapath/udp/interfaces.h"
 
-std::vector<std::string> split_names(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::string part;
-  for (const char c : text + separator) {
-    if (c != separator) {
-      if (c != ' ') part += c;
-      continue;
-    }
-    if (!part.empty()) parts.push_back(part);
-    part.clear();
-  }
-  return parts;
-}
+namespace weft::datapath {
 
-bool is_of_family(const datapath::SocketAddress& address, AddressFamily family) {
-  return family == AddressFamily::automatic || address.is_v6() == (family == AddressFamily::ipv6);
+bool is_of_family(const SocketAddress& address, const Settings& settings) {
+  const std::string family = settings.text("family");
+  return family == "auto" || address.is_v6() == (family == "ipv6");
 }
 
 namespace {
 
-std::string describe(const std::vector<datapath::Interface>& interfaces) {
+std::string describe(const std::vector<Interface>& interfaces) {
   std::string text;
   for (const auto& each : interfaces) {
     if (!text.empty()) text += ", ";
@@ -38,14 +27,14 @@ std::string describe(const std::vector<datapath::Interface>& interfaces) {
   return text;
 }
 
-bool add_interface(const Knobs& knobs, const datapath::Interface& interface, DeviceState* device) {
+bool add_interface(const Settings& settings, const Interface& interface, DeviceState* device) {
   const auto address = std::find_if(interface.addresses.begin(), interface.addresses.end(),
-                                    [&](const auto& each) { return is_of_family(each, knobs.family); });
+                                    [&](const auto& each) { return is_of_family(each, settings); });
   if (!interface.up || address == interface.addresses.end()) return false;
-  const std::uint32_t segment = datagram_bytes(knobs, interface.mtu_bytes, address->is_v6());
-  const auto train = static_cast<std::uint32_t>(datapath::train_bytes_max(interface, address->is_v6()));
+  const std::uint32_t segment = datagram_bytes(settings, interface.mtu_bytes, address->is_v6());
+  const auto train = static_cast<std::uint32_t>(train_bytes_max(interface, address->is_v6()));
   const bool first = device->places.empty();
-  device->places.push_back({*address, interface.index, {}, 0, -1});
+  device->places.push_back({*address, interface.index, {}});
   device->segment_bytes = first ? segment : std::min(device->segment_bytes, segment);
   device->train_bytes = first ? train : std::min(device->train_bytes, train);
   Device& info = device->info;
@@ -84,30 +73,31 @@ class NcclNames {
 
 // What a process gets that names nothing. A bridge of this host leads to its containers, not to other hosts; what has
 // no address but a link's own may lead nowhere. Loopback only where there is nothing else.
-bool taken_by_default(const datapath::Interface& interface, AddressFamily family) {
+bool taken_by_default(const Interface& interface, const Settings& settings) {
   if (interface.bridge || begins_with(interface.name, "docker")) return false;
   return std::any_of(interface.addresses.begin(), interface.addresses.end(),
-                     [&](const auto& each) { return is_of_family(each, family) && !datapath::is_link_local(each); });
+                     [&](const auto& each) { return is_of_family(each, settings) && !is_link_local(each); });
 }
 
 }  // namespace
 
-std::uint32_t datagram_bytes(const Knobs& knobs, std::int64_t mtu_bytes, bool v6) noexcept {
+std::uint32_t datagram_bytes(const Settings& settings, std::int64_t mtu_bytes, bool v6) {
   const std::int64_t most = std::min<std::int64_t>(mtu_bytes - (v6 ? 48 : 28), kSegmentBytesMax);
-  const std::int64_t wanted = knobs.segment_bytes != 0 ? knobs.segment_bytes : kSegmentBytesMax;
+  const std::int64_t cap = settings.number("segment_bytes");
+  const std::int64_t wanted = cap != 0 ? cap : kSegmentBytesMax;
   return static_cast<std::uint32_t>(std::max<std::int64_t>(std::min(most, wanted), 256));
 }
 
-bool find_devices(const Knobs& knobs, std::vector<DeviceState>* out, std::string* error) {
-  const std::vector<datapath::Interface> interfaces = datapath::list_interfaces(error);
+bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, std::string* error) {
+  const std::vector<Interface> interfaces = list_interfaces(error);
   if (interfaces.empty()) return false;
   out->clear();
-  for (const std::string& name : split_names(knobs.interfaces, ',')) {
+  for (const std::string& name : split_names(settings.text("interfaces"), ',')) {
     DeviceState device;
     for (const std::string& part : split_names(name, '+')) {
       const auto place =
           std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& each) { return each.name == part; });
-      if (place == interfaces.end() || !add_interface(knobs, *place, &device)) {
+      if (place == interfaces.end() || !add_interface(settings, *place, &device)) {
         *error = "interface '" + part + "' " +
                  (place == interfaces.end() ? "does not exist" : "is down or has no address of the family asked for") +
                  "; there is " + describe(interfaces);
@@ -121,8 +111,8 @@ bool find_devices(const Knobs& knobs, std::vector<DeviceState>* out, std::string
     if (!out->empty()) break;
     for (const auto& each : interfaces) {
       DeviceState device;
-      const bool wanted = nccl.given() ? nccl.takes(each.name) : taken_by_default(each, knobs.family);
-      if (wanted && each.loopback == loopback && add_interface(knobs, each, &device)) out->push_back(device);
+      const bool wanted = nccl.given() ? nccl.takes(each.name) : taken_by_default(each, settings);
+      if (wanted && each.loopback == loopback && add_interface(settings, each, &device)) out->push_back(device);
     }
   }
   if (!out->empty()) return true;
@@ -136,4 +126,4 @@ bool find_devices(const Knobs& knobs, std::vector<DeviceState>* out, std::string
   return false;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::datapath

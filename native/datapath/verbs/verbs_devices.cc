@@ -1,52 +1,24 @@
 // "mlx5_0:1@3" to a port, a GID and the address of the interface behind it. A GID that does not work gives way to the
 // next, unless it was named.
-#include "native/engine/setup/rdma_devices.h"
+#include "native/datapath/verbs/verbs_devices.h"
 
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <memory>
 
+#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/udp/udp_devices.h"
 #include "native/datapath/verbs/rdma_ports.h"
 
-namespace weft::engine {
+namespace weft::datapath {
 namespace {
-
-using datapath::Ibv;
-using datapath::RdmaPort;
-using datapath::VerbsMode;
 
 // Under UC a segment is lost with any of its packets: one packet a segment, unless the knob asks for more.
 // One doorbell: as much as a queue pair holds of the longest segments, and what an engine hands over of short ones.
 constexpr std::uint32_t kTrainBytes = 65'472, kTrainSegments = 16;
 constexpr std::uint32_t kUdBytesMin = 512;  // no acknowledgment and no advertisement is longer
-
-struct Wanted {
-  std::string device;
-  int port = 0;  // 0: any active one
-  int gid = -1;  // -1: by preference
-};
-
-bool number(const std::string& text, int most, int* out) {
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, *out);
-  return code == std::errc() && stop == end && *out >= 0 && *out <= most;
-}
-
-bool parse(std::string text, Wanted* out) {
-  if (const std::size_t at = text.find('@'); at != std::string::npos) {
-    if (!number(text.substr(at + 1), 255, &out->gid)) return false;
-    text.resize(at);
-  }
-  if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
-    if (!number(text.substr(colon + 1), 255, &out->port) || out->port == 0) return false;
-    text.resize(colon);
-  }
-  out->device = text;
-  return !text.empty();
-}
 
 std::string describe(const std::vector<RdmaPort>& ports) {
   std::string text;
@@ -60,13 +32,13 @@ std::string describe(const std::vector<RdmaPort>& ports) {
 }
 
 // Control sockets need an address: that of the interface behind the GID, or on InfiniBand of any interface.
-bool find_address(const Knobs& knobs, const std::string& interface, datapath::Place* place, std::int64_t* mtu_bytes) {
+bool find_address(const Settings& settings, const std::string& interface, Place* place, std::int64_t* mtu_bytes) {
   std::string unused;
   for (const bool loopback : {false, true}) {
-    for (const datapath::Interface& each : datapath::list_interfaces(&unused)) {
+    for (const Interface& each : list_interfaces(&unused)) {
       if (!each.up || each.loopback != loopback || (!interface.empty() && each.name != interface)) continue;
-      for (const datapath::SocketAddress& address : each.addresses) {
-        if (!is_of_family(address, knobs.family)) continue;
+      for (const SocketAddress& address : each.addresses) {
+        if (!is_of_family(address, settings)) continue;
         place->address = address;
         place->interface_index = each.index;
         *mtu_bytes = each.mtu_bytes;
@@ -81,43 +53,41 @@ std::string text_of(const std::vector<VerbsMode>& modes) {
   std::string text;
   for (const VerbsMode mode : modes) {
     if (!text.empty()) text += ", ";
-    text += datapath::mode_name(mode);
+    text += mode_name(mode);
   }
   return text;
 }
 
 // The first GID that the port can send from, and what it can do with it.
-bool settle(const Knobs& knobs, const Ibv* library, const RdmaPort& port, int gid_index, datapath::Place* place,
+bool settle(const Settings& settings, const Ibv* library, const RdmaPort& port, int gid_index, Place* place,
             std::int64_t* mtu_bytes, std::vector<VerbsMode>* modes, std::string* error) {
   const std::string name = port.device + ":" + std::to_string(port.number);
-  std::vector<datapath::Gid> gids = datapath::gids_by_preference(port, knobs.family == AddressFamily::ipv6);
-  if (gid_index >= 0) std::erase_if(gids, [&](const datapath::Gid& gid) { return gid.index != gid_index; });
+  std::vector<Gid> gids = gids_by_preference(port, settings.text("family") == "ipv6");
+  if (gid_index >= 0) std::erase_if(gids, [&](const Gid& gid) { return gid.index != gid_index; });
   if (gids.empty()) {
     *error = name + " has no GID";
     if (gid_index >= 0) error->append(" ").append(std::to_string(gid_index));
     *error += ": give its interface an address, or see weft doctor for those it has";
     return false;
   }
-  for (const datapath::Gid& gid : gids) {
-    place->rdma_device = port.device;
-    place->rdma_port = port.number;
-    place->gid_index = gid.index;
-    if (!find_address(knobs, gid.interface, place, mtu_bytes)) {
+  for (const Gid& gid : gids) {
+    place->port = PortName{port.device, port.number, gid.index}.text();
+    if (!find_address(settings, gid.interface, place, mtu_bytes)) {
       *error = name + ": interface " + gid.interface + " has no address for the control sockets";
       continue;
     }
-    *modes = datapath::probe_modes(library, *place, error);
+    *modes = probe_modes(library, *place, error);
     if (!modes->empty()) return true;
   }
   return false;
 }
 
-bool add_port(const Knobs& knobs, const Ibv* library, const RdmaPort& port, int gid_index, DeviceState* device,
+bool add_port(const Settings& settings, const Ibv* library, const RdmaPort& port, int gid_index, DeviceState* device,
               std::vector<VerbsMode>* common, std::string* error) {
-  datapath::Place place;
+  Place place;
   std::vector<VerbsMode> modes;
   std::int64_t mtu_bytes = 0;
-  if (!settle(knobs, library, port, gid_index, &place, &mtu_bytes, &modes, error)) return false;
+  if (!settle(settings, library, port, gid_index, &place, &mtu_bytes, &modes, error)) return false;
   std::erase_if(*common, [&](VerbsMode mode) { return std::find(modes.begin(), modes.end(), mode) == modes.end(); });
   const bool first = device->places.empty();
   device->places.push_back(place);
@@ -136,56 +106,69 @@ bool add_port(const Knobs& knobs, const Ibv* library, const RdmaPort& port, int 
 }
 
 // What one segment may hold: a packet, or what the knob says where the transport cuts messages into packets.
-std::uint32_t segment_bytes(const Knobs& knobs, const Ibv* library, const DeviceState& device, VerbsMode mode) {
+std::uint32_t segment_bytes(const Settings& settings, const Ibv* library, const DeviceState& device, VerbsMode mode) {
   std::uint32_t packet_bytes = 4096;
-  for (const datapath::Place& place : device.places) {
-    packet_bytes = std::min(packet_bytes, datapath::active_mtu_bytes(library, place));
+  for (const Place& place : device.places) {
+    packet_bytes = std::min(packet_bytes, active_mtu_bytes(library, place));
   }
-  if (knobs.rdma_mtu_bytes != 0)
-    packet_bytes = std::min(packet_bytes, static_cast<std::uint32_t>(knobs.rdma_mtu_bytes));
-  const auto wanted = static_cast<std::uint32_t>(knobs.segment_bytes);
+  const auto mtu_bytes = static_cast<std::uint32_t>(settings.number("rdma_mtu_bytes"));
+  if (mtu_bytes != 0) packet_bytes = std::min(packet_bytes, mtu_bytes);
+  const auto wanted = static_cast<std::uint32_t>(settings.number("segment_bytes"));
   if (wanted == 0) return packet_bytes;
   return mode == VerbsMode::ud ? std::min(wanted, packet_bytes) : wanted;
 }
 
-bool choose_mode(const Knobs& knobs, const std::vector<VerbsMode>& common, VerbsMode* mode, std::string* error) {
+bool choose_mode(const Settings& settings, const std::vector<VerbsMode>& common, VerbsMode* mode, std::string* error) {
   if (common.empty()) {
     *error = "the RDMA devices have no transport in common";
     return false;
   }
   *mode = common.front();
-  if (knobs.rdma_mode == RdmaMode::automatic) return true;
-  *mode = knobs.rdma_mode == RdmaMode::uc   ? VerbsMode::uc
-          : knobs.rdma_mode == RdmaMode::rc ? VerbsMode::rc
-                                            : VerbsMode::ud;
+  const std::string wanted = settings.text("rdma_mode");
+  if (wanted == "auto") return true;
+  *mode = wanted == "uc" ? VerbsMode::uc : wanted == "rc" ? VerbsMode::rc : VerbsMode::ud;
   if (std::find(common.begin(), common.end(), *mode) != common.end()) return true;
-  *error = std::string("the RDMA devices cannot do ") + datapath::mode_name(*mode) + " (WEFT_RDMA_MODE); they can do " +
+  *error = std::string("the RDMA devices cannot do ") + mode_name(*mode) + " (WEFT_RDMA_MODE); they can do " +
            text_of(common);
   return false;
 }
 
 }  // namespace
 
-bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error) {
-  const Ibv* const library = datapath::load_ibv(knobs.rdma_library, error);
+namespace {
+
+std::vector<RdmaPort> ports_of(const Ibv* library) {
   const bool software = library != nullptr && !library->software.empty();
-  const std::vector<RdmaPort> ports = software ? datapath::software_ports(*library) : datapath::list_rdma_ports();
+  return software ? software_ports(*library) : list_rdma_ports();
+}
+
+}  // namespace
+
+bool probe_rdma(const Settings& settings, std::string* error) {
+  const std::string wanted = settings.text("rdma_library");
+  const Ibv* const library = load_ibv(wanted, error);
+  const bool none = ports_of(library).empty();
+  if (library == nullptr && (!wanted.empty() || !none)) return false;
+  if (!none) return true;
+  *error =
+      "this host has no RDMA device (/sys/class/infiniband is empty); for Soft-RoCE: modprobe rdma_rxe; "
+      "rdma link add rxe0 type rxe netdev eth0";
+  return false;
+}
+
+bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error) {
+  const Ibv* const library = load_ibv(settings.text("rdma_library"), error);
+  if (library == nullptr) return false;
+  const std::vector<RdmaPort> ports = ports_of(library);
   std::vector<VerbsMode> common{VerbsMode::uc, VerbsMode::rc, VerbsMode::ud};
   out->clear();
-  if (library == nullptr && (!knobs.rdma_library.empty() || !ports.empty())) return false;
-  if (ports.empty()) {
-    *error =
-        "this host has no RDMA device (/sys/class/infiniband is empty); for Soft-RoCE: modprobe rdma_rxe; "
-        "rdma link add rxe0 type rxe netdev eth0";
-    return false;
-  }
-  for (const std::string& name : split_names(knobs.rdma_devices, ',')) {
+  for (const std::string& name : split_names(settings.text("rdma_devices"), ',')) {
     DeviceState device;
     for (const std::string& part : split_names(name, '+')) {
-      Wanted wanted;
-      const bool read = parse(part, &wanted);
+      PortName wanted;
+      const bool read = wanted.parse(part);
       const auto found = !read ? ports.end() : std::find_if(ports.begin(), ports.end(), [&](const RdmaPort& port) {
-        return port.device == wanted.device && (wanted.port == 0 ? port.active : port.number == wanted.port);
+        return port.device == wanted.device && (wanted.number == 0 ? port.active : port.number == wanted.number);
       });
       if (found == ports.end()) {
         *error = "RDMA port '" + part + "' (WEFT_RDMA_DEVICES) " +
@@ -193,26 +176,26 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
                  describe(ports);
         return false;
       }
-      if (!add_port(knobs, library, *found, wanted.gid, &device, &common, error)) return false;
+      if (!add_port(settings, library, *found, wanted.gid, &device, &common, error)) return false;
     }
     if (!device.places.empty()) out->push_back(device);
   }
   if (out->empty()) {
     for (const RdmaPort& port : ports) {
       DeviceState device;
-      if (port.active && add_port(knobs, library, port, -1, &device, &common, error)) out->push_back(device);
+      if (port.active && add_port(settings, library, port, -1, &device, &common, error)) out->push_back(device);
     }
   }
   if (out->empty()) {
     if (error->empty()) *error = "no RDMA port is active; there is " + describe(ports);
     return false;
   }
-  if (!choose_mode(knobs, common, mode, error)) return false;
+  if (!choose_mode(settings, common, mode, error)) return false;
   for (DeviceState& device : *out) {
-    device.segment_bytes = segment_bytes(knobs, library, device, *mode);
+    device.segment_bytes = segment_bytes(settings, library, device, *mode);
     if (*mode == VerbsMode::ud && device.segment_bytes < kUdBytesMin) {
       *error = "UD needs packets of " + std::to_string(kUdBytesMin) + " bytes at least, and those of " +
-               device.places.front().rdma_device + " have " + std::to_string(device.segment_bytes) +
+               device.info.name + " have " + std::to_string(device.segment_bytes) +
                ": raise the port's MTU or WEFT_RDMA_MTU_BYTES, or choose UC or RC (WEFT_RDMA_MODE)";
       return false;
     }
@@ -221,17 +204,17 @@ bool find_rdma_devices(const Knobs& knobs, std::vector<DeviceState>* out, VerbsM
   return true;
 }
 
-bool memory_suffices(const std::vector<DeviceState>& devices, const datapath::VerbsOptions& options,
-                     std::int64_t engines, std::string* error) {
+bool memory_suffices(const std::vector<DeviceState>& devices, const VerbsOptions& options, std::int64_t engines,
+                     std::string* error) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
-  const datapath::Ibv* library = datapath::load_ibv(options.library, error);
+  const Ibv* library = load_ibv(options.library, error);
   if (library == nullptr) return false;
-  std::vector<std::unique_ptr<datapath::VerbsPort>> ports;
+  std::vector<std::unique_ptr<VerbsPort>> ports;
   for (std::int64_t engine = 0; engine < engines; ++engine) {
     for (const DeviceState& device : devices) {
-      for (const datapath::Place& place : device.places) {
-        ports.push_back(std::make_unique<datapath::VerbsPort>());
+      for (const Place& place : device.places) {
+        ports.push_back(std::make_unique<VerbsPort>());
         if (!ports.back()->open(library, place, options, error)) return false;
       }
     }
@@ -239,4 +222,4 @@ bool memory_suffices(const std::vector<DeviceState>& devices, const datapath::Ve
   return true;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::datapath

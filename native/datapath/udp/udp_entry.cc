@@ -1,0 +1,45 @@
+// The entry of UDP sockets in the table of datapaths.
+#include "native/datapath/table.h"
+#include "native/datapath/udp/interfaces.h"
+#include "native/datapath/udp/udp_datapath.h"
+#include "native/datapath/udp/udp_devices.h"
+
+namespace weft::datapath {
+namespace {
+
+bool probe_udp(const Settings&, std::string*) { return true; }
+
+bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* error) {
+  out->summary = "udp";
+  return find_interfaces(settings, &out->devices, error);
+}
+
+std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
+  UdpOptions options;
+  options.socket_buffer_bytes = request.settings->number("socket_buffer_bytes");
+  options.ecn = request.settings->number("ecn") != 0;
+  options.faults = fault_rates(*request.settings, request.engine);
+  options.promised = request.descriptors;
+  return std::make_unique<UdpDatapath>(options);
+}
+
+std::uint32_t udp_route_segment_bytes(const Settings& settings, const SocketAddress& to) {
+  const std::int64_t mtu_bytes = route_mtu_bytes(to);
+  return mtu_bytes > 0 ? datagram_bytes(settings, mtu_bytes, to.is_v6()) : 0;
+}
+
+}  // namespace
+
+extern const DatapathEntry udp_entry;
+const DatapathEntry udp_entry{.name = "udp",
+                              .title = "UDP sockets",
+                              .preference = 1,
+                              .routed = true,
+                              .unprotected = true,
+                              .descriptor_per_path = true,
+                              .probe = probe_udp,
+                              .find = find_udp,
+                              .make = make_udp,
+                              .route_segment_bytes = udp_route_segment_bytes};
+
+}  // namespace weft::datapath
