@@ -289,6 +289,6 @@ def test_command__says_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / f"weft-{os.geteuid()}-1-2-3-4.page").write_bytes(b"?" * 100)
     done = weft("--live", where=tmp_path)
     assert done.returncode == 1
-    assert "the file is no telemetry page" in done.stderr
+    assert "not a telemetry page" in done.stderr
     for arguments in (["--live", "x"], ["--live", "--stub"]):
         assert weft(*arguments, where=tmp_path).returncode == 2

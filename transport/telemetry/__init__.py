@@ -1,4 +1,4 @@
-"""What weft counts, and where it can be read."""
+"""Counters: their table and documentation, and telemetry pages in shared memory."""
 
 from transport.telemetry.counters import CounterRow, markdown, stub, table
 from transport.telemetry.page import Page, PageError, PeerRow, Row, directory, pages, read_page

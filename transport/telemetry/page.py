@@ -1,7 +1,7 @@
-"""Telemetry pages of processes: found, checked and read, without a word to the process.
+"""Finds and reads the telemetry pages of processes, without their cooperation.
 
-A page is a file that another process writes while this one reads it, or that somebody damaged:
-whatever does not hold raises PageError. docs/TELEMETRY.md describes the format.
+Another process may write a page while it is read, and a page may be damaged: every field is
+checked, and PageError is raised if one is wrong. docs/TELEMETRY.md describes the format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transport.errors import InvalidArgumentError
 MAGIC = b"weftpage"
 VERSION = 1
 DIRECTORY = Path("/dev/shm")
-# Far above what weft writes: a damaged page costs its reader little.
+# Far above the sizes that weft writes; they limit the cost of reading a damaged page.
 PAGE_BYTES_MAX = 16 << 20
 ROWS_MAX = 1 << 16
 FIELDS_MAX = 256
@@ -34,12 +34,12 @@ NEEDED = ("process", "engine", "peer", "path", "flow")
 
 
 class PageError(InvalidArgumentError):
-    """A file that is no telemetry page, is damaged, or cannot be read."""
+    """The file is not a telemetry page, is damaged, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a row, as the page describes it; `kind` is a counter's, or "state"."""
+    """One field of a row, from the page's schema; `kind` is that of a counter, or "state"."""
 
     name: str
     unit: str
@@ -50,7 +50,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row in use: its number, what it says of itself, and what it counted."""
+    """A row in use: its index and generation, state fields and counters."""
 
     index: int
     generation: int
@@ -60,18 +60,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PeerRow(Row):
-    """A peer, with a row for each of its paths."""
+    """A peer's row, with the rows of its paths."""
 
     paths: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a process counted, by scope, at one moment.
+    """The contents of a page: the counters of a process by scope, at one moment.
 
     `process_state` is "running", "stopped" (by a signal or a debugger), "gone", or "unknown" for
-    a process of another PID namespace. Times in states are the host's CLOCK_MONOTONIC;
-    `realtime_s()` translates them.
+    a process of another PID namespace. Times in state fields are the host's CLOCK_MONOTONIC;
+    `realtime_s()` converts them.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class Page:
     flows: tuple[Row, ...]
 
     def realtime_s(self, monotonic_ns: int) -> float:
-        """Seconds since 1970 of a time in a state."""
+        """Converts a time of a state field to seconds since 1970."""
         return (self.created_realtime_ns + monotonic_ns - self.created_ns) / 1e9
 
 
@@ -112,13 +112,16 @@ class _Layout:
 
 
 def directory() -> Path:
-    """Where the processes of this environment keep their pages: the knob `telemetry`."""
+    """The directory of pages: WEFT_TELEMETRY if it is an absolute path, else /dev/shm."""
     text = os.environ.get("WEFT_TELEMETRY", "")
     return Path(text) if text.startswith("/") else DIRECTORY
 
 
 def pages(where: Path | None = None, pid: int | None = None) -> list[Path]:
-    """This user's pages in a directory (root: all), or those of one process, oldest first."""
+    """This user's pages in a directory (root: every user's), oldest first; `pid`: of one process.
+
+    PageError if the directory cannot be listed.
+    """
     root = directory() if where is None else where
     found = []
     try:
@@ -134,20 +137,20 @@ def pages(where: Path | None = None, pid: int | None = None) -> list[Path]:
 
 
 def read_page(path: Path | str) -> Page:
-    """Everything that a page holds now. PageError for whatever is no whole page."""
+    """Reads a page. PageError if the file is not a complete page."""
     where = Path(path)
     try:
-        # Not mapped: a file that shrinks must not end this process. A FIFO must not hold it.
+        # Read, not mapped: a mapped file that shrinks raises SIGBUS. O_NONBLOCK: FIFOs would block.
         file = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except (OSError, ValueError) as error:
         raise PageError(f"cannot open {where}: {error}") from None
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise PageError(f"{where}: not a file")
+            raise PageError(f"{where}: not a regular file")
         if status.st_size > PAGE_BYTES_MAX:
             raise PageError(f"{where}: {status.st_size} bytes are too many for a telemetry page")
-        # A row counts if its generation is the same before and after the reading of its rest.
+        # A row is valid if its generation is the same in all three reads.
         before, data, after = (os.pread(file, status.st_size, 0) for _ in range(3))
     except OSError as error:
         raise PageError(f"cannot read {where}: {error.strerror}") from None
@@ -163,14 +166,14 @@ def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
     read_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     layout = _layout(data)
     if min(len(before), len(after)) < layout.file_bytes:
-        raise PageError("the file changed its size while it was read")
+        raise PageError("the file shrank while it was read")
     images = (before, data, after)
     rows = {name: _rows(layout.sections[name], images) for name in NEEDED if name != "path"}
     if not rows["process"]:
         raise PageError("the process's row is not in use")
     paths = layout.sections["path"]
     if sum(_count(row) for row in rows["peer"]) > paths.rows:
-        raise PageError("its peers have more paths than there are")
+        raise PageError("its peers have more paths than its section path has rows")
     return Page(
         path=where,
         pid=layout.pid,
@@ -188,41 +191,41 @@ def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
 
 def _layout(data: bytes) -> _Layout:
     if len(data) < HEADER.size or not any(data[: len(MAGIC)]):
-        raise PageError("the file is no telemetry page, or not finished yet")
+        raise PageError("not a telemetry page, or not complete yet")
     header = HEADER.unpack_from(data)
     magic, version, header_bytes, file_bytes, pid, count, ticks, space, monotonic, real = header[
         :10
     ]
     if magic != MAGIC:
-        raise PageError("the file is no telemetry page")
+        raise PageError("not a telemetry page")
     if version != VERSION:
         raise PageError(f"its version is {version}; this reader knows version {VERSION}")
     if file_bytes > len(data):
-        raise PageError(f"it is cut off: {len(data)} bytes of {file_bytes}")
+        raise PageError(f"truncated: {len(data)} bytes of {file_bytes}")
     sections_end = HEADER.size + count * SECTION.size
     if count > SECTIONS_MAX or not sections_end + BOOT_BYTES <= header_bytes <= file_bytes:
-        raise PageError("its header does not hold")
+        raise PageError("damaged header: its sizes are inconsistent")
     schema_offset, schema_bytes = header[10:]
     if schema_bytes > SCHEMA_BYTES_MAX or schema_offset + schema_bytes > file_bytes:
-        raise PageError("its description of rows is outside of the file")
+        raise PageError("damaged header: its schema lies outside the file")
     fields = _schema(data[schema_offset : schema_offset + schema_bytes])
     sections = {}
     for index in range(count):
         raw, offset, row_bytes, rows = SECTION.unpack_from(data, HEADER.size + index * SECTION.size)
         name = _text(raw)
         if row_bytes == 0 or rows > ROWS_MAX or offset + row_bytes * rows > file_bytes:
-            raise PageError(f"its section {name} is outside of the file")
+            raise PageError(f"damaged header: its section {name} lies outside the file")
         mine = tuple(fields.get(name, {}).values())
         if len(mine) > FIELDS_MAX or any(
             field.offset + (field.text_bytes or 8) > row_bytes for field in mine
         ):
-            raise PageError(f"the fields of its section {name} do not fit into a row")
+            raise PageError(f"damaged schema: the fields of section {name} exceed a row")
         sections[name] = _Section(offset, row_bytes, rows, mine)
     for name in NEEDED:
         if name not in sections:
-            raise PageError(f"it has no section {name}")
+            raise PageError(f"section {name} is missing")
         if name != "path" and "generation" not in fields.get(name, {}):
-            raise PageError(f"rows of its section {name} have no generation")
+            raise PageError(f"damaged schema: section {name} has no field generation")
     boot_id = _text(data[sections_end : sections_end + BOOT_BYTES])
     return _Layout(file_bytes, pid, ticks, space, monotonic, real, boot_id, sections)
 
@@ -232,14 +235,14 @@ def _schema(text: bytes) -> dict[str, dict[str, Field]]:
     for line in text.decode("ascii", "replace").splitlines():
         match = re.fullmatch(r"(\w+) (\w+) (?:i64|text(\d{1,4})) (\w+) (\w+) (\d{1,9})", line, re.A)
         if match is None or match[3] == "0":
-            raise PageError("its description of rows does not hold")
+            raise PageError("damaged schema: a line cannot be parsed")
         section, name, size, unit, kind, offset = match.groups()
         fields.setdefault(section, {})[name] = Field(name, unit, kind, int(offset), int(size or 0))
     return fields
 
 
 def _text(raw: bytes) -> str:
-    """A text that ends at its first zero, fit to be printed whatever it holds."""
+    """A zero-terminated text, with unprintable characters replaced."""
     text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
     return "".join(one if one.isprintable() else "?" for one in text)
 
@@ -277,14 +280,14 @@ def _row(section: _Section, data: bytes, index: int, generation: int) -> Row:
 def _count(row: Row) -> int:
     count = row.state.get("paths")
     if not isinstance(count, int) or count < 0:
-        raise PageError("a peer does not say how many paths it has")
+        raise PageError("damaged row: a peer has no valid path count")
     return count
 
 
 def _with_paths(row: Row, paths: _Section, data: bytes) -> PeerRow:
     first, count = row.state.get("first_path"), _count(row)
     if not isinstance(first, int) or first < 0 or first + count > paths.rows:
-        raise PageError("a peer has paths outside of the section path")
+        raise PageError("damaged row: a peer's paths lie outside the section path")
     mine = (_row(paths, data, index, row.generation) for index in range(first, first + count))
     return PeerRow(row.index, row.generation, row.state, row.counters, tuple(mine))
 
