@@ -1,6 +1,6 @@
-"""The control plane of weft: endpoints, policies, diagnosis and the command line.
+"""The Python package of weft: endpoints, connections, policies, diagnosis and the command line.
 
-Every public name is resolved on first use, so that an import does not load the extension.
+Public names are imported on first use, so that `import transport` does not load the extension.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transport.policy_choice import PolicyState
     from transport.recording import LiveRecording
 
-# Public name -> the module it lives in.
+# Public name -> its module.
 _PUBLIC = {
     "Endpoint": "transport.endpoint",
     "Listener": "transport.endpoint",

@@ -1,4 +1,4 @@
-"""Connections and requests as callers see them: blocking, by handle, or awaited."""
+"""Connections, and the sends and receives on them: blocking, by handle, or awaited."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ DeviceArray: TypeAlias = "SupportsDLPack | SupportsCudaArray"
 Single: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray"
 Buffer: TypeAlias = "Single | Sequence[Single]"
 
-PATIENCE_S_MAX = 4e9  # 126 years, which in nanoseconds still fit into 63 bits
+PATIENCE_S_MAX = 4e9  # 126 years; in nanoseconds it still fits into 63 bits
 
 
 def patience(timeout_s: float | None) -> float | None:
-    """`timeout_s` in seconds that clocks can add; None: no limit, which infinity means, too.
+    """Checks a timeout and returns it in seconds, capped; None for no limit (None or infinity).
 
-    TypeError for what is no number, InvalidArgumentError for a negative one or NaN.
+    Raises TypeError if it is not a number, InvalidArgumentError if it is negative or NaN.
     """
     if timeout_s is None:
         return None
-    given: object = timeout_s  # of a caller that no type checker reads
+    given: object = timeout_s  # callers without a type checker may pass anything
     if not isinstance(given, Real):
         kind = type(given).__name__
         raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
@@ -71,51 +71,54 @@ def patience(timeout_s: float | None) -> float | None:
 
 
 def deadline(timeout_s: float | None) -> float | None:
-    """The monotonic time when the patience ends; raises as patience() does."""
+    """The monotonic time at which the timeout expires, or None; raises as patience() does."""
     seconds = patience(timeout_s)
     return None if seconds is None else time.monotonic() + seconds
 
 
 class Handle:
-    """One send or receive under way. The buffer stays held until it is done, also when dropped."""
+    """A send or receive in progress.
+
+    The buffer is kept alive until the operation is done, even if the handle is dropped.
+    """
 
     __slots__ = ("_connection", "_memory", "_name", "_request")
 
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
-        self._connection = connection  # a connection that is dropped closes
-        self._memory: bytearray | None = None  # of irecv
+        self._connection = connection  # keeps it alive: a connection that is dropped closes
+        self._memory: bytearray | None = None  # the buffer that irecv() made
         self._name = name
         self._request = request
 
     @property
     def done(self) -> bool:
-        """True once it succeeded or failed."""
+        """True once the operation succeeded or failed."""
         return self._request.done
 
     @property
     def nbytes(self) -> int:
-        """Bytes sent or received; 0 until done. A receive may get fewer than its buffer holds."""
+        """Bytes sent or received; 0 until done. May be less than a receive's buffer holds."""
         return self._request.nbytes if self._request.done else 0
 
     @property
     def data(self) -> bytes:
-        """The message that Connection.irecv received.
+        """The message received by Connection.irecv().
 
-        WouldBlockError while it is under way; raises why it failed. InvalidArgumentError for any
-        other handle: its bytes are in the caller's buffer.
+        Raises WouldBlockError until done, and the operation's error if it failed. Raises
+        InvalidArgumentError on handles of other calls, whose bytes are in the caller's buffer.
         """
         if self._memory is None:
-            raise InvalidArgumentError("data: only what irecv() returns holds the message")
+            raise InvalidArgumentError("data: only handles that irecv() returns hold the message")
         if not self.done:
             raise WouldBlockError("receive: not done; call wait() first")
         return bytes(memoryview(self._memory)[: self._result()])
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Blocks until done and returns the bytes moved; raises why it failed.
+        """Blocks until done and returns the bytes sent or received; raises the error if it failed.
 
-        After TimedOutError (`timeout_s` seconds, None: no limit) it is still under way.
+        Raises TimedOutError after `timeout_s` seconds (None: no limit); the operation goes on.
         """
         until = deadline(timeout_s)
         left_ns = -1 if until is None else int(max(until - time.monotonic(), 0.0) * 1e9)
@@ -127,40 +130,43 @@ class Handle:
         return self._result()
 
     def wait_on(self, stream: object) -> None:
-        """Makes work that `stream` gets from now on run after this message; returns at once.
+        """Orders later work on `stream` after this message; returns at once.
 
-        For memory of a GPU. The stream goes on when the message fails, too: call wait() before
-        you rely on the bytes.
+        Only for GPU memory. The stream continues even if the message fails: call wait() before
+        relying on the bytes.
         """
         handle = stream_handle(stream)
         if not isinstance(self._request, native.DeviceRequest):
-            raise InvalidArgumentError("stream: no stream works on this message")
+            raise InvalidArgumentError("stream: this message is in host memory; use wait() instead")
         status, error = self._request.wait_on(handle)
         if status != OK:
             raise error_for(status, "stream", error)
 
     def _result(self) -> int:
         if self._request.status != OK:
-            text = getattr(self._request, "error", "")  # the message of the GPU's driver
+            text = getattr(self._request, "error", "")  # the GPU driver's message
             raise error_for(self._request.status, self._name, text)
         return self._request.nbytes
 
 
 class Connection(AsyncCloses):
-    """A reliable, ordered channel of messages to one peer, both ways.
+    """A reliable, ordered, bidirectional channel of messages to one peer.
 
     Messages match in order: the n-th send of one end fills the n-th receive of the other. A
-    receive may be larger than what is sent; a send larger than its receive fails both ends with
-    MessageTooLongError. Buffers are anything with the buffer protocol (bytes, bytearray,
-    memoryview, numpy arrays) or DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba),
-    contiguous, of any size from 0 bytes, in host memory or a GPU's; or a list of them, all in the
-    host's or all in one GPU's, which are one message (of host memory through a copy). Errors are
-    transport.errors: ConnectionClosedError, PeerDeadError, PeerSilentError, PeerStalledError,
-    NoProgressError and OperationCancelledError everywhere; DeviceMissingError and DeviceError for
-    memory of a GPU.
+    receive may be larger than its message; a send larger than its receive fails at both ends with
+    MessageTooLongError.
 
-    `stream`, for memory of a GPU: work that is on this stream by now comes first; None: the one
-    that the array was made on. A stream of CuPy, PyTorch, Numba or CUDA, or its handle.
+    A buffer is an object with the buffer protocol (bytes, bytearray, memoryview, NumPy arrays),
+    DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba). It is contiguous, of any
+    length from 0 bytes, in host or GPU memory. A list of buffers is one message; all of them lie
+    in host memory, which costs a copy, or all on one GPU.
+
+    Any operation may raise ConnectionClosedError, PeerDeadError, PeerSilentError,
+    PeerStalledError, NoProgressError and OperationCancelledError; with GPU memory also
+    DeviceMissingError and DeviceError.
+
+    `stream`: the stream that an operation on GPU memory is ordered after, as a stream of CuPy,
+    PyTorch, Numba or CUDA, or its handle. None: the stream that the array reports.
     """
 
     def __init__(self, endpoint: Endpoint, connection: native.Connection) -> None:
@@ -171,14 +177,15 @@ class Connection(AsyncCloses):
         self._closed = False
         self._last_counters: native.ConnectionCounters | None = None
 
-    # Under way: handles.
+    # Asynchronous, by handle.
 
     def isend(self, buf: Buffer, *, memory: Memory | None = None, stream: object = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
-        What the engines have no room for waits and is posted by itself, in order; WouldBlockError
-        when as many wait as the knob posts_max allows.
-        `memory`: of Endpoint.register, when `buf` lies inside it: a NIC then reads it itself.
+        Operations beyond the engines' room wait in the connection's backlog and are posted in
+        order. Raises WouldBlockError if the backlog already holds as many as the knob posts_max.
+        `memory`: the registration (Endpoint.register) that contains `buf`; the NIC then reads `buf`
+        without a copy.
         """
         return self._start(self._part(buf, False, memory, stream), receive=False)
 
@@ -189,7 +196,7 @@ class Connection(AsyncCloses):
         return self._start(self._part(buf, True, memory, stream), receive=True)
 
     def irecv(self, max_bytes: int) -> Handle:
-        """Starts a receive of at most `max_bytes` bytes; Handle.data holds them once it is done."""
+        """Starts a receive of at most `max_bytes` bytes; Handle.data is the message once done."""
         memory = self._memory(max_bytes)
         handle = self.irecv_into(memory)
         handle._memory = memory
@@ -205,11 +212,11 @@ class Connection(AsyncCloses):
         memory: Memory | None = None,
         stream: object = None,
     ) -> None:
-        """Sends one message; returns when the peer holds every byte of it.
+        """Sends one message; returns when the peer has received all of it.
 
-        When the time is over or Ctrl-C interrupts, the message may still be sent.
+        After a timeout or Ctrl-C the message may still be delivered.
         """
-        deadline(timeout_s)  # a wrong one is told before anything is sent
+        deadline(timeout_s)  # refuses an invalid timeout before anything is sent
         self.isend(buf, memory=memory, stream=stream).wait(timeout_s)
 
     def recv_into(
@@ -222,23 +229,23 @@ class Connection(AsyncCloses):
     ) -> int:
         """Receives one message into the writable `buf` and returns its length in bytes.
 
-        When the time is over or Ctrl-C interrupts, `buf` is withdrawn, which ends the connection:
-        nothing writes to it afterwards. To wait in steps, use irecv_into and Handle.wait.
+        A timeout or Ctrl-C withdraws `buf`, so that nothing writes to it afterwards, and thereby
+        ends the connection. To wait in steps, use irecv_into() and Handle.wait().
         """
-        deadline(timeout_s)  # a wrong one is told before anything is posted
+        deadline(timeout_s)  # refuses an invalid timeout before anything is posted
         part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
             return handle.wait(timeout_s)
         except BaseException:
             self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame, and must not keep the buffer
+            del part, handle  # the traceback keeps this frame; it must not keep the buffer alive
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
         """Receives one message of at most `max_bytes` bytes.
 
-        As with recv_into, a time that is over ends the connection.
+        As with recv_into(), a timeout ends the connection.
         """
         memory = self._memory(max_bytes)
         count = self.recv_into(memory, timeout_s=timeout_s)
@@ -254,7 +261,7 @@ class Connection(AsyncCloses):
         memory: Memory | None = None,
         stream: object = None,
     ) -> None:
-        """send(), awaited. Cancelled, or out of time, the message may still be sent."""
+        """send(), awaited. After a timeout or cancellation the message may still be delivered."""
         seconds = patience(timeout_s)
         handle = self.isend(buf, memory=memory, stream=stream)
         await self._until(handle, seconds)
@@ -270,7 +277,7 @@ class Connection(AsyncCloses):
     ) -> int:
         """recv_into(), awaited.
 
-        When it is cancelled or the time is over, `buf` is withdrawn, which ends the connection.
+        A timeout or cancellation withdraws `buf` and thereby ends the connection.
         """
         seconds = patience(timeout_s)
         part = self._part(buf, True, memory, stream)
@@ -279,12 +286,12 @@ class Connection(AsyncCloses):
             await self._until(handle, seconds)
         except BaseException:
             self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame, and must not keep the buffer
+            del part, handle  # the traceback keeps this frame; it must not keep the buffer alive
             raise
         return handle._result()
 
     async def arecv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
-        """Receives one message of at most `max_bytes` bytes; as arecv_into otherwise."""
+        """recv(), awaited. A timeout or cancellation ends the connection."""
         memory = self._memory(max_bytes)
         count = await self.arecv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
@@ -302,7 +309,7 @@ class Connection(AsyncCloses):
 
     @property
     def peer_address(self) -> str:
-        """Where the peer is, as text."""
+        """The peer's address, as text."""
         return self._peer_address
 
     @property
@@ -311,7 +318,7 @@ class Connection(AsyncCloses):
         return self._closed
 
     def check(self) -> None:
-        """Returns while the connection is usable, raises why it is not."""
+        """Raises the connection's error if it is closed or failed; otherwise does nothing."""
         status = ConnectionClosedError(self._gone) if self._closed else None
         if status is not None:
             raise status
@@ -325,10 +332,10 @@ class Connection(AsyncCloses):
         return self._native
 
     def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
-        """Lets another policy decide for this connection, now; nothing in flight is lost.
+        """Replaces this connection's policy of one family at once; nothing in flight is lost.
 
-        Arguments as for Endpoint.set_policy. A path policy belongs to the peer: it changes for
-        every connection that shares this one's paths.
+        The arguments are those of Endpoint.set_policy(). A path policy belongs to the peer, so it
+        changes for every connection that shares this one's paths.
         """
         text = policy_text(family, policy, params)
         status, error = self._checked.change_policy(family, text, False)
@@ -336,27 +343,30 @@ class Connection(AsyncCloses):
             raise error_for(status, f"set_policy {family}", error)
 
     def set_params(self, family: str, **params: Parameter) -> None:
-        """Gives this connection's policy other parameters; its state stays."""
+        """Changes parameters of this connection's policy; its state is kept."""
         status, error = self._checked.change_policy(family, params_text(params), True)
         if status != OK:
             raise error_for(status, f"set_params {family}", error)
 
     @property
     def policies(self) -> dict[str, PolicyState]:
-        """By family: what decides for this connection."""
+        """The policies of this connection, by family."""
         return {info.family: state_of(info) for info in self._checked.policies()}
 
     def counters(self) -> native.ConnectionCounters:
-        """Bytes, segments, loss, resends and, by path, round-trip times so far.
+        """Bytes, segments, losses and retransmissions so far, and round-trip times by path.
 
-        After close() they are those of the moment before.
+        After close(): the values just before it.
         """
         if self._last_counters is not None:
             return self._last_counters
         return self._native.counters()
 
     def close(self) -> None:
-        """Fails what is under way with OperationCancelledError and tells the peer. Idempotent."""
+        """Closes the connection and tells the peer; may be called more than once.
+
+        Operations in progress fail with OperationCancelledError.
+        """
         if self._closed:
             return
         self._closed = True
@@ -392,16 +402,16 @@ class Connection(AsyncCloses):
                 status, request = self._native.post_receive(part.buffer, part.memory, part.pieces)
             else:
                 status, request = post(part.buffer, part.memory)
-        except ValueError as error:  # of another endpoint
+        except ValueError as error:  # `memory` belongs to another endpoint
             raise InvalidArgumentError(str(error)) from None
         if status == WOULD_BLOCK:
-            text = f"{name}: as many wait already as WEFT_POSTS_MAX allows; wait for one first"
+            text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a handle first"
             raise WouldBlockError(text)
         if request is None:
             raise error_for(status, name)
         return Handle(self, name, request)
 
     def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
-        """Takes `memory` back: neither an engine nor a copy touches it afterwards."""
+        """Takes `memory` back; no engine and no copy touches it afterwards."""
         if not handle.done:
             self._native.quiesce(memory)

@@ -1,7 +1,7 @@
-"""Slow control: a loop beside the engines that reads telemetry and writes parameters at its pace.
+"""Slow control: a Python thread that reads counters and sets policy parameters periodically.
 
-A step is the caller's, in plain Python, NumPy or PyTorch. The engines never wait for it; they go on
-with the parameters they have.
+The caller supplies the step: plain Python, NumPy or PyTorch. The engines do not wait for it; they
+continue with the parameters they have.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from transport.errors import InvalidArgumentError, WeftError
 from transport.policy_choice import Parameter, PolicyState
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# By family: parameters of the policy in force that are to change.
+# Parameters to change, by family of policy.
 Updates: TypeAlias = Mapping[str, Mapping[str, Parameter]]
 PACE_S_MIN = 0.0005
 
 
 @dataclass(frozen=True)
 class ConnectionTelemetry:
-    """One connection. Totals count from its beginning, deltas from the step before.
+    """The counters of one connection. Totals count from its start, deltas from the last step.
 
-    Arrays have one entry a path, int64: `bytes_sent` and so on with resends included, `rtt_ns`
-    smoothed (0 before the first sample), `usable` 1 or 0.
+    Arrays are int64, shape (paths,). Bytes and segments include retransmissions. `rtt_ns` is the
+    smoothed round-trip time (0 before the first sample); `usable` is 1 or 0.
     """
 
     connection: Connection
@@ -51,17 +51,17 @@ class ConnectionTelemetry:
 
     @property
     def loss_share(self) -> Array:
-        """Share of the segments sent on each path since the last step that were judged lost."""
+        """Loss rate by path since the last step: segments declared lost / segments sent."""
         return self.segments_lost_delta / np.maximum(self.segments_sent_delta, 1)
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What a step sees."""
+    """The input of a step."""
 
     step: int  # counts from 0
-    now_ns: int  # the loop's clock, monotonic
-    interval_ns: int  # since the step before; 0 at the first
+    now_ns: int  # time.monotonic_ns()
+    interval_ns: int  # since the previous step; 0 at the first
     connections: tuple[ConnectionTelemetry, ...]
     policies: Mapping[str, PolicyState]  # by family, with the parameters in force
 
@@ -70,11 +70,12 @@ Step: TypeAlias = Callable[[Telemetry], Updates | None]
 
 
 class ControlLoop:
-    """Calls `step` every `pace_s` seconds, in a thread of its own, and applies what it returns.
+    """Calls `step` every `pace_s` seconds in its own thread and sets the parameters it returns.
 
-    `target`: an endpoint (every open connection; updates go to those without a choice of their
-    own) or one connection. Use it in a `with`. A step that raises ends the loop: the error is
-    raised when the `with` is left, and the policies go on with what they have.
+    `target` is a connection or an endpoint. For an endpoint a step sees every open connection;
+    updates apply to those that use the endpoint's policies. Use the loop in a `with`. An exception
+    in a step ends the loop and is raised again when the `with` is left; the policies keep their
+    parameters.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class ControlLoop:
         self._before: dict[Connection, _Totals] = {}
         self._last_ns = 0
         self.steps = 0
-        self.late = 0  # steps that began after the next one was due
+        self.late = 0  # steps that ended after the next one was due
         self.error: BaseException | None = None
 
     def start(self) -> Self:
-        """Starts the loop; once."""
+        """Starts the loop. RuntimeError if it was started before."""
         if self._thread is not None:
             raise RuntimeError("a control loop starts once")
         self._thread = threading.Thread(target=self._run, name="weft-control", daemon=True)
@@ -106,7 +107,7 @@ class ControlLoop:
         return self
 
     def stop(self) -> None:
-        """Waits for the step under way and ends; raises what ended the loop before."""
+        """Waits for the current step and ends the loop; raises the error of a failed step."""
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -129,7 +130,7 @@ class ControlLoop:
             self._thread.join()
 
     def once(self) -> None:
-        """One step now, in this thread: for tests and for callers with a loop of their own."""
+        """Runs one step in the calling thread, for tests and for callers with their own loop."""
         telemetry = self._observe()
         self.steps += 1
         for family, params in _checked(self._step(telemetry)).items():
@@ -144,11 +145,11 @@ class ControlLoop:
                 now_s = time.monotonic()
                 if now_s > due_s:
                     self.late += 1
-                    due_s = now_s  # what was missed is not made up for
+                    due_s = now_s  # skip the missed steps
                 self._stopping.wait(due_s - now_s)
         except BaseException as error:
             if self._target.closed and isinstance(error, WeftError):
-                return  # what it looked after is gone: nothing left to do
+                return  # the target was closed, so this error is expected
             self.error = error
             if self._on_error is not None:
                 self._on_error(error)
@@ -162,7 +163,7 @@ class ControlLoop:
             try:
                 totals[connection] = _Totals(connection)
             except WeftError:
-                continue  # closed meanwhile
+                continue  # closed since it was listed
             seen.append(totals[connection].since(self._before.get(connection)))
         self._before = totals
         return Telemetry(self.steps, now_ns, interval_ns, tuple(seen), self._target.policies)
@@ -175,14 +176,14 @@ class ControlLoop:
 
 
 def _checked(updates: Any) -> Updates:
-    """What a step returned; TypeError when it is nothing of the kind."""
+    """Checks the value that a step returned; TypeError if it is no mapping of mappings."""
     if updates is None:
         return {}
     whole = isinstance(updates, Mapping)
     if whole and all(isinstance(params, Mapping) for params in updates.values()):
         return updates  # type: ignore[no-any-return]
     raise TypeError(
-        "a step returns None or parameters by family, as in "
+        "a step must return None or parameters by family, as in "
         f'{{"window": {{"window_bytes": 100_000}}}}; this one returned {updates!r:.80}'
     )
 

@@ -1,7 +1,4 @@
-"""An endpoint: opens the engines, listens, and connects.
-
-Settings are knobs, outcomes are transport.errors.
-"""
+"""Endpoints: open the engines, listen and connect."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from transport.recording import LiveRecording
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
-TROUBLE_S = 1.0  # what kept a peer out shortly before an accept began is told by it
+TROUBLE_S = 1.0  # an accept also reports failures from this long before it began
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Policies = Mapping[str, PolicyName]  # by family, "window", "path", "loss" or "credit"
@@ -55,7 +52,7 @@ def _knob_text(value: KnobValue) -> str:
 
 
 def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> WeftError:
-    """What kept the dial from getting through, where that is known; else that its time is over."""
+    """The error for a connect that timed out: its cause if known, else TimedOutError."""
     cause, known = dial.cause(), dial.error()
     if cause not in (OK, WOULD_BLOCK) and known:
         return error_for(cause, f"cannot connect to {name} within {timeout_s} s", known)
@@ -64,7 +61,7 @@ def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> WeftErr
 
 
 def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
-    """Asks ever more patiently; False when the time is over first."""
+    """Polls at growing intervals until finished() is true; False if `until` passes first."""
     pause_s = PAUSE_S_MIN
     while not finished():
         if until is not None and time.monotonic() >= until:
@@ -75,7 +72,7 @@ def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
 
 
 class Listener(AsyncCloses):
-    """Waits for peers, which reach it by its handle (sent by any means) or by address and port."""
+    """Accepts peers, which connect by its handle (sent by any means) or by address and port."""
 
     def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
         self._endpoint = endpoint
@@ -85,12 +82,12 @@ class Listener(AsyncCloses):
 
     @property
     def handle(self) -> bytes:
-        """What a peer gives to Endpoint.connect: addresses, ports and a token, 64 bytes."""
+        """The 64 bytes for a peer's Endpoint.connect(): addresses, ports and a token."""
         return self._handle
 
     @property
     def port(self) -> int:
-        """TCP port that peers reach it by."""
+        """The TCP port on which it listens."""
         return self._port
 
     @property
@@ -99,9 +96,9 @@ class Listener(AsyncCloses):
         return self._native is None
 
     def accept(self, *, timeout_s: float | None = None) -> Connection:
-        """The next peer. TimedOutError after `timeout_s` seconds (None: no limit).
+        """Waits for the next peer. TimedOutError after `timeout_s` seconds (None: no limit).
 
-        OutOfDescriptorsError where peers have connected and this process cannot take them.
+        OutOfDescriptorsError if peers connected and this process had no descriptors for them.
         """
         made: list[Connection] = []
         if not _poll_until(lambda: self._took(made), deadline(timeout_s)):
@@ -122,7 +119,7 @@ class Listener(AsyncCloses):
         return made[0]
 
     def __iter__(self) -> Iterator[Connection]:
-        """Peers as they come, until the listener is closed."""
+        """Yields each new peer until the listener is closed."""
         while not self.closed:
             try:
                 yield self.accept()
@@ -137,7 +134,7 @@ class Listener(AsyncCloses):
                 return
 
     def close(self) -> None:
-        """Takes no more peers; accepted connections live on. Idempotent."""
+        """Stops accepting; accepted connections stay open. May be called more than once."""
         self._native = None
         self._endpoint._reactor.poke()
 
@@ -145,7 +142,7 @@ class Listener(AsyncCloses):
         return f"<Listener port {self._port}{' closed' if self.closed else ''}>"
 
     def _nobody(self, timeout_s: float | None) -> WeftError:
-        """Why no peer came in time: the trouble with one that had connected, if there was any."""
+        """The error for an accept that timed out: the failure of a peer that tried, if any."""
         said = f"accept on port {self._port}: no peer within {timeout_s} s"
         if self._native is not None and timeout_s is not None:
             status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
@@ -168,16 +165,16 @@ class Listener(AsyncCloses):
 
 
 class Endpoint(AsyncCloses):
-    """The engines of this process and what they serve.
+    """The engines of this process, with their listeners and connections.
 
-    Keyword arguments are knobs by their field name (`weft knobs` lists them); they override the
-    environment, and one that does not exist or fit raises KnobError. Use it in a `with`, or close
-    it: it owns threads.
+    Keyword arguments are knobs by field name (`weft knobs` lists them) and override the
+    environment. KnobError if a knob does not exist or its value is not allowed. An endpoint owns
+    threads: use it in a `with`, or close it.
     """
 
     def __init__(self, **knobs: KnobValue) -> None:
         given = {name: _knob_text(value) for name, value in knobs.items()}
-        # A policy's file, or one that another distribution registered, is a library to the engine.
+        # Engines load compiled libraries: compile policies given as files or by other packages.
         settings = resolve_settings(os.environ, given)
         status, text, knobs_fit, runtime = native.open_runtime(list(settings.items()))
         if not knobs_fit:
@@ -194,16 +191,16 @@ class Endpoint(AsyncCloses):
 
     @property
     def devices(self) -> tuple[native.Device, ...]:
-        """The NICs in use, in the order that `device=` counts."""
+        """The NICs in use; an argument `device=` may be an index into this tuple."""
         return self._devices
 
     def listen(
         self, port: int = 0, *, device: int | str = 0, policies: Policies | None = None
     ) -> Listener:
-        """Listens on a TCP port of a device (0: the knob control_port, or any free one).
+        """Listens on a TCP port of a device (0: the knob control_port, or any free port).
 
-        `device` is an index into `devices` or a name. `policies`: what its connections use instead
-        of the endpoint's, as in {"window": "dctcp"}. AddressError when the port is taken.
+        `device` is an index into `devices` or a name. `policies` replaces the endpoint's policies
+        for connections accepted here, as in {"window": "dctcp"}. AddressError if the port is taken.
         """
         number = self._port(port)
         chosen = set_text(policies)
@@ -225,11 +222,11 @@ class Endpoint(AsyncCloses):
     ) -> Connection:
         """Connects to a listener's handle, or to a host and port.
 
-        `policies`: what this connection uses instead of the endpoint's, as in {"window": "dctcp"};
-        a path policy of its own gives it paths of its own.
+        `policies` replaces the endpoint's policies for this connection, as in
+        {"window": "dctcp"}; a connection with its own path policy also gets its own paths.
 
-        RefusedError when nobody listens there, AuthenticationError and VersionMismatchError when
-        the peer refuses us, TimedOutError after `timeout_s` seconds (None: no limit).
+        RefusedError if no process listens there, AuthenticationError and VersionMismatchError if
+        the peer refuses, TimedOutError after `timeout_s` seconds (None: no limit).
         """
         until = deadline(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
@@ -261,7 +258,7 @@ class Endpoint(AsyncCloses):
         return made[0]
 
     def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
-        """Lets another policy decide, now, for every connection without a choice of its own.
+        """Replaces a policy at once, for every connection that uses the endpoint's policies.
 
         `family` is "window", "path", "loss" or "credit". `policy` is a registered name, a .py or
         .so file, or a declared policy; a .py file is compiled first. Nothing in flight is lost.
@@ -272,21 +269,21 @@ class Endpoint(AsyncCloses):
             raise error_for(status, f"set_policy {family}", error)
 
     def set_params(self, family: str, **params: Parameter) -> None:
-        """Gives the policy in force other parameters; its state stays.
+        """Changes parameters of the current policy; its state is kept.
 
-        A connection whose policy failed, and where `fixed` decides by now, is left alone.
+        Connections whose policy failed and was replaced by `fixed` are not changed.
         """
         status, error = self._runtime.change_policy(family, params_text(params), True)
         if status != OK:
             raise error_for(status, f"set_params {family}", error)
 
     def register(self, buf: Buffer) -> Memory:
-        """Tells the engines of a writable buffer that is to be sent from or received into often.
+        """Registers a writable buffer, in host or GPU memory, that is sent or received often.
 
-        Of a GPU's memory too: a NIC that can reads it itself, and it is staged where none can.
+        A NIC accesses GPU memory directly if it can; otherwise the bytes pass through host memory.
 
-        Give the result to isend and irecv_into along with parts of the buffer. It stays held until
-        the Memory is closed. A second registration of the same buffer costs next to nothing.
+        Pass the result to isend() and irecv_into() along with parts of the buffer. The buffer is
+        kept alive until the Memory is closed. Registering a buffer again is cheap.
         """
         if isinstance(buf, list | tuple):
             raise TypeError("buf: needs one buffer, not a list")
@@ -304,13 +301,13 @@ class Endpoint(AsyncCloses):
         also: DeviceArray | None = None,
         stream: object = None,
     ) -> None:
-        """`out` = `a` + `b` (or min, max) on a GPU, and the same into `also`, in one pass.
+        """Computes `out` = `a` + `b` (or min, max) on a GPU; `also` gets a copy in the same pass.
 
-        What a ring's step needs: the sum in its place, and a copy to send on. Arrays of one
-        size, type (f32, f16, bf16, f64, i32, i64, u8) and GPU; `out` and `also` may be `a` or `b`.
-        f16 and bf16 are added in f32 and rounded once. Queued on `stream` (None: the default
-        stream, behind what the arrays' own streams have), so keep them until it got there.
-        DeviceMissingError where the kernels were left out of the build.
+        One step of a ring all-reduce needs both: the sum in place, and a copy to send on. The
+        arrays have one length, type (f32, f16, bf16, f64, i32, i64, u8) and GPU; `out` and `also`
+        may be `a` or `b`. f16 and bf16 are added in f32 and rounded once. The kernel is queued on
+        `stream` (None: the default stream, after the work on the arrays' own streams): keep the
+        arrays until it ran. DeviceMissingError if weft was built without kernels.
         """
         arrays: dict[str, object] = {"a": a, "b": b, "out": out}
         if also is not None:
@@ -319,23 +316,23 @@ class Endpoint(AsyncCloses):
 
     @property
     def connections(self) -> list[Connection]:
-        """Those that are open, in no particular order."""
+        """The open connections, in no particular order."""
         return [one for one in self._children if isinstance(one, Connection) and not one.closed]
 
     @property
     def policies(self) -> dict[str, PolicyState]:
-        """By family: what decides where a connection has no choice of its own."""
+        """The endpoint's policies by family, used by connections without their own."""
         return {info.family: state_of(info) for info in self._runtime.policies()}
 
     def record(self, path: str | os.PathLike[str]) -> LiveRecording:
-        """Writes every decision of every policy to a file, until it is stopped.
+        """Records every decision of every policy in a file until stopped; use it in a `with`.
 
-        Use it in a `with`. '%p' in the path becomes the process id. `weft policy replay` reads it.
+        '%p' in the path becomes the process id. `weft policy replay` reads the file.
         """
         return LiveRecording(self._runtime, os.fspath(path))
 
     def counters(self) -> native.EndpointCounters:
-        """What the engines sent, received, refused and injected so far."""
+        """The counters of all engines together: traffic, refusals, injected faults."""
         return self._runtime.counters()
 
     def summary(self) -> str:
@@ -348,7 +345,7 @@ class Endpoint(AsyncCloses):
         return self._native is None
 
     def close(self) -> None:
-        """Closes every connection and listener and stops the engines. Idempotent."""
+        """Closes all connections and listeners and stops the engines; may be called again."""
         if self._native is None:
             return
         for child in list(self._children):
@@ -429,7 +426,7 @@ class Endpoint(AsyncCloses):
 
 
 def _close_all() -> None:
-    # Engine threads must not outlive the interpreter. A forked child has none.
+    # Engine threads must end before the interpreter does. A forked child has no engine threads.
     for endpoint in list(_open_endpoints):
         if endpoint._pid == os.getpid():
             endpoint.close()

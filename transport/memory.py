@@ -1,6 +1,6 @@
-"""Buffers as the engines take them, and registered memory, which a NIC reads and writes itself.
+"""Registered memory, and the conversion of the argument `buf` to native buffers.
 
-Owns no byte: the buffer is the caller's, and stays held while it is in use or registered.
+Memory belongs to the caller; weft keeps buffers alive while they are in use or registered.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 class Memory(Closes):
-    """A buffer that Endpoint.register() told the engines of; give it along with its parts.
+    """A buffer registered by Endpoint.register(); pass it along with parts of the buffer.
 
-    Over queue pairs a registered part is sent without a copy and, with
-    WEFT_RDMA_PLACEMENT=direct, received without one. Over sockets it changes nothing, and a NIC
-    that refuses (a locked-memory limit) costs a copy, never a message: see `used`.
+    Over queue pairs, registered parts are sent without a copy and, with
+    WEFT_RDMA_PLACEMENT=direct, received without one. Over sockets registration has no effect. If
+    a NIC refuses the registration, as under a locked-memory limit, the bytes are copied: see
+    `used`.
     """
 
     def __init__(self, registered: native.Memory) -> None:
@@ -45,7 +46,7 @@ class Memory(Closes):
 
     @property
     def used(self) -> bool:
-        """True if a datapath has a use for it; False: its bytes are copied as any others."""
+        """True if a datapath uses the registration; False if the bytes are copied anyway."""
         return self._used
 
     @property
@@ -54,7 +55,7 @@ class Memory(Closes):
         return self._native is None
 
     def of(self, part: native.Buffer | native.DeviceBuffer) -> native.Memory:
-        """The registration for a buffer inside it; InvalidArgumentError for any other."""
+        """The native registration; InvalidArgumentError if `part` lies outside the buffer."""
         if self._native is None:
             raise InvalidArgumentError("memory: it is closed, register the buffer again")
         if not self._native.holds(part):
@@ -64,7 +65,7 @@ class Memory(Closes):
         return self._native
 
     def close(self) -> None:
-        """Takes the registration back, once the requests that use it are done. Idempotent."""
+        """Releases the registration once no operation uses it; may be called more than once."""
         self._native = None
 
     def __repr__(self) -> str:
@@ -73,11 +74,11 @@ class Memory(Closes):
 
 
 class Part(NamedTuple):
-    """A buffer on its way, with its registration."""
+    """A native buffer of an operation, with its registration."""
 
     buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
-    pieces: tuple[native.Buffer, ...] = ()  # where a receive into `buffer` is copied to
+    pieces: tuple[native.Buffer, ...] = ()  # a receive into `buffer` is then copied to these
 
 
 def part_of(
@@ -87,28 +88,28 @@ def part_of(
     memory: object = None,
     stream: object = None,
 ) -> Part:
-    """The argument `buf` as the engines take it, with what `memory` and `stream` say of it.
+    """Converts the argument `buf` to native buffers and checks `memory` and `stream`.
 
-    `memory`: the Memory that it lies in, or None. `stream`: whose work comes first, for memory of
-    a GPU; None: what the array itself says.
+    `memory`: the Memory that contains `buf`, or None. `stream`, for GPU memory: the stream that
+    the operation is ordered after; None: the stream that the array reports.
     """
     if memory is not None and not isinstance(memory, Memory):
         kind = type(memory).__name__
-        raise TypeError(f"memory: needs what Endpoint.register() returned, not {kind}")
+        raise TypeError(f"memory: must be a Memory of Endpoint.register(), not {kind}")
     whose = None if stream is None else stream_handle(stream)
     many = isinstance(buf, list | tuple)
     part = (_list_part if many else _single_part)(runtime, buf, writable, whose)
     if stream is not None and not isinstance(part.buffer, native.DeviceBuffer):
-        raise InvalidArgumentError("stream: `buf` is host memory, which no stream works on")
+        raise InvalidArgumentError("stream: `buf` is host memory; leave the argument out")
     if memory is None:
         return part
     if isinstance(part.buffer, native.DeviceBuffer) and not writable:
-        # A NIC asks no stream.
+        # The NIC reads the memory without regard to streams, so wait until the array is written.
         status, error = part.buffer.await_stream()
         if status != OK:
             raise error_for(status, "stream", error)
     if many:
-        raise InvalidArgumentError("memory: `buf` is a list, of whose pieces no NIC knows")
+        raise InvalidArgumentError("memory: `buf` is a list; give one buffer")
     return part._replace(memory=memory.of(part.buffer))
 
 
@@ -123,7 +124,7 @@ def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int 
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
-    """Pieces that are one message: of one GPU as they are, of the host through a copy."""
+    """A list as one message: arrays on one GPU as they are, host buffers through a copy."""
     views, pieces = [], []
     intakes = Intakes(runtime)
     for i, piece in enumerate(buf):
@@ -134,7 +135,7 @@ def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | 
             host = host_bytes(found) if isinstance(found, View) else piece
             pieces.append(_flat(host, f"buf[{i}]"))
         if views and pieces:
-            text = "a list lies in a GPU's memory or in the host's, not in both"
+            text = "a list must lie in GPU memory or in host memory, not in both"
             raise InvalidArgumentError(f"buf[{i}]: {text}")
     if views:
         return Part(device_buffer(runtime, views, "buf", stream, intakes), None)
@@ -147,17 +148,17 @@ def _flat(obj: Any, argument: str) -> memoryview:
     try:
         flat = memoryview(obj)
         return flat.cast("B") if flat.nbytes else memoryview(bytearray())
-    except (TypeError, ValueError) as error:  # of dates, say: NumPy gives no view of them
+    except (TypeError, ValueError) as error:  # NumPy gives no memoryview of dates, for example
         kind = type(obj).__name__
-        raise InvalidArgumentError(f"{argument}: this {kind} in a list: {error}") from None
+        raise InvalidArgumentError(f"{argument}: cannot use this {kind}: {error}") from None
 
 
 def _found(
     obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes
 ) -> native.Buffer | View:
-    """A view of what has no buffer protocol, or, as a GPU's arrays, has it in name alone."""
+    """A native buffer, or a view of an array without a usable buffer protocol (GPU arrays)."""
     if getattr(getattr(obj, "dtype", None), "hasobject", False):
-        raise InvalidArgumentError(f"{argument}: holds Python objects, whose bytes mean nothing")
+        raise InvalidArgumentError(f"{argument}: an array of Python objects cannot be sent")
     try:
         return native.Buffer(obj, argument, writable)
     except TypeError:

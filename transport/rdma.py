@@ -1,7 +1,6 @@
-"""Which RDMA devices, ports and GIDs this host has, and how near each is to a GPU.
+"""Lists the RDMA devices, ports and GIDs of this host, and their distance to its GPUs.
 
-Reads sysfs, and pyverbs where it is installed for what sysfs leaves out; opens no queue pair and
-chooses nothing (the engine does).
+The source is sysfs, completed by pyverbs if that is installed. The engine chooses devices itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NET = Path("/sys/class/net")
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """One entry of a port's table; `address` is an IPv4 one where the GID holds one."""
+    """One entry of a port's GID table; `address` is IPv4 if the GID is IPv4-mapped."""
 
     index: int
     address: str
@@ -39,13 +38,13 @@ class Port:
     gids: tuple[Gid, ...]
     firmware: str = ""
     vendor: str = ""
-    numa_node: int = -1  # -1: the device is nowhere in particular
+    numa_node: int = -1  # -1: unknown
     pci_path: str = ""  # real sysfs path; empty for a virtual device
     limits: dict[str, int] = field(default_factory=dict)  # from pyverbs: queue pairs, work requests
 
     @property
     def name(self) -> str:
-        """As WEFT_RDMA_DEVICES takes it."""
+        """device:port, as in WEFT_RDMA_DEVICES."""
         return f"{self.device}:{self.number}"
 
 
@@ -61,7 +60,7 @@ def _gids(port: Path) -> tuple[Gid, ...]:
     for entry in sorted(port.glob("gids/*"), key=lambda path: number(path.name)):
         text = read_text(entry)
         if len(text) != 39 or set(text) <= set("0:"):
-            continue  # an empty place in the table
+            continue  # empty entry
         kind = read_text(port / "gid_attrs/types" / entry.name)
         interface = read_text(port / "gid_attrs/ndevs" / entry.name)
         found.append(Gid(number(entry.name), _address(text), kind, interface))
@@ -90,7 +89,7 @@ def _port(device: Path, path: Path) -> Port:
 
 
 def _with_pyverbs(port: Port) -> Port:
-    """The same port with what only the device itself says; unchanged where pyverbs is missing."""
+    """Adds firmware version and limits from the device; unchanged without pyverbs."""
     try:
         from pyverbs.device import Context
     except ImportError:
@@ -101,12 +100,12 @@ def _with_pyverbs(port: Port) -> Port:
             limits = {"queue_pairs": told.max_qp, "work_requests": told.max_qp_wr}
             limits |= {"shared_receives": told.max_srq_wr, "completions": told.max_cqe}
             return replace(port, firmware=told.fw_ver or port.firmware, limits=limits)
-    except Exception:  # pyverbs raises classes of its own; sysfs has said what it can
+    except Exception:  # pyverbs raises its own classes; the values from sysfs remain
         return port
 
 
 def ports() -> list[Port]:
-    """Every port of every RDMA device, in the order of names; empty where there is none."""
+    """Every port of every RDMA device, sorted by name."""
     if not DEVICES.is_dir():
         return []
     found = [
@@ -118,9 +117,9 @@ def ports() -> list[Port]:
 
 
 def pci_distance(one: str, other: str) -> int:
-    """Bridges between two PCI devices, by their real sysfs paths: 0 is the same device.
+    """Path length between two PCI devices in the sysfs tree, by their real paths; 0: the same.
 
-    Devices below different root complexes, and those that are no PCI devices, are 1,000 apart.
+    1,000 if they are below different root complexes, or if one is not a PCI device.
     """
     parts = [Path(path).parts for path in (one, other)]
     roots = [next((p for p in path if p.startswith("pci")), "") for path in parts]
@@ -148,7 +147,7 @@ def gpu_paths() -> dict[str, str]:
 
 
 def parse_map(text: str) -> dict[str, str]:
-    """ "0000:17:00.0=mlx5_0,..." as GPU -> RDMA device; the error names the wrong part."""
+    """Parses "0000:17:00.0=mlx5_0,..." to GPU -> RDMA device; InvalidArgumentError if wrong."""
     chosen = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         gpu, equals, device = part.partition("=")
@@ -160,16 +159,16 @@ def parse_map(text: str) -> dict[str, str]:
 
 
 def pairing(gpus: dict[str, str], found: list[Port], manual: str = "") -> dict[str, str]:
-    """GPU -> the active RDMA device nearest to it by PCI bridges; `manual` overrides.
+    """GPU -> the nearest active RDMA device by PCI distance; `manual` (a map text) overrides.
 
-    GPUs that are equally near share devices in turn, so that none is left idle.
+    At equal distance the device with the fewest GPUs is chosen.
     """
     devices = {port.device: port.pci_path for port in found if port.active}
     chosen = parse_map(manual)
     unknown = [device for device in chosen.values() if device not in devices]
     if unknown:
         there = ", ".join(devices) or "none"
-        text = f"RDMA device {unknown[0]!r} does not exist or is not active; there is {there}"
+        text = f"RDMA device {unknown[0]!r} does not exist or is not active; active: {there}"
         raise InvalidArgumentError(text)
     used = dict.fromkeys(devices, 0)
     for gpu, path in gpus.items():

@@ -1,7 +1,7 @@
-"""What another policy would have decided: runs recorded events through it and compares.
+"""Replays recorded events through another policy and compares its answers with the recorded ones.
 
-The events stay as they were recorded (an open loop), but for what the core tells a policy of its
-own last answer: the window in force and the bytes granted.
+The replay is open-loop: events stay as recorded, except for the fields that repeat the policy's own
+last answer, the current window and the bytes granted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Runner(Protocol):
 
 @dataclass
 class Track:
-    """One policy's answers to the same events, in their order."""
+    """The answers of one policy to a sequence of events; the lists have one entry per event."""
 
     name: str
     family: str
@@ -38,17 +38,18 @@ class Track:
     owners: list[int] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
     answers: list[tuple[float, ...]] = field(default_factory=list)
-    differs: int = 0  # from what was recorded, in any bit
+    differs: int = 0  # answers that differ from the recorded ones in any bit
     failures: int = 0
-    other_version: bool = False  # of the policy that decided: its parameters then are not followed
+    # The recorded policy has this name and another source: its parameters are not used.
+    other_version: bool = False
 
     def column(self, index: int) -> np.ndarray[Any, Any]:
-        """One field of the answers, as float64 over time."""
+        """One field of every answer, as float64."""
         return np.array([answer[index] for answer in self.answers], np.float64)
 
 
 def recorded(steps: Iterable[Step]) -> Track:
-    """What was decided then."""
+    """The recorded answers. InvalidArgumentError if there are none."""
     track: Track | None = None
     for step in steps:
         if track is None:
@@ -67,24 +68,24 @@ def _note(track: Track, step: Step, result: np.ndarray[Any, Any]) -> None:
 
 
 class _Owner:
-    """One flow's (or peer's) records under the policy that is tried."""
+    """The records of a flow or peer under the replayed policy."""
 
     def __init__(self, policy: Policy, shared: Any, step: Step) -> None:
         self.flow = policy.flow.zeros()
         self.shared = shared
         self.answered: np.ndarray[Any, Any] | None = None
         self.window_bytes = 0
-        self.recorded, self.paths = step.policy, step.paths  # who decided then, over how many
+        self.recorded, self.paths = step.policy, step.paths  # the recorded policy, path count
 
     def outlives(self, step: Step) -> bool:
-        """Whether what starts here replaced another policy in mid-life, and is no new flow's."""
+        """Whether a recorded start replaced a policy of a living flow, which is not a new flow."""
         names = step.event.dtype.names or ()
         if "hint_window_bytes" in names:
             return float(step.event["hint_window_bytes"][0]) > 0
         if "granted_bytes" in names:
             return int(step.event["granted_bytes"][0]) > 0
         then, now = self.recorded, step.policy
-        # A flow that rested begins anew under the policy it had, with parameters of today.
+        # An idle flow restarts its own policy, perhaps with new parameters: that is no swap.
         same = (then.name, then.source_sha256) == (now.name, now.source_sha256)
         return not same and self.paths == step.paths
 
@@ -92,9 +93,9 @@ class _Owner:
 class Replay:
     """Runs a policy over recorded events.
 
-    Parameters are those that are given, on top of the defaults; when none is, and the policy is the
-    one that decided (by name and source), those that it decided with, as they changed. That one
-    starts anew wherever it did then; any other goes on through what was swapped meanwhile.
+    Given parameters override the defaults. If none are given and the policy is the recorded one (by
+    name and source), the recorded parameters are used, with their changes. The recorded policy
+    restarts wherever the recording shows a start; another policy continues across policy swaps.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Replay:
             if name not in policy.params.defaults:
                 there = ", ".join(policy.params.defaults) or "none"
                 raise InvalidArgumentError(
-                    f"{policy.name} has no parameter {name!r}: there are {there}"
+                    f"{policy.name} has no parameter {name!r}; it has: {there}"
                 )
             self.params[name] = value
         self.owners: dict[int, _Owner] = {}
@@ -115,7 +116,7 @@ class Replay:
         self.source_sha256 = sha256(policy)
 
     def run(self, steps: Iterable[Step]) -> Track:
-        """The policy's answers; events of other families are passed over."""
+        """The policy's answers; events of other families are skipped."""
         track = Track(self.policy.name, self.policy.family.name)
         for step in steps:
             if step.policy.family is not self.policy.family:
@@ -127,7 +128,7 @@ class Replay:
         return track
 
     def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
-        """One event."""
+        """The answer to one event; its record and counts go into `track`."""
         hook = self.policy.family.hooks[step.hook]
         self.follow(step)
         owner = self.owners.get(step.owner)
@@ -149,7 +150,7 @@ class Replay:
         return result
 
     def decided(self, then: RecordedPolicy) -> bool:
-        """Whether the policy that is tried is the one that decided."""
+        """Whether the replayed policy is the recorded one."""
         return (then.family, then.name, then.source_sha256, len(then.params)) == (
             self.policy.family,
             self.policy.name,
@@ -161,7 +162,7 @@ class Replay:
         return then.name == self.policy.name and not self.decided(then)
 
     def goes_on(self, owner: _Owner, step: Step) -> bool:
-        """Whether a recorded start is nothing to the policy that is tried: it keeps its answer."""
+        """Whether the replayed policy ignores a recorded start and keeps its last answer."""
         return owner.outlives(step) and not (self.follows and self.decided(step.policy))
 
     def follow(self, step: Step) -> None:
@@ -175,7 +176,7 @@ class Replay:
                 owner.shared[name][: step.heads.size] = step.heads[name]
 
     def begin(self, owner: _Owner, step: Step) -> None:
-        """A recording that began in mid-life: the policy starts from where things stood."""
+        """Starts the policy on a flow whose start was not recorded, with the window of `step`."""
         event = step.event.copy()
         event["kind"] = -1
         names = event.dtype.names or ()
@@ -195,7 +196,7 @@ class Replay:
         return None
 
     def standing(self, owner: _Owner, event: Any, hook: str) -> np.ndarray[Any, Any]:
-        """The result record as the core hands it over, and the event's word of the last answer."""
+        """Fills the result record as the core does, and the event's fields of the last answer."""
         family = self.policy.family.name
         result = self.policy.family.result.zeros()
         if family == "window":
@@ -214,7 +215,7 @@ class Replay:
         return result
 
     def remember(self, owner: _Owner, event: Any, result: np.ndarray[Any, Any]) -> None:
-        """What the core would have made of the answer (native/core/window_control.cc)."""
+        """Keeps the answer as the core would apply it (native/core/window_control.cc)."""
         if self.policy.family.name == "window":
             low = 2 * int(event["segment_bytes"][0])
             high = max(int(event["window_bytes_max"][0]), low)
@@ -238,7 +239,7 @@ class Replay:
 
 
 def replay(policy: Policy, steps: Iterable[Step], params: dict[str, Any] | None = None) -> Track:
-    """Compiled in this process, over the events of its family."""
+    """Replays the events of the policy's family, compiled in this process."""
     from transport.compiler.library import jit
 
     return Replay(policy, jit(policy), params).run(steps)
@@ -246,7 +247,7 @@ def replay(policy: Policy, steps: Iterable[Step], params: dict[str, Any] | None 
 
 @dataclass(frozen=True)
 class Summary:
-    """A track in numbers; of window policies in bytes and bytes per second."""
+    """Statistics of a track; `figures` names their units."""
 
     name: str
     decisions: int
@@ -257,7 +258,7 @@ class Summary:
 
 
 def summarize(track: Track) -> Summary:
-    """What a table shows."""
+    """Statistics of a track, by family of policy."""
     figures: dict[str, float] = {}
     shares: tuple[float, ...] = ()
     if track.family == "window":

@@ -133,7 +133,7 @@ def test_loop__a_pace_is_finite(pace_s: float) -> None:
 def test_step__that_returns_something_else_is_told_what_to_return(returned: Any) -> None:
     with pair() as (here, _):
         loop = ControlLoop(here, lambda telemetry: returned)
-        with pytest.raises(TypeError, match="a step returns None or parameters by family"):
+        with pytest.raises(TypeError, match="a step must return None or parameters by family"):
             loop.once()
 
 

@@ -99,7 +99,7 @@ def test_pairing__a_manual_map_overrides() -> None:
     chosen = rdma.pairing({"gpu0": A, "gpu1": A}, found, manual="gpu0=mlx5_1")
     assert chosen == {"gpu0": "mlx5_1", "gpu1": "mlx5_0"}
     for wrong, words in [
-        ("gpu0=mlx5_2", "not active; there is mlx5_0, mlx5_1"),
+        ("gpu0=mlx5_2", "not active; active: mlx5_0, mlx5_1"),
         ("gpu0", "GPU=device"),
         ("=mlx5_0", "GPU=device"),
     ]:
