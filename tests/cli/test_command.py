@@ -167,8 +167,8 @@ def test_policy_check__a_failure_says_what_to_look_at(tmp_path: Path) -> None:
     wrong.write_text(text.replace(cut, "-1.0, -2.0"))
     done = quick(str(wrong), "--seed", "9")
     assert done.exit_code == 1
-    assert "such a window stops" in done.output
-    assert "clamp it there (seed 9)" in done.output
+    assert "or less stops the flow" in done.output
+    assert "clamp to 2 * segment_bytes (seed 9)" in done.output
 
 
 def test_policy_check__a_refused_file_names_the_line(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def _window(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     window, pacing = results["window_bytes"], results["pacing_bytes_per_s"]
     return [
         (~np.isfinite(window) | ~np.isfinite(pacing), "not finite"),
-        (window <= 0, "such a window stops the flow"),
+        (window <= 0, "a window of 0 or less stops the flow"),
         (pacing < 0, "a negative rate"),
     ]
 
@@ -56,7 +56,7 @@ def _path(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     return [
         (picks & ~valid, f"there are {count} paths"),
         (picks & usable.any(axis=1) & ~chosen, "that path is dead and others are not"),
-        (resend & (path == avoid), "the lost copy went that way, and another is usable"),
+        (resend & (path == avoid), "that path lost the segment, and another path is usable"),
         (picks & (results["burst_bytes"] <= 0), "an empty burst"),
     ]
 
@@ -76,7 +76,7 @@ def _credit(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     before = np.concatenate([[0], np.maximum.accumulate(granted)[:-1]])
     return [
         (granted < before, "a grant cannot be taken back"),
-        (granted > 1 << 60, "no sender has so much"),
+        (granted > 1 << 60, "more than 2^60 bytes"),
     ]
 
 

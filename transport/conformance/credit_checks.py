@@ -85,9 +85,9 @@ def grants(policy: Policy, library: Library) -> Outcomes:
     yield verdict(
         "serves what is asked",
         served and not bench.failed,
-        f"{bench.received_bytes} of {bench.demand_bytes} bytes came in",
-        "all of it, in time",
-        "a sender waits for credit that never comes: every answer must grant at least a segment",
+        f"{bench.received_bytes} of {bench.demand_bytes} bytes arrived",
+        "all of them, in time",
+        "a sender waits for credit for ever: every answer must grant at least a segment",
     )
     yield verdict(
         "grants never fall",
@@ -103,7 +103,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
             bench.beyond_bytes <= promised,
             f"up to {bench.beyond_bytes} bytes beyond the demand",
             f"<= {promised} bytes",
-            "granted_bytes must not exceed demand_bytes plus the bytes that may be sent unasked",
+            "granted_bytes must not exceed demand_bytes plus speculative_bytes",
         )
 
 
@@ -138,7 +138,7 @@ def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome
         report.jain >= (0.5 if least is None else least),
         measured,
         f">= {0.5 if least is None else least}",
-        "flows that ask for the same must be granted the same: event.active_flows says how many",
+        "grant flows with equal demand equal credit: event.active_flows is their number",
     )
     slowest = min(flow.goodput_bytes_per_s for flow in report.flows) / (BYTES_PER_S / 8)
     yield verdict(
@@ -146,7 +146,7 @@ def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome
         slowest >= 0.1,
         f"the slowest gets {number(slowest)} of its share",
         ">= 0.1",
-        "a sender without credit waits for a grant: every demand and tick must move it on",
+        "a sender without credit waits for a grant: every demand and every tick must grant some",
     )
     yield from at_the_port(policy, report)
 
@@ -170,7 +170,7 @@ def at_the_port(policy: Policy, report: ArenaReport) -> Outcomes:
             queue <= allowance,
             f"{queue} bytes wait at the port (p99)",
             f"<= {allowance} bytes",
-            "what is granted to all at once must not exceed what the link carries meanwhile",
+            "the grants of all senders together must not exceed the link's capacity",
         )
 
 

@@ -33,7 +33,7 @@ class Trial:
     beyond: int = 0  # events where the forms may differ, which are not compared
     failures: int = 0  # hooks that returned status 1 in every form
     wrong: list[str] = field(default_factory=list)  # the first difference of each kind
-    unsound: list[str] = field(default_factory=list)  # answers the core would have to correct
+    unsound: list[str] = field(default_factory=list)  # answers that the core would correct
 
     def add(self, other: Trial) -> None:
         self.events += other.events
@@ -79,7 +79,7 @@ class Bout:
         hook = self.policy.family.hooks[chunk.hooks[at]]
         self.trial.wrong.append(f"seed {self.seed}, event {self.trial.events + at}, {hook}: {what}")
 
-    # Plausible events: a whole chunk on each side, then one comparison.
+    # Plausible events: each form runs the whole chunk, then the results are compared.
 
     def at_once(self, chunk: Chunk) -> None:
         answers = {name: play_native(side, chunk) for name, side in self.sides.items()}
@@ -118,7 +118,7 @@ class Bout:
         elif one[3] != other[3]:
             self.fail(len(chunk.hooks) - 1, chunk, f"{one[0]} and {other[0]} leave other records")
 
-    # Edges of numbers: event by event, with integers that tell when they leave the common ground.
+    # Extreme values: event by event, with integers that detect when the forms may differ.
 
     def step_by_step(self, chunk: Chunk) -> None:
         result = {name: Guarded(chunk.presets.dtype, 1) for name in self.sides}
@@ -179,7 +179,7 @@ class Bout:
                 self.fail(at, chunk, f"interpreted and {first} leave other records")
         side = self.sides[first]
         if statuses[first] or status:
-            # As the core does: a policy that failed begins anew.
+            # As in the core, a policy that failed restarts.
             for one in self.sides.values():
                 one.restart(chunk.shared)
             tracked.restart(chunk.shared)

@@ -24,7 +24,7 @@ def language(policy: Policy) -> Outcome:
 
 
 def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
-    """The library in the user's cache, which set_policy would load; in `folder` without a cache."""
+    """Compiles the policy into the user's cache, as set_policy does; `folder`: if that fails."""
     try:
         cache.directory()
     except PolicyError:
@@ -34,8 +34,7 @@ def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
 
 
 def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library], Path]:
-    """The library from a file and the one in the process, and the file; none when a gate refuses
-    the policy."""
+    """Compiles the policy as a file and in the process; no libraries if the compiler refuses."""
     bound = "libm alone; no Python, no heap"
     try:
         hooks = emit.lowered(policy)

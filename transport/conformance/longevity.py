@@ -14,7 +14,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.result import Outcome, verdict
 from transport.conformance.streams import Chunk, Stream
 
-EVENTS = (1 << 20) + (1 << 16)  # more than a 20-bit counter can count
+EVENTS = (1 << 20) + (1 << 16)  # overflows a 20-bit counter
 OTHER_EVERY = 64  # every 64th event of a window policy is not an acknowledgment
 # Fields that grow during a flow's life; negative times and sequence numbers mean "none".
 CLOCKS = (
@@ -37,7 +37,7 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
     played, text = 0, ""
     while played < EVENTS and not text:
         results.records[:] = chunk.presets
-        first = 0 if played == 0 else 1  # it starts once
+        first = 0 if played == 0 else 1  # only the first pass starts the policy
         statuses = _pass(side, chunk, events, results, first)
         played += len(chunk.hooks) - first
         shown = Chunk(chunk.hooks, events.records, chunk.presets, chunk.shared, chunk.heads, False)
@@ -49,8 +49,8 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
         "lives long",
         not text,
         f"after {played:,} events: {text}" if text else f"{played:,} events of one flow",
-        "finite answers, no failure, whatever the flow's age",
-        "look for a counter that is divided by, shifted or compared as if it began anew",
+        "finite answers and no failure at any age of the flow",
+        "look for a counter that grows for ever and is used as a divisor, a shift or a limit",
     )
 
 

@@ -25,7 +25,7 @@ NEVER = 1 << 62
 
 @dataclass
 class Segment:
-    """One segment and the copies of it."""
+    """One segment and its retransmissions."""
 
     seq: int
     sent_ns: int

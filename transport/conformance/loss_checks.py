@@ -45,14 +45,14 @@ def repairs(policy: Policy, library: Library) -> Outcomes:
             longest <= promised,
             f"judged {number(longest)} round trips after it was sent",
             f"<= {promised}",
-            "others were delivered after it: look for a threshold that this many never reach",
+            "later segments were delivered: look for a threshold above their number",
         )
     yield verdict(
         "judges a segment once",
         again <= 1,
-        f"up to {again} verdicts on one segment; {others} on others than the lost one",
-        "1, while the copy is under way",
-        "a verdict must not name what was just sent again: compare send times, the copy's is new",
+        f"up to {again} verdicts on one segment; {others} on segments that were not lost",
+        "1, while the copy is in flight",
+        "do not judge a segment that was just sent again: compare send times; the copy's is newer",
     )
     tail = LossBench(policy, library, all_but(399))
     tail.run(400)
@@ -62,8 +62,8 @@ def repairs(policy: Policy, library: Library) -> Outcomes:
         "repairs the tail",
         last.acked and not tail.failed and wait_ns <= TAIL_TIMEOUTS * RTO_NS,
         f"after {number(wait_ns / RTO_NS)} timeouts",
-        f"<= {TAIL_TIMEOUTS}; the core's own last resort comes after {BACKSTOP}",
-        "nothing is delivered after the last segment: on_timer has to judge it",
+        f"<= {TAIL_TIMEOUTS}; the core's own fallback comes after {BACKSTOP}",
+        "no delivery follows the last segment: on_timer has to judge it",
     )
 
 
@@ -81,9 +81,9 @@ def repairs_in_windows(policy: Policy, library: Library) -> Outcomes:
         yield verdict(
             f"repairs within windows of {window}",
             beyond <= promised * window + 1,
-            f"judged once {beyond} segments had been delivered beyond it",
+            f"judged after {beyond} later segments had been delivered",
             f"<= {promised} windows",
-            "a count that wraps, or a threshold that so many never reach",
+            "look for a counter that wraps, or a threshold above this number of segments",
         )
 
 
@@ -99,9 +99,9 @@ def tolerates(policy: Policy, library: Library) -> Outcomes:
     yield verdict(
         "tolerates reordering",
         wrong == 0,
-        f"{wrong} of 2000 segments judged lost, none was; each seventh {promised} places late",
+        f"{wrong} of 2000 segments judged lost, none was; every 7th is {promised} places late",
         "0",
-        "what is late by so few places is not lost: widen the window, in time or in segments",
+        "segments late by so few places are not lost: widen the window, in time or in segments",
     )
 
 
@@ -139,7 +139,7 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
             f"{whole} of {FLOWS * MESSAGES} messages after {report.ended_ns / 1e6:.4g} ms, "
             f"{resent} copies for {gone} lost",
             f"all of them, in {MOVED_NS // MS} ms" if "dead" in name else "all of them",
-            "some segment is never judged lost: look at what on_timer does when nothing comes back",
+            "some segment is never judged lost: look at on_timer when no acknowledgments arrive",
         )
     yield copies(cast, ledger)
 
@@ -167,6 +167,6 @@ def copies(cast: Cast, ledger: Ledger) -> Outcome:
         "a copy each",
         report.flows[0].copies_max <= 1,
         f"{sent.segments_resent} copies for {lost} lost, up to {report.flows[0].copies_max} of one",
-        "1 at most: every copy got through",
-        "a segment that was just sent again is judged lost again: a storm in the making",
+        "at most 1, as every copy was delivered",
+        "a segment that was just sent again is judged lost again, which multiplies resends",
     )

@@ -51,7 +51,7 @@ class NativeSide:
         if policy.params.size_bytes:
             self.params.records[:] = policy.params.filled()
         self._params_before = self.params.records.tobytes()
-        self.damage = ""  # seen by a caller: to records that are not this side's
+        self.damage = ""  # a write into records that belong to the caller
         self._count = 0
         self.shared = Guarded(policy.shared.dtype, 0)
         self.restart(1)
@@ -70,7 +70,7 @@ class NativeSide:
         return int(bare[hook](*given, event_at, result_at))
 
     def witnessed(self, hook: int, event: Guarded, result: Guarded) -> int:
-        """The same; of the first failure the library keeps what interpreted code raises there."""
+        """Calls a hook; on the first failure, stores the exception that interpreted code raises."""
         before = [side.records.copy() for side in (self.flow, self.shared, result)]
         status = self.call(hook, event.address, result.address)
         self._library.failures += status != 0
@@ -89,14 +89,14 @@ class NativeSide:
         return status
 
     def note_unfinite(self, hook: int, *answer: float) -> None:
-        """Kept by the library, as a failure is."""
+        """Stores a non-finite answer as the library's first failure."""
         self._library.failures += 1
         if not self._library.raised:
             name = self.policy.family.hooks[hook]
             self._library.raised = f"{name} answers {answer[0]} and {answer[1]}: not finite"
 
     def bound(self) -> tuple[list[Any], tuple[int, ...]]:
-        """The bare hooks, and what they all get first: until the next restart with other paths."""
+        """The hooks and their first arguments; valid until a restart with other paths."""
         given = (self.flow.address, self.shared.address, self._count, self.params.address)
         return self._hooks, given
 

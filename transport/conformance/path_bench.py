@@ -110,7 +110,7 @@ class PathBench:
                 return
             heads["usable"][path] = 0 if self.conduct.retires else 1
             self.call(FEEDBACK, TIMEOUT, path=path, flow=flow)
-            self.heard_ns[path] = at_ns  # once a timeout, as the core's backoff would
+            self.heard_ns[path] = at_ns  # at most one TIMEOUT per timeout period, as in the core
             return
         self.heard_ns[path] = at_ns
         heads["usable"][path] = 1

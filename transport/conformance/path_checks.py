@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COUNTS = (2, 4, 8, 16, 64, 256)
 DYING = (4, 8, 32)
-SPAN = 40  # picks a path that shares are taken over
+SPAN = 40  # number of picks per path over which shares are computed
 
 
 def spreads(policy: Policy, library: Library) -> Outcomes:
@@ -38,8 +38,8 @@ def spreads(policy: Policy, library: Library) -> Outcomes:
         worst >= 0.5,
         f"the least used of {where} paths gets {number(worst)} of its share",
         ">= 0.5",
-        "all paths are equal here: look for ties that always fall the same way, and indices that "
-        "never come up",
+        "all paths are equal here: look for ties that always resolve alike, and for indices that "
+        "are never used",
     )
 
 
@@ -66,22 +66,22 @@ def keeps_off(policy: Policy, library: Library) -> Outcomes:
         "copies take another path",
         onto == 0,
         f"{onto} of {255 * 6} copies took the path that had lost them",
-        "0 where another is usable",
-        "where event.is_resend is 1, event.avoid_path is the last resort",
+        "0 if another is usable",
+        "if event.is_resend is 1, answer event.avoid_path only if no other path is usable",
     )
     yield verdict(
         "usable paths only",
         unusable == 0,
         f"{unusable} picks of a dead path with others usable",
         "0",
-        "paths[i].usable is 0 for a dead path: pass it over",
+        "paths[i].usable is 0 for a dead path: skip it",
     )
     yield verdict(
         "1 to 256 paths",
         outside == 0 and failed == 0,
-        f"{outside} picks outside, with all paths dead too; failed at {failed} of 256 counts",
+        f"{outside} picks out of range; a hook failed at {failed} of 256 path counts",
         "0, and no failure",
-        "with no path usable answer any index below len(paths)",
+        "if no path is usable, answer any index below len(paths)",
     )
 
 
@@ -110,7 +110,7 @@ def heeds(policy: Policy, library: Library) -> Outcomes:
 
 
 def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
-    """Picks of a dead path before its share falls below a tenth for good enough."""
+    """Number of picks of a path that died until it gets less than 10% of its fair share."""
     bench.dead.add(dead)
     before = len(bench.picks)
     for _ in range(turns):
@@ -123,13 +123,13 @@ def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
 
 
 def shuns(policy: Policy, library: Library) -> Outcomes:
-    """One path drops everything, from the start or after it worked."""
+    """Checks that a path that drops everything, at once or after it worked, is soon avoided."""
     promised = policy.promises.dead_path_picks
     if promised is None:
         return
     conducts = [("", Conduct())]
     if "timeout" in policy.promises.signals:
-        # Something else keeps it usable: a probe, or what another flow gets through.
+        # A probe, or another flow's traffic, may keep a path usable in spite of timeouts.
         conducts.append((" that stays usable", Conduct(retires=False)))
     for text, conduct in conducts:
         worst, where = 0, ""
@@ -146,8 +146,8 @@ def shuns(policy: Policy, library: Library) -> Outcomes:
             worst <= promised,
             f"{worst if worst < 1 << 30 else 'endless'} picks of it (one {where})",
             f"<= {promised} before its share is below a tenth",
-            "a path that nothing comes back from must cost: a path not yet measured is no better "
-            "than the mean, and a timeout counts against it",
+            "a path without feedback must lose its share: rate a path that was never measured as "
+            "average, and count a timeout against it",
         )
 
 
@@ -170,7 +170,7 @@ def favours(policy: Policy, library: Library) -> Outcomes:
         worst <= 1.5,
         f"{number(worst)} of its share (one of {where}) before its first timeout",
         "<= 1.5",
-        "what has not been measured must not count as nothing: a round trip of 0 wins every draw",
+        "a path without a measured RTT must not count as RTT 0, which wins every comparison",
     )
 
 
@@ -198,12 +198,12 @@ def heals(policy: Policy, library: Library) -> Outcomes:
         worst <= promised,
         f"{worst if worst < 1 << 30 else 'never'} picks ({where} paths)",
         f"<= {promised} until it has half of its share",
-        "when GOOD comes for a path that was shunned, its past must not count for long",
+        "after GOOD feedback for an avoided path, its earlier failures must soon be forgotten",
     )
 
 
 def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
-    """Eight flows over four paths; one dies for 60 ms."""
+    """Checks eight flows over four paths, one of which is down for 60 ms."""
     down_ns, up_ns, step_ns = 40 * MS, 100 * MS, 5 * MS
     plan = plan_of(
         cast,
@@ -235,12 +235,12 @@ def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray)
     promises = policy.promises
     if promises.dead_path_picks is not None:
         swallowed = report.paths[1].forward.swallowed
-        # 45 of the 60 ms; what a fair share would have put on it.
+        # The packets of a fair share in 45 of the 60 ms.
         fair = 0.045 * BYTES_PER_S / 4_160
         yield verdict(
             "shuns it in the arena",
             swallowed <= 0.1 * fair + 1_000,
-            f"{swallowed} datagrams went into it",
+            f"{swallowed} datagrams were sent into it",
             f"<= {int(0.1 * fair + 1_000)}",
             "see the check of the same name on the bench",
         )
@@ -270,5 +270,5 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
         whole == 160,
         f"{whole} of 160 messages, the last after {report.ended_ns / 1e6:.3g} ms",
         "160",
-        "some burst never found a way: is the answer always a usable path?",
+        "some burst was never delivered: is the answer always a usable path?",
     )

@@ -18,12 +18,12 @@ from transport.compiler.library import Library
 from transport.conformance.equality import Bout, Trial
 
 PORTIONS = 16
-LEAST = 2_000  # events that are worth a portion
-SEED_STEP = 1_000_003  # neighbouring seeds are for people
+LEAST = 2_000  # the fewest events of a portion
+SEED_STEP = 1_000_003  # far apart, so that runs with consecutive seeds share no portion
 
 
 class Portions:
-    """The random events of one policy, while the context lasts."""
+    """The random events of one policy; the helper process runs while the context is open."""
 
     def __init__(
         self,
@@ -39,10 +39,11 @@ class Portions:
         self.events = -(-events // self.count)
         self.progress = progress
         cores = len(os.sched_getaffinity(0))
-        alone = cores < 2 or multiprocessing.current_process().daemon  # those may start none
+        # Daemonic processes must not start processes.
+        alone = cores < 2 or multiprocessing.current_process().daemon
         self.helpers = (0 if alone else 1) if helpers is None else helpers
         self.done: dict[int, Trial] = {}
-        # A forked process has the compiled code and the policy without loading them again.
+        # fork: the helper inherits the compiled code and the policy.
         self._fork = multiprocessing.get_context("fork")
         self._next: Any = self._fork.Value("q", 0)
         self._heard: Connection | None = None
@@ -53,7 +54,7 @@ class Portions:
             self._heard, told = self._fork.Pipe(duplex=False)
             self._helper = self._fork.Process(target=self._help, args=(told,), daemon=True)
             with warnings.catch_warnings():
-                # Other threads do not live on in the copy, which waits for none of them.
+                # Python warns of fork() with threads; the child uses no lock of another thread.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._helper.start()
             told.close()
@@ -70,26 +71,26 @@ class Portions:
             self._heard = None
 
     def take(self) -> int | None:
-        """The next portion that neither process has begun."""
+        """Claims the next portion that neither process has begun; None if there is none."""
         with self._next.get_lock():
             number = int(self._next.value)
             self._next.value = number + 1
         return number if number < self.count else None
 
     def play(self, number: int) -> Trial:
-        # The first portion's seed is the one that was given: it says how to see a failure again.
+        # The first portion uses the given seed itself, so that its failures are easy to reproduce.
         bout = Bout(self.policy, self.libraries, self.seed + number * SEED_STEP)
         return bout.run(self.events)
 
     def _help(self, told: Connection) -> None:
-        """The main loop of the other process."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this one ends it
+        """The main loop of the helper process."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates the helper
         while (number := self.take()) is not None:
             told.send((number, self.play(number)))
         told.close()
 
     def hear(self) -> bool:
-        """One portion of the other process; False when no more will come."""
+        """Receives one portion from the helper process; False if no more will come."""
         try:
             if self._heard is None:
                 return False
@@ -104,7 +105,7 @@ class Portions:
         self.progress(sum(one.events for one in self.done.values()))
 
     def trial(self) -> Trial:
-        """All portions, or those up to one in which the forms differ."""
+        """Plays the portions until the forms differ in one; returns the merged results."""
         while (number := self.take()) is not None:
             self.note(number, self.play(number))
             while self._heard is not None and self._heard.poll() and self.hear():
@@ -115,7 +116,7 @@ class Portions:
             while len(self.done) < self.count and self.hear():
                 pass
             for number in sorted(set(range(self.count)) - set(self.done)):
-                self.note(number, self.play(number))  # the other process is gone
+                self.note(number, self.play(number))  # the helper process ended early
         whole = Trial()
         for number in sorted(self.done):
             whole.add(self.done[number])

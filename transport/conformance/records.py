@@ -1,9 +1,9 @@
-"""Runs hooks interpreted a million times: plain objects in place of numpy records.
+"""A fast interpreter of hooks, which uses plain objects instead of NumPy records.
 
-Means what transport.compiler.interpret means, at a tenth of its cost:
-fields are slots, and every store of a float is converted as a record's is. The compiler refuses a
-float in an integer field; an integer beyond 64 bits is found when the records are packed, or at
-once where integers are of a type of their own.
+It has the semantics of transport.compiler.interpret at a tenth of the cost: fields are slots, and
+a value stored in a float field is converted as in a record. Floats in integer fields are refused by
+the compiler. An integer beyond 64 bits is detected when the records are packed, or, if integers
+have their own type (see tracked.py), when it is stored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from congestion.api import Policy, Record
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-# What compiled code answers with status 1.
+# Exceptions that correspond to status 1 of compiled code.
 RAISED = (ArithmeticError, ValueError, LookupError, AssertionError, RuntimeError)
 
 _place = object.__setattr__
 
 
 def whole(value: Any, made: type[int] = int) -> Any:
-    """What an integer field holds after it was assigned."""
+    """Converts a value on its way into an integer field; TypeError or OverflowError if wrong."""
     if isinstance(value, float):
         raise TypeError("a float is stored in an integer field: write int(...) around it")
     if not INT64_MIN <= value <= INT64_MAX:
@@ -33,7 +33,7 @@ def whole(value: Any, made: type[int] = int) -> Any:
 
 
 class _Array(list[Any]):
-    """An array field; `stored` is what it does to a value."""
+    """An array field; `stored` converts the values that are assigned."""
 
     stored: Any = staticmethod(float)
 
@@ -42,7 +42,7 @@ class _Array(list[Any]):
 
 
 def _float(name: str) -> property:
-    """A float behind a slot of another name; reading it runs no Python."""
+    """A float field: stores convert the value; reads go to a slot, without Python code."""
     slot = f"_{name}"
 
     def store(self: Any, value: Any) -> None:
@@ -52,7 +52,7 @@ def _float(name: str) -> property:
 
 
 def _quick_shape(kinds: dict[str, Any]) -> type[Any]:
-    """A class with the record's fields as slots, those of integers bare: most stores are theirs."""
+    """A class with the record's fields as slots; integer stores, the most frequent, are direct."""
     floats = {name for name, kind in kinds.items() if kind == np.float64}
     slots = tuple(f"_{name}" if name in floats else name for name in kinds)
     members: dict[str, Any] = {name: _float(name) for name in floats}
@@ -78,7 +78,7 @@ def _shape(layout: Record, integer: type[int]) -> type[Any]:
 
 
 class Shape:
-    """Makes, fills and reads back objects of one record layout; its integers are of that type."""
+    """Makes, fills and reads objects of one record layout; `integer` is the type of integers."""
 
     def __init__(self, layout: Record, integer: type[int] = int) -> None:
         self.layout = layout
@@ -94,7 +94,7 @@ class Shape:
         return whole(value, self.integer)
 
     def take(self, fields: Any, one: np.void) -> None:
-        """The values of a numpy record."""
+        """Copies the values of a NumPy record into the object `fields`."""
         for name, value in zip(self.names, one.tolist(), strict=True):
             if isinstance(value, np.ndarray):
                 items = [self.integer(i) if type(i) is int else i for i in value.tolist()]
@@ -118,7 +118,7 @@ class Shape:
         )
 
     def packed(self, several: list[Any]) -> np.ndarray[Any, Any]:
-        """The records as numpy would hold them."""
+        """The objects as an array of NumPy records."""
         return np.array([self.values(fields) for fields in several], self.layout.dtype)
 
 
@@ -127,7 +127,7 @@ def _event_class(layout: Record) -> Any:
 
 
 class Interpreter:
-    """The hooks of a policy with records of their own, started over at will."""
+    """Interpreted hooks of one policy with their own records; `restart` resets the records."""
 
     def __init__(self, policy: Policy, hooks: Any = None, integer: type[int] = int) -> None:
         self.policy = policy
@@ -143,13 +143,13 @@ class Interpreter:
         self.result = self.result_shape.made(family.result.zeros())[0]
         self.flow: Any = 0
         self.shared: list[Any] = []
-        self.raised: BaseException | None = None  # by the first hook that failed
+        self.raised: BaseException | None = None  # the exception of the first failed hook
         self._several = family.shared == "path"
         self._sharing = bool(family.shared)
         self.restart(1)
 
     def restart(self, shared: int) -> None:
-        """Records at zero, as the core hands them to on_start."""
+        """Sets the records to zero, as they are before on_start; `shared`: number of records."""
         policy = self.policy
         if policy.flow.size_bytes:
             self.flow = self.flow_shape.made(policy.flow.zeros())[0]
@@ -159,7 +159,7 @@ class Interpreter:
             self.shared = [0] * shared
 
     def call(self, hook: int, row: tuple[Any, ...], preset: tuple[Any, ...]) -> int:
-        """Status 0, or 1 where Python raises; the answer is in `result`."""
+        """Calls a hook; returns 1 if it raises, else 0. The answer is in `result`."""
         result, event = self.result, self.made_event(row)
         for name, value in zip(self.result_shape.names, preset, strict=True):
             _place(result, name, value)
@@ -179,7 +179,7 @@ class Interpreter:
         return self.result_shape.values(self.result)
 
     def set_heads(self, heads: list[tuple[int, ...]]) -> None:
-        """What the core writes into the path records before it asks."""
+        """Sets the fields of the path records that the core writes before each call."""
         for path, (usable, inflight_bytes, rtt_ns) in zip(self.shared, heads, strict=True):
             _place(path, "usable", usable)
             _place(path, "inflight_bytes", inflight_bytes)
@@ -198,7 +198,7 @@ class Interpreter:
         return flow + self.shared_shape.packed(self.shared).tobytes()
 
     def take_state(self, flow: np.ndarray[Any, Any], shared: np.ndarray[Any, Any]) -> None:
-        """Goes on from the records of another side."""
+        """Copies the records of a compiled policy, to continue from them."""
         if self.policy.flow.size_bytes:
             self.flow_shape.take(self.flow, flow[0])
         if self.policy.shared.size_bytes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 US = 1_000
-# 10 Gb/s behind 50 us: 62,500 bytes fill it, and a queue of 1 MB holds 840 us.
+# 10 Gb/s and an RTT of 50 us: a bandwidth-delay product of 62,500 bytes; a 1 MB queue lasts 840 us.
 BYTES_PER_S = 1_250_000_000
 DELAY_NS = 25 * US
 RTT_NS = 2 * DELAY_NS
@@ -26,7 +26,7 @@ COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}
 
 @dataclass(frozen=True)
 class Cast:
-    """Which library plays which part; parts left out go to the companions."""
+    """The policy library of each family; COMPANIONS fill the others."""
 
     parts: dict[str, str]
     params: dict[str, bytes] = field(default_factory=dict)
@@ -49,14 +49,14 @@ def bottleneck(**changes: Any) -> LinkConfig:
 
 
 def marking(**changes: Any) -> LinkConfig:
-    """The same with a step of marks, at the queue of a round trip."""
+    """A bottleneck with ECN: all packets are marked while the queue exceeds MARK_BYTES."""
     return bottleneck(**({"mark_from_bytes": MARK_BYTES, "mark_full_bytes": MARK_BYTES} | changes))
 
 
 def plan_of(
     cast: Cast, *, links: list[LinkConfig], flows: int = 1, limit_ns: int, **changes: Any
 ) -> ArenaPlan:
-    """Senders with a receiver each; `changes` are attributes of the plan."""
+    """A plan of `flows` senders with a receiver each; `changes` sets attributes of the plan."""
     plan = native.ArenaPlan()
     plan.paths = links
     plan.flows = [
@@ -78,5 +78,5 @@ def run(plan: ArenaPlan) -> ArenaReport:
 
 
 def share(report: ArenaReport, bytes_per_s: float = BYTES_PER_S) -> float:
-    """Goodput as a share of what the bottleneck could have carried."""
+    """Goodput as a share of the bottleneck's capacity for payload."""
     return report.goodput_bytes_per_s / (bytes_per_s * PAYLOAD_SHARE)

@@ -1,6 +1,6 @@
-"""Random events by the million: plausible lives, and the edges of numbers.
+"""Generates random events for policies: plausible sequences, and extreme values.
 
-All draws come from one seed, a chunk of events at a time, as columns.
+All values derive from one seed. Events are generated in chunks, column by column.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from congestion.api import PATH_HEAD, Family
 Array = np.ndarray[Any, Any]
 
 CHUNK = 2_000
-HEADS_EVERY = 50  # events for which the core says the same of the paths
-DEAD_SHARE = 0.02  # of the time no path is usable: policies then search the longest
-EXTREME_SHARE = 0.08  # of the chunks; they are short, as each event is compared by itself
+HEADS_EVERY = 50  # number of events between changes of the paths' state
+DEAD_SHARE = 0.02  # share of states without a usable path, where policies search longest
+EXTREME_SHARE = 0.08  # share of chunks with extreme values, which are compared event by event
 EXTREME_CHUNK = 400
-EXTREME_LIFE = 40  # events between two fresh starts: what overflowed once stays odd
+EXTREME_LIFE = 40  # events between restarts, because an overflow spoils all later results
 
 _INT_EDGES = np.array(
     [0, 1, -1, 2, 1 << 31, 1 << 53, (1 << 53) + 1, -(1 << 53), 1 << 62, (1 << 63) - 1, -(1 << 63)],
@@ -34,13 +34,13 @@ _PATHS = (1, 2, 3, 4, 8, 8, 8, 16, 64, 256)
 
 @dataclass(frozen=True)
 class Chunk:
-    """Events that follow each other in one life of a policy, beginning with its start."""
+    """Consecutive events of one instance of a policy, beginning with on_start."""
 
-    hooks: list[int]  # by place in the family; 0 begins anew
+    hooks: list[int]  # indices into the family's hooks; 0 (on_start) restarts the policy
     events: Array
-    presets: Array  # what the result holds before each call
-    shared: int  # path or port records
-    heads: Array | None  # path policies: by `heads_every` events, by path
+    presets: Array  # contents of the result record before each call
+    shared: int  # number of path or port records
+    heads: Array | None  # path policies: state of the paths, shape (events / heads_every, paths)
     extreme: bool
     heads_every: int = HEADS_EVERY
 
@@ -53,7 +53,7 @@ class Stream:
         self.draw = np.random.Generator(np.random.PCG64(seed))
 
     def chunks(self, events: int) -> Iterator[Chunk]:
-        """Until at least that many events are out."""
+        """Chunks with at least `events` events in total."""
         while events > 0:
             extreme = bool(self.draw.random() < EXTREME_SHARE)
             chunk = self.chunk(extreme)
@@ -82,9 +82,10 @@ class Stream:
         )
 
     def size(self, events: int, paths: int) -> int:
-        """A hook walks all paths: as many steps for each chunk.
+        """The number of events of a chunk, so that every chunk costs about the same.
 
-        A lone path is often the one to avoid: then a hook searches as far as it ever will.
+        A hook loops over all paths. With one path, which is often the path to avoid, its search
+        is as long as possible, so chunks with one path are short too.
         """
         if self.family.shared == "path" and paths == 1:
             return events // 4
@@ -105,14 +106,14 @@ class Stream:
         return presets
 
     def columns(self, hooks: Array, paths: int) -> dict[str, Any]:
-        """Plausible events: a connection with a round trip, a speed and spells of weather."""
+        """Plausible events of a connection with a round trip and changing network conditions."""
         draw, size = self.draw, len(hooks)
         payload = int(draw.choice(_SEGMENTS))
         base_ns = int(np.exp(draw.uniform(np.log(5e3), np.log(2e7))))
         steps_ns = draw.exponential(base_ns / 16, size)
         steps_ns[draw.random(size) < 0.01] *= 1_000
         now_ns = 1_000_000_000 + np.cumsum(steps_ns.astype(np.int64))
-        # Weather: 0 clear, 1 marked, 2 lossy, 3 a standing queue; spells of about a hundred events.
+        # 0: no congestion, 1: marks, 2: losses, 3: a standing queue. Changes every 100 events.
         weather = draw.integers(0, 4, size // 100 + 1).repeat(100)[:size]
         queue_ns = (draw.exponential(base_ns * np.where(weather == 3, 4.0, 0.1))).astype(np.int64)
         rtt_ns = base_ns + queue_ns
@@ -174,7 +175,7 @@ class Stream:
         return np.where(hooks == 1, 0, feedback)
 
     def _facts(self, size: int, paths: int, payload: int) -> dict[str, Any]:
-        """What stays the same for a connection, and what is drawn for each event alone."""
+        """Fields that are constant for a connection, and fields independent of other events."""
         draw = self.draw
         resend = draw.random(size) < 0.2
         return {
@@ -195,7 +196,7 @@ class Stream:
         }
 
     def spoil(self, events: Array, paths: int) -> None:
-        """Edges of numbers in a third of all fields; chances stay chances, kinds stay kinds."""
+        """Puts extreme values into 30% of the fields; `rand*` stay in [0, 1), kinds are kept."""
         draw, size = self.draw, len(events)
         for name, (kind, *_) in (events.dtype.fields or {}).items():
             if name in ("kind", "n_paths"):
@@ -209,12 +210,12 @@ class Stream:
             events[name][hit] = draw.choice(edges, int(hit.sum()))
 
     def heads(self, count: int, paths: int) -> Array:
-        """What the core says of each path: mostly usable; all dead now and then."""
+        """The state of each path: mostly usable, sometimes all of them dead."""
         draw = self.draw
         heads = np.zeros((count, paths), PATH_HEAD.dtype)
         dead = draw.random((count, 1)) < DEAD_SHARE
         usable = draw.random((count, paths)) < 0.75
-        # A lone path would be dead a quarter of the time otherwise.
+        # One path is always usable: otherwise a single path would be dead a quarter of the time.
         usable[np.arange(count), draw.integers(0, paths, count)] = True
         heads["usable"] = usable & ~dead
         heads["inflight_bytes"] = draw.integers(0, 1 << 20, (count, paths))

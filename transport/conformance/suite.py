@@ -29,7 +29,7 @@ from transport.conformance.scenes import MS, Cast, cast_of
 FULL_EVENTS = 1_000_000
 QUICK_EVENTS = 12_000
 
-Progress = Callable[[str, float], None]  # what is being done, and which share of all
+Progress = Callable[[str, float], None]  # called with the current phase and the share done
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def limit_ns(self) -> int:
-        """Of the longer runs in the arena."""
+        """Virtual time of the longer simulator runs."""
         return (120 if self.quick else 600) * MS
 
 
@@ -125,7 +125,7 @@ def _behaviour(
     ledger: window_arena.Ledger,
     settings: Settings,
 ) -> Iterator[Outcome | Outcomes]:
-    """What each check finds: an outcome, or several that are measured together."""
+    """Yields the result of each check: one outcome, or several that are measured together."""
     limit_ns = settings.limit_ns
     if policy.family.name == "window":
         yield window_checks.starts(policy, library)
@@ -162,7 +162,7 @@ def _behaviour(
 
 
 def with_failures(library: Library, found: Iterator[Outcome | Outcomes]) -> Outcomes:
-    """The outcomes one by one; those of a check in which a hook failed say so."""
+    """Yields the outcomes one by one, with a note if a hook failed during the check."""
     before = library.failures
     for group in found:
         for outcome in [group] if isinstance(group, Outcome) else group:
@@ -174,13 +174,13 @@ def with_failures(library: Library, found: Iterator[Outcome | Outcomes]) -> Outc
 
 
 def hooks_run_through(library: Library) -> Outcome:
-    """On the benches: in a run it is the core that notices."""
+    """Checks that no hook failed in a test harness; in simulator runs the core counts failures."""
     return verdict(
         "hooks run through",
         not library.raised,
         library.raised or "nothing raised on a bench",
         "no failure",
-        "a failed hook hands its flow to `fixed`: test the condition before (docs/POLICIES.md, "
+        "a hook that fails is replaced by `fixed`: test for the condition first (docs/POLICIES.md, "
         "Finding a failure)",
     )
 
@@ -192,7 +192,7 @@ def same_in_every_form(
     settings: Settings,
     rest: Portions,
 ) -> Outcomes:
-    """Recorded events first, then random ones."""
+    """Checks that the forms of the policy agree on recorded and on random events."""
     played = Bout(policy, libraries, settings.seed)
     for chunk in recorded.chunks(policy, cast, settings.quick):
         played.play(chunk)
@@ -205,8 +205,8 @@ def same_in_every_form(
         not unsound,
         unsound[0] if unsound else "all of them",
         "finite, usable as they are, and no failure on plausible events",
-        "the core corrects a finite answer and the policy does not know: clamp it there; after a "
-        "failed hook, inf or NaN `fixed` takes the policy's place",
+        "the core corrects finite answers without the policy's knowledge: clamp them in the "
+        "policy; after a failed hook, inf or NaN `fixed` replaces the policy",
     )
 
 
@@ -217,5 +217,5 @@ def _equal(name: str, trial: Trial) -> Outcome:
         not trial.wrong,
         trial.wrong[0] if trial.wrong else f"{trial.events:,} events agree{beyond}",
         "interpreted, in the process and from a file: bit by bit",
-        "reduce it to the event named: this is the compiler's fault or an overflow of the policy's",
+        "look at the named event: a fault of the compiler, or an integer overflow in the policy",
     )

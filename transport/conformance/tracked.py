@@ -1,7 +1,7 @@
-"""Integers that tell when interpreted and compiled arithmetic may differ.
+"""An integer type that detects when interpreted and compiled arithmetic may differ.
 
-They may differ beyond 64 bits, and where a float meets an integer that it does not hold exactly.
-Hooks run here as Python, on such integers; no compiled library is called.
+They may differ if a result exceeds 64 bits, or if an integer that is not exact as a float is mixed
+with floats. Hooks run as Python on these integers; no compiled library is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXACT = 1 << 53
 
 
 class Tally:
-    """Set when an integer has left the common ground."""
+    """`left` is set once the results may differ."""
 
     left = False
 
@@ -87,7 +87,7 @@ def _float(value: Any) -> float:
 
 
 def tracked_hooks(policy: Policy) -> list[Any]:
-    """The hooks with int() and float() that keep an eye on their values."""
+    """Copies of the hooks in which int() and float() check their values, too."""
     made: dict[Any, Any] = {}
 
     def rebuilt(function: Any) -> Any:

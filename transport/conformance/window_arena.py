@@ -1,4 +1,4 @@
-"""Checks that a window policy is fair, fills its link, converges and survives, in the arena."""
+"""Checks a window policy in the dumbbell simulator: fairness, utilization, convergence, loss."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def link_for(policy: Policy, **changes: float) -> LinkConfig:
 
 
 class Ledger:
-    """Collects what the account beside the core had to say, over all runs of a policy."""
+    """Collects the violations and policy failures of all simulator runs of a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -64,8 +64,8 @@ class Ledger:
             "account in flight",
             not self.first,
             self.first or f"{self.segments} segments in {self.runs} runs balance",
-            "the wire, the core and the window agree after each step",
-            "the core and the account beside it disagree: report it with the seed",
+            "the core's bytes in flight match the packets on the wire and the window",
+            "the core and the independent account disagree: report this with the seed",
         )
         yield verdict(
             "never gives way",
@@ -78,7 +78,7 @@ class Ledger:
 
 
 def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
-    """One flow on an idle bottleneck."""
+    """Checks how much of an idle bottleneck one flow uses."""
     plan = plan_of(cast, links=[link_for(policy)], limit_ns=limit_ns, measure_from_ns=limit_ns // 4)
     measured = share(ledger.run(plan))
     promised = policy.promises.utilization_min
@@ -94,7 +94,7 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
 
 
 def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
-    """Four flows that start within a few round trips; the worst of three seeds."""
+    """Checks that four flows get equal shares: they start within a few round trips; three seeds."""
     jain, utilization = 1.0, 1.0
     for seed in SEEDS:
         plan = plan_of(
@@ -125,7 +125,7 @@ def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
 
 
 def joins(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
-    """A flow that joins one that has filled the link; then both must have something."""
+    """Checks that a flow that joins a full link, and the flow that filled it, both get a share."""
     join_rtts, after_rtts = 400, 1_600
     plan = plan_of(
         cast,
@@ -145,15 +145,15 @@ def joins(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         float(shares.min()) >= OWED_SHARE,
         f"{number(float(shares[1]))} of its fair share, {number(float(shares[0]))} for the other",
         f">= {OWED_SHARE} for both",
-        "one of two equal flows is starved: look for growth that needs a wide window, and for a "
-        'least RTT that a standing queue has spoilt; or declare Promises(without=("newcomer_share"'
+        "one of two equal flows is starved: look for growth that needs a large window, and for a "
+        'minimum RTT measured over a standing queue; or declare Promises(without=("newcomer_share"'
         ",))",
     )
     return owed(policy, "newcomer_share", outcome)
 
 
 def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
-    """A flow joins one that fills the link: until it has half of its share, for good."""
+    """Checks how long a flow that joins a full link takes until it keeps half of its share."""
     promised = policy.promises.convergence_rtts
     if promised is None:
         return
@@ -172,23 +172,24 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         plan.flows = [first, second]
         trace = ledger.run(plan).trace
         delivered = np.diff(np.array(trace.delivered_bytes, np.int64).reshape(-1, 2)[:, 1])
-        # Over 32 round trips: a share is an average.
+        # Averaged over 32 round trips.
         rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
         below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
-        ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)  # never, if at the end
-        since_ns = ends_ns[below[-1] + 1]  # before it came it had nothing
+        # 1 << 60, that is never, if it is still below at the end.
+        ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)
+        since_ns = ends_ns[below[-1] + 1]  # below[-1] exists: before it joined its rate was 0
         worst = max(worst, (since_ns - join_ns) / RTT_NS)
     yield verdict(
         "converges",
         worst <= promised,
         f"{number(worst)} round trips until a newcomer has half its share",
         f"<= {promised}",
-        "a newcomer is held down: look for cuts that hit the small window as hard as the large",
+        "the new flow stays small: look for cuts that reduce small windows as much as large ones",
     )
 
 
 def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
-    """Random loss, and an outage of everything: each flow goes on."""
+    """Checks that every flow goes on under random loss and after an outage."""
     for loss, name in ((2**-10, "2^-10"), (2**-7, "2^-7")):
         plan = plan_of(
             cast,
@@ -203,15 +204,15 @@ def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         yield verdict(
             f"no starvation at loss {name}",
             least >= 16 * 4_096,
-            f"{least} bytes a flow and 30 ms at least; {number(share(report))} of the bottleneck",
+            f"at least {least} bytes a flow in 30 ms; {number(share(report))} of the bottleneck",
             ">= 65536 bytes",
-            "random loss must not hold a flow down for good: the window has to grow again",
+            "random loss must not keep a flow small for ever: the window has to grow again",
         )
     yield silence(policy, cast, ledger)
 
 
 def silence(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
-    """An outage of 60 ms, after which the network is as before."""
+    """Checks that the rate returns after an outage of 60 ms."""
     plan = plan_of(
         cast,
         links=[link_for(policy)],
@@ -231,5 +232,5 @@ def silence(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         after >= before / 2,
         f"{number(after / max(before, 1))} of the rate before, 300 ms after it healed",
         ">= 0.5",
-        "after silence the window must grow again from its least: look at on_timeout",
+        "after an outage the window must grow again from its minimum: look at on_timeout",
     )

@@ -16,7 +16,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 SEGMENT_BYTES = 4_096
 RTT_NS = 100_000
 WINDOW_BYTES_MAX = 64 << 20
-LONG_RUN_BYTES = 1 << 40  # delivered by a flow that has lived long
+LONG_RUN_BYTES = 1 << 40  # delivered by an old flow
 START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
 
 
@@ -25,14 +25,14 @@ class Weather:
     """The congestion signals of a round trip."""
 
     ecn: bool = False
-    ecn_share: float = 0.0  # of the segments, one after the other; with `ecn` all of them
-    loss_share: float = 0.0  # of the window
-    queue_rtts: float = 0.0  # least round trips that the queue adds to each
-    paced: bool = False  # what the policy's rate lets out is in flight, where that is less
+    ecn_share: float = 0.0  # share of segments that are marked, evenly spaced; `ecn`: all
+    loss_share: float = 0.0  # share of the window that is lost
+    queue_rtts: float = 0.0  # queueing delay, as a multiple of the minimum RTT
+    paced: bool = False  # the policy's pacing rate limits the bytes in flight, too
 
 
 class WindowBench:
-    """A flow that always has more to send, on a path that delivers what it is told to."""
+    """A flow that always has data to send, on a path whose marks, losses and delay are given."""
 
     def __init__(self, policy: Policy, library: Library, rtt_ns: int = RTT_NS) -> None:
         self.side = NativeSide(policy, library)
@@ -47,9 +47,9 @@ class WindowBench:
         self.pacing_bytes_per_s = 0.0
         self.failed = False
         self._unmarked = 0.0
-        self.windows: list[float] = []  # in force after each event
-        self.answers: list[float] = []  # what the policy said
-        self.in_flight: list[float] = []  # by window or pace, after each event
+        self.windows: list[float] = []  # the window after each event, clamped as in the core
+        self.answers: list[float] = []  # the policy's answers
+        self.in_flight: list[float] = []  # effective_bytes after each event
         self.path = 0
 
     def start(self, hint_bytes: float = 0.0) -> float:
@@ -57,16 +57,16 @@ class WindowBench:
         return self.window_bytes
 
     def take_over(self, hint_bytes: float) -> float:
-        """On a live flow: it has delivered much, and its round trip is known."""
+        """Starts the policy on an old flow with a known RTT, and returns its window."""
         self.delivered_bytes = LONG_RUN_BYTES
         live = {"rtt_min_ns": self.rtt_ns, "srtt_ns": int(self.srtt_ns)}
-        self.window_bytes = hint_bytes  # in force, and in flight
+        self.window_bytes = hint_bytes  # the window of the policy before, which is in flight
         self.call(START, -1, hint_window_bytes=hint_bytes, **live)
         return self.window_bytes
 
     @property
     def effective_bytes(self) -> float:
-        """In flight, by the window or by what the pace lets out in a round trip."""
+        """Bytes in flight: the window, or the pacing rate times an RTT if that is less."""
         paced = self.pacing_bytes_per_s * self.srtt_ns * 1e-9
         return min(self.window_bytes, paced) if paced > 0.0 else self.window_bytes
 
@@ -92,21 +92,21 @@ class WindowBench:
         self.failed = self.failed or status != 0
         answer, self.pacing_bytes_per_s = self.result.records[0].item()
         if not (math.isfinite(answer) and math.isfinite(self.pacing_bytes_per_s)):
-            self.failed = True  # as in the core, where `fixed` takes its place
+            self.failed = True  # the core would replace the policy by `fixed`
             self.side.note_unfinite(hook, answer, self.pacing_bytes_per_s)
             answer = self.pacing_bytes_per_s = 0.0
-        # As the core clamps it.
+        # Clamp the window as the core does.
         self.answers.append(answer)
         self.window_bytes = min(max(answer, 2.0 * SEGMENT_BYTES), float(WINDOW_BYTES_MAX))
         self.windows.append(self.window_bytes)
         self.in_flight.append(self.effective_bytes)
 
     def round(self, segments_an_ack: int = 8, weather: Weather | None = None) -> None:
-        """One round trip: what was in flight at its begin is acknowledged, marked or lost."""
+        """One round trip: all bytes in flight at its start are acknowledged, marked or lost."""
         weather = weather or Weather()
         rtt_ns = int(self.rtt_ns * (1.0 + weather.queue_rtts))
         if weather.queue_rtts:
-            self.srtt_ns = float(rtt_ns)  # a standing queue: it was there before
+            self.srtt_ns = float(rtt_ns)  # a standing queue: earlier samples saw it too
         wanted = self.effective_bytes if weather.paced else self.window_bytes
         in_flight = max(int(wanted) // SEGMENT_BYTES, 1) * SEGMENT_BYTES
         share = int(in_flight * weather.loss_share) // SEGMENT_BYTES * SEGMENT_BYTES
@@ -142,14 +142,14 @@ class WindowBench:
         )
 
     def marked(self, segments: int, share: float) -> int:
-        """How many of the segments carry a mark; fractions wait for the next."""
+        """The number of marked segments; the fraction is carried over to the next call."""
         self._unmarked += segments * share
         whole = min(int(self._unmarked), segments)
         self._unmarked -= whole
         return whole
 
     def age(self) -> None:
-        """The flow has lived for a week, delivered a petabyte, and goes over another path."""
+        """Makes the flow a week older, with a petabyte more delivered, and on another path."""
         self.now_ns += 7 * 86_400 * 1_000_000_000
         self.delivered_bytes += 1 << 50
         self.path = 5

@@ -15,18 +15,18 @@ from transport.compiler.library import Library
 from transport.conformance.result import Outcome, Outcomes, number, verdict, within
 from transport.conformance.window_bench import SEGMENT_BYTES, Weather, WindowBench
 
-HINTS = (32, 128, 320)  # segments in force when a policy takes over
+HINTS = (32, 128, 320)  # window in segments when a policy takes over a live flow
 WINDOWS = (16, 61, 256, 1_021)  # segments; not all powers of two
-ACKS = (1, 8, 1 << 20)  # segments an acknowledgment stands for: each, a few, a window
+ACKS = (1, 8, 1 << 20)  # segments per acknowledgment: one, a few, the whole window
 ROUNDS = 20
-LAST_ROUNDS = 5  # of these
+LAST_ROUNDS = 5  # of ROUNDS, in which the result is measured
 WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
 TROUBLE = 8  # congested round trips in a row
 LOSS_SHARE = 0.125
 SILENT = 12  # timeouts in a row
 MEETING = (256, 16)  # segments in flight when two flows meet
-MEETING_SEGMENTS = 256  # that fill the path, and its queue
+MEETING_SEGMENTS = 256  # in flight on the path without queueing
 MEETING_QUEUE = 256.0
 MEETING_ROUNDS = 400
 
@@ -38,7 +38,7 @@ def bench_at(policy: Policy, library: Library, segments: float) -> WindowBench:
 
 
 def starts(policy: Policy, library: Library) -> Outcomes:
-    """Without a hint anything; with one, near it."""
+    """Checks that the first window is positive, and near the hint on a live flow."""
     fresh = WindowBench(policy, library)
     fresh.start()
     yield verdict(
@@ -46,14 +46,14 @@ def starts(policy: Policy, library: Library) -> Outcomes:
         not fresh.failed and fresh.window_bytes > 0,
         f"{number(fresh.segments)} segments",
         "a finite window above zero",
-        "on_start must answer with a window: no round trip is known yet, and fields may be zero",
+        "on_start must answer a positive window; the RTT is unknown then and fields may be zero",
     )
     if not constant(policy, library):
         yield takes_over(policy, library)
 
 
 def constant(policy: Policy, library: Library) -> bool:
-    """Whether it answers with one window, whatever it is told: that is all it promises."""
+    """Whether the policy always answers the same window; then a hint cannot matter."""
     answers: set[float] = set()
     for segments in HINTS:
         bench = bench_at(policy, library, segments)
@@ -63,7 +63,7 @@ def constant(policy: Policy, library: Library) -> bool:
 
 
 def takes_over(policy: Policy, library: Library) -> Outcome:
-    """On a flow that has delivered much, with a window in force and a round trip that is known."""
+    """Checks that on an old flow with a known RTT the policy starts near the current window."""
     begun: list[tuple[float, str]] = []
     later: list[tuple[float, str]] = []
     for segments in HINTS:
@@ -79,14 +79,16 @@ def takes_over(policy: Policy, library: Library) -> Outcome:
         not bench.failed and least[0] >= 0.5 and most[0] <= 2.0,
         f"{number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]}) of the window before",
         "0.5 to 2, of the window or of what is paced in a round trip",
-        "on_start of a live swap comes with hint_window_bytes, srtt_ns and delivered_bytes: begin "
-        "there, and count from there",
+        "when a policy is swapped in, on_start gets hint_window_bytes, srtt_ns and "
+        "delivered_bytes: start from these values, not from zero",
     )
 
 
 def growth(policy: Policy, library: Library) -> Outcomes:
-    """Segments, or a factor, a round trip while nothing is wrong: at windows small and large, with
-    acknowledgments for one segment and for a window, before and after a cut."""
+    """Checks the declared growth per round trip without congestion, in segments or as a factor.
+
+    It is measured at small and large windows, with acknowledgments of one segment to a window.
+    """
     promises = policy.promises
     if promises.growth_segments is None and promises.growth_factor is None:
         return
@@ -106,8 +108,8 @@ def growth(policy: Policy, library: Library) -> Outcomes:
             additive.append(((bench.segments - before) / ROUNDS, where))
             factors.append(((bench.segments / before) ** (1 / ROUNDS), where))
     remedy = (
-        "acknowledge a full window a round trip: look for growth rounded down, counted by "
-        "acknowledgments and not by bytes, or assigned and not added"
+        "each round trip acknowledges a full window: look for growth that is rounded down, counted "
+        "by acknowledgments instead of bytes, or assigned instead of added"
     )
     for name, promised, seen in (
         ("growth", promises.growth_segments, additive),
@@ -138,7 +140,7 @@ def weather_of(signals: str, queue_rtts: float) -> Weather:
 
 
 def cuts(policy: Policy, library: Library) -> Outcomes:
-    """Each promised signal alone, for one round trip, then for more in a row."""
+    """Checks the declared cuts: each signal of `cut_on` alone, in consecutive round trips."""
     promises = policy.promises
     for signals in promises.cut_on:
         factors: list[tuple[float, str]] = []
@@ -152,7 +154,7 @@ def cuts(policy: Policy, library: Library) -> Outcomes:
                     bench.round(an_ack)
                 where = f"at {segments} segments, {an_ack} an ack"
                 left, falls = troubled(bench, an_ack, weather)
-                # A queue stands only when a round trip has shown it: the second may be the first.
+                # A queue shows only in RTT samples of the first round: the cut may come in the 2nd.
                 factors.append((min(left[: 2 if weather.queue_rtts else 1]), where))
                 often += [(count, where) for count in falls]
                 idle.append((longest_idle(falls), where))
@@ -160,8 +162,10 @@ def cuts(policy: Policy, library: Library) -> Outcomes:
 
 
 def troubled(bench: WindowBench, an_ack: int, weather: Weather) -> tuple[list[float], list[int]]:
-    """What each congested round trip left of the window, and how often it shrank; until it is
-    small."""
+    """For each congested round trip: window after / before, and the number of cuts.
+
+    Ends after TROUBLE round trips, or earlier once the window is small.
+    """
     left: list[float] = []
     falls: list[int] = []
     while len(falls) < TROUBLE and (bench.segments > 4 or not falls):
@@ -173,7 +177,7 @@ def troubled(bench: WindowBench, an_ack: int, weather: Weather) -> tuple[list[fl
 
 
 def fallen(windows: list[float]) -> int:
-    """How often the window shrank."""
+    """The number of times that the window shrank."""
     return sum(later < earlier * (1 - 1e-9) for earlier, later in pairwise(windows))
 
 
@@ -203,7 +207,7 @@ def judged_cuts(
             and most[0] < 1.0,
             f"leaves {number(least[0])} ({least[1]}) to {number(most[0])} ({most[1]})",
             f"{promises.cut_factor[0]} to {promises.cut_factor[1]} after a round trip",
-            "cut_factor: look for a factor swapped with its complement, or an unused signal",
+            "cut_factor: look for a factor f used as 1 - f, or for an unused signal",
         )
     else:
         most = max(factors)
@@ -221,19 +225,19 @@ def judged_cuts(
             worst[0] <= promises.cuts_per_rtt,
             f"up to {worst[0]} ({worst[1]})",
             f"<= {promises.cuts_per_rtt}",
-            "a cut must note its time, and the next wait a round trip from there",
+            "store the time of a cut, and cut again only a round trip later",
         )
         yield verdict(
             f"cuts again on {signals}",
             idle[0] <= 2,
             f"{idle[0]} congested round trips in a row without a cut ({idle[1]})",
             "<= 2",
-            "the guard against a second cut never lets go: compare times with now, not with a flag",
+            "the guard against a second cut stays closed: compare times, do not use a flag",
         )
 
 
 def regains(policy: Policy, library: Library) -> Outcomes:
-    """How the window climbs back in a network as wide as a continent."""
+    """Checks how long the window takes to recover from one loss at an RTT of 50 ms."""
     promised = policy.promises.regain_s
     if promised is None:
         return
@@ -251,19 +255,19 @@ def regains(policy: Policy, library: Library) -> Outcomes:
         within(seconds, *promised),
         f"{number(seconds)} s until {number(99 * bench.window_bytes / before)} % after one loss",
         f"{promised[0]} to {promised[1]} s",
-        "time must be measured from the cut, not from the last acknowledgment",
+        "measure time from the cut, not from the last acknowledgment",
     )
 
 
 def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
-    """Marks the check as passed if the policy declares to be without this property."""
+    """Marks the check as passed if the policy declares that it lacks this property."""
     if name not in policy.promises.without:
         return outcome
     return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")
 
 
 def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> WindowBench:
-    """A flow after some good round trips; an old one has lived for a week."""
+    """A flow after some round trips without congestion; `old`: after a week."""
     bench = bench_at(policy, library, segments)
     for turn in range(WARM_UP):
         if old and turn == 1:
@@ -273,7 +277,7 @@ def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> 
 
 
 def gives_way(policy: Policy, library: Library) -> Outcomes:
-    """Half of each window lost for many round trips, then silence: less must be sent."""
+    """Checks that less is sent after many round trips that lose half, and after timeouts."""
     kept: list[tuple[float, str]] = []
     left: list[tuple[float, str]] = []
     for segments, old in product(WINDOWS[1:], (False, True)):
@@ -285,7 +289,7 @@ def gives_way(policy: Policy, library: Library) -> Outcomes:
         first = len(bench.in_flight)
         for _ in range(LAST_ROUNDS):
             bench.round(8, Weather(loss_share=0.5))
-        # Between losses, too: what a loss takes away and the next acknowledgment brings is kept.
+        # A mean over all events, because an acknowledgment may undo the cut of a loss.
         kept.append((statistics.fmean(bench.in_flight[first:]) / before, where))
         bench = warm_bench(policy, library, segments, old)
         before = bench.effective_bytes
@@ -302,17 +306,17 @@ def gives_way(policy: Policy, library: Library) -> Outcomes:
             most[0] <= 0.5,
             f"{what} leave {number(most[0])} of what is in flight ({most[1]})",
             "<= 0.5",
-            f"a policy that never sends less can congest a network for all: cut, or declare "
+            f"a policy that never sends less can congest a network: reduce the window, or declare "
             f'Promises(without=("{name}",))',
         )
         yield owed(policy, name, outcome)
 
 
 def meets(policy: Policy, library: Library) -> Outcome:
-    """A small window and a large one behind one queue, which both see: they must come closer.
+    """Checks that a small and a large window converge when both see the same queue.
 
-    Chiu and Jain, "Analysis of the Increase and Decrease Algorithms", 1989: what multiplies in both
-    directions keeps the ratio for ever.
+    Chiu and Jain, "Analysis of the Increase and Decrease Algorithms", 1989: multiplicative increase
+    with multiplicative decrease keeps the ratio of two windows for ever.
     """
     flows = [WindowBench(policy, library) for _ in MEETING]
     for flow, segments in zip(flows, MEETING, strict=True):
@@ -338,14 +342,14 @@ def meets(policy: Policy, library: Library) -> Outcome:
         not any(flow.failed for flow in flows) and share >= 0.25,
         f"{number(share)} of its fair share after {MEETING_ROUNDS // 2} round trips",
         ">= 0.25",
-        "increase by a number of segments and decrease by a factor, not both by a factor; or "
+        "increase by a number of segments, decrease by a factor (AIMD), not both by a factor; or "
         'declare Promises(without=("newcomer_share",))',
     )
     return owed(policy, "newcomer_share", outcome)
 
 
 def recovers(policy: Policy, library: Library) -> Outcome:
-    """Silence, then a quiet network: the window must come back from wherever it fell."""
+    """Checks that the window grows again after timeouts, however small it became."""
     bench = bench_at(policy, library, 256)
     for _ in range(WARM_UP):
         bench.round()
@@ -360,13 +364,13 @@ def recovers(policy: Policy, library: Library) -> Outcome:
         not bench.failed and grown >= min(4 * fallen, 64.0),
         f"{number(fallen)} segments after 12 timeouts, {number(grown)} after 400 round trips",
         "four times as much, or 64 segments",
-        "a window that fell to its least must still grow: look for growth lost to rounding, a "
-        "counter of timeouts that nothing resets, a threshold left at zero",
+        "a window at its minimum must still grow: look for growth lost to rounding, a timeout "
+        "counter that is never reset, a threshold that stays zero",
     )
 
 
 def stays_a_window(policy: Policy, library: Library) -> Outcome:
-    """Marked, lossy, slow and clear round trips by turns: never less than the core would allow."""
+    """Checks that answers stay at two segments or more, under all signals in turn."""
     bench = WindowBench(policy, library)
     bench.start()
     weathers = [Weather(), Weather(ecn=True), Weather(loss_share=0.3), Weather(queue_rtts=8.0)]
@@ -380,5 +384,6 @@ def stays_a_window(policy: Policy, library: Library) -> Outcome:
         not bench.failed and least >= 2.0 and math.isfinite(max(bench.answers)),
         f"{number(least)} to {number(max(bench.answers) / SEGMENT_BYTES)} segments",
         ">= 2 segments, no failure",
-        "the core lifts it to two segments and the policy does not know: clamp it there",
+        "the core raises smaller windows to two segments without the policy's knowledge: clamp to "
+        "2 * segment_bytes",
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transport.native import ArenaPlan
 
 RECORDING_BYTES_MAX = 256 << 20
-_OURS = Path(__file__).parents[1]  # what a store runs through is not where it went wrong
+_OURS = Path(__file__).parents[1]  # frames in here are skipped: the fault is in the policy
 
 
 def told(error: BaseException) -> str:
