@@ -23,10 +23,9 @@ def policy_group() -> None:
 
 
 def summary(entry: Entry) -> str:
-    """The first line of the policy's module docstring, without a leading "Decides"."""
+    """The first line of the policy's module docstring."""
     text = ast.get_docstring(ast.parse(Path(entry.policy.module).read_text(encoding="utf-8"))) or ""
-    line = text.partition("\n")[0].rstrip(".")
-    return line.removeprefix("Decides ")
+    return text.partition("\n")[0].rstrip(".")
 
 
 @policy_group.command("list")

@@ -1,6 +1,6 @@
 """The templates of `weft policy new`: a small working policy for each family."""
 
-_WINDOW = '''"""Decides the window of a flow: say how, and name the paper and section."""
+_WINDOW = '''"""The window of a flow: say how it is computed, and name the paper and section."""
 
 from congestion.api import record, window_policy
 from congestion.promises import Promises
@@ -57,7 +57,7 @@ POLICY = window_policy(
 )
 '''
 
-_PATH = '''"""Decides which path the next burst takes: say how, and name the paper and section."""
+_PATH = '''"""The path of the next burst: say how it is chosen, and name the paper and section."""
 
 from congestion.api import ECN, TIMEOUT, path_policy, record
 from congestion.promises import Promises
@@ -116,7 +116,7 @@ POLICY = path_policy(
 )
 '''
 
-_LOSS = '''"""Decides which segments count as lost: say how, and name the paper and section."""
+_LOSS = '''"""The segments that are lost: say how they are found, and name the paper and section."""
 
 from congestion.api import loss_policy, record
 from congestion.promises import Promises
@@ -158,7 +158,7 @@ POLICY = loss_policy(
 )
 '''
 
-_CREDIT = '''"""Decides how much credit a receiver grants a sender: say how, and name the paper."""
+_CREDIT = '''"""The credit of a sender: say how it is computed, and name the paper and section."""
 
 from congestion.api import credit_policy, record
 from congestion.promises import Promises
