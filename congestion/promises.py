@@ -24,43 +24,43 @@ class Promises:
     source: paper or specification, with the section.
     signals: which of SIGNALS it decides by.
     state_bytes_max: upper bound of the flow record plus one path or port record, bytes.
-    growth_segments: per round trip in which nothing is wrong, once any fast start has ended
-        (from `steady_window_segments` on): least and most, in segments.
+    growth_segments: growth in a round trip without congestion, after any fast start (from
+        `steady_window_segments` on): least and most, in segments.
     growth_factor: the same as a factor a round trip, for multiplicative or logarithmic growth.
     cut_on: the signals that shrink the window, each alone: of "loss", "ecn", "rtt" (a standing
         queue of `cut_queue_rtts` least round trips). Joined by "+": only together, as "ecn+rtt".
-    cut_factor: what one congested round trip leaves of the window: least and most, as a share.
+    cut_factor: window after a congested round trip / window before: least and most.
     cuts_per_rtt: how often the window may shrink in one congested round trip.
-    regain_s: seconds after which a window of 1,000 segments, cut by one loss, is back at 99 % of
-        where it was, at a round trip of 50 ms: least and most.
+    regain_s: seconds until a window of 1,000 segments that one loss has cut is back at 99 % of its
+        size, at an RTT of 50 ms: least and most.
     fairness_min: Jain's index of the goodput of four equal flows at one bottleneck.
     convergence_rtts: round trips after which a flow that joins another has its fair share to within
         a factor of two.
     utilization_min: share of a bottleneck that one flow fills.
-    without: which of OWED it leaves out on purpose. Every window policy owes them, promised or
-        not: a window that losses, and one that timeouts, at least halve; four equal flows with a
-        Jain's index of 0.6; a flow that meets a larger one gets a quarter of its fair share at
-        least; half of a bottleneck filled.
+    without: which of OWED it lacks on purpose. They are required of every window policy, declared
+        or not: losses at least halve the bytes in flight, and so do timeouts; four equal flows
+        reach a Jain's index of 0.6; a flow that meets a larger one gets at least a quarter of its
+        fair share; one flow uses half of a bottleneck.
 
     Path policies:
 
     spreads: every healthy path gets at least half of its fair share.
-    dead_path_picks: picks of a path that swallows everything (no reply, timeouts fed back as the
-        core feeds them) before its share falls below a tenth of the fair one.
-    heals_picks: picks after healing within which such a path has half of its fair share again.
+    dead_path_picks: picks of a path that drops everything (the core reports timeouts) before its
+        share falls below a tenth of the fair one.
+    heals_picks: picks after its recovery within which such a path has half of its fair share.
 
     Loss policies:
 
-    reorder_segments: reordering within one path, in segments, that causes no verdict.
-    repairs_rtts: round trips after which a single lost segment, with others delivered after it on
-        the same path, is taken for lost.
-    repairs_windows: windows' worth of segments, delivered beyond a lost one, after which it is
-        taken for lost, whatever the clock says.
+    reorder_segments: reordering within one path, in segments, that is not taken for loss.
+    repairs_rtts: round trips after which a single lost segment is declared lost, if others were
+        delivered after it on the same path.
+    repairs_windows: windows of segments delivered after a lost one until it is declared lost,
+        without any timeout.
 
     Credit policies (fairness_min and utilization_min hold for senders to one port):
 
-    speculative_bytes: what a sender may be granted beyond what it asked for, at 10 Gb/s.
-    port_queue_bytes_max: what waits at a port of 10 Gb/s that eight senders fill (p99).
+    speculative_bytes: most bytes granted beyond a sender's demand, at 10 Gb/s.
+    port_queue_bytes_max: queue length (p99) at a port of 10 Gb/s with eight senders.
     """
 
     source: str = ""

@@ -1,4 +1,1 @@
-"""Decides nothing: one module here per shipped credit policy.
-
-Never touches anything but congestion.api and math.
-"""
+"""The shipped credit policies, one module each."""

@@ -1,13 +1,13 @@
-"""Decides credit by a pacer: pulls leave at the rate of the link, in turn, to the flows that wait.
+"""EQDS: a pacer grants pulls at the rate of the link, to the waiting flows in turn.
 
-Never touches the sender's window. Source: Olteanu et al., "An edge-queued datagram service for all
-datacenter traffic" (EQDS), NSDI 2022, sections 3.2 and 3.5.
+Source: Olteanu et al., "An edge-queued datagram service for all datacenter traffic" (EQDS), NSDI
+2022, sections 3.2 and 3.5.
 
-The pacer is a clock in the port record: a flow that waits reserves the next free place on it, and
-asks for its next one when it is served, so that flows take turns however late a tick comes. The
-first product of link and round trip is speculative and costs no place. A pull is skipped, and its
-place left empty, with a probability that grows with the marks of the last round trip: a congested
-core behind a free port is not fed at the port's full rate.
+The pacer is a clock in the port record. A waiting flow reserves the next free slot on it, and the
+one after that when it is served, so that flows take turns even if ticks are late. The first
+bandwidth-delay product is speculative and takes no slot. A pull is skipped, and its slot left
+empty, with a probability that grows with the marks of the last round, so that a congested core
+behind a free port does not get the port's full rate.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from congestion.api import credit_policy, record
 from congestion.promises import Promises
 
 FAR = 1 << 60  # keeps sums of times and of bytes within an int64
-PULLS_MAX = 32  # to one flow at one event
+PULLS_MAX = 32  # for one flow at one event
 
 Flow = record(
     begun=int,
-    waiting=int,  # 1: a place is reserved
-    turn_ns=int,  # when it is due
+    waiting=int,  # 1: a slot is reserved
+    turn_ns=int,  # time of that slot
     round_ns=int,
-    round_bytes=int,  # received_bytes at its start
-    marked_segments=float,  # in it
-    marked_share=float,  # in the last one
+    round_bytes=int,  # received_bytes at the start of the round
+    marked_segments=float,  # in the current round
+    marked_share=float,  # in the last round
 )
 
-Port = record(clock_ns=int)  # the next free place
+Port = record(clock_ns=int)  # the next free slot
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
-    link_share=0.98,  # of the link that is granted: headers take 1.5 % of it at 4 KB segments
+    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
+    link_share=0.98,  # share of the link that is granted; headers take 1.5 % at 4 KB segments
     pull_segments=4,
-    speculative_ns=100_000,  # of the link, granted unasked at the start
-    ahead_ns=500_000,  # of the link, that a flow may be granted and not have sent
-    late_ns=50_000,  # by which the pacer catches up after a late tick
+    speculative_ns=100_000,  # the first grant, as time at the pacer's rate
+    ahead_ns=500_000,  # most that is granted beyond received_bytes, as time at the pacer's rate
+    late_ns=50_000,  # most that the pacer catches up after a late tick
     round_ns=100_000,
-    skipped_above=0.1,  # marked share, section 3.5
+    skipped_above=0.1,  # share of marks above which pulls are skipped, section 3.5
 )
 
 
 def rate_of(params: Any, event: Any) -> Any:
-    """What the pacer hands out, bytes per second."""
+    """The pacer's rate, in bytes per second."""
     if event.link_bytes_per_s > 0:
         return params.link_share * event.link_bytes_per_s
     return params.link_share * params.link_bytes_per_s
 
 
 def bytes_in(params: Any, event: Any, span_ns: float) -> Any:
-    """What it hands out in that time, four segments at least."""
+    """Bytes that the pacer grants in a time, at least four segments."""
     segments = 4.0 * max(event.segment_bytes, 1)
     return int(min(max(rate_of(params, event) * span_ns * 1e-9, segments), 1e18))
 
@@ -60,7 +60,7 @@ def bytes_in(params: Any, event: Any, span_ns: float) -> Any:
 def reserve(
     flow: Any, port: Any, params: Any, event: Any, now_ns: int, share: float, wanted_bytes: int
 ) -> None:
-    """The next free place, for one pull, or what is wanted of it, at a share of that rate."""
+    """Reserves the next slot for a pull of at most `wanted_bytes`, at a share of the rate."""
     pull_bytes = params.pull_segments * float(max(event.segment_bytes, 1))
     pull_bytes = min(pull_bytes, max(float(wanted_bytes), 1.0))
     pull_ns = pull_bytes * 1e9 / max(share * rate_of(params, event), 1.0)
@@ -103,7 +103,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
         if now_ns < flow.turn_ns:
             break
         flow.waiting = 0
-        chance += 0.618034  # the golden section spreads one draw over many
+        chance += 0.618034  # steps of the golden ratio make many numbers of one random one
         chance -= int(chance)
         if chance >= flow.marked_share - params.skipped_above:
             granted_bytes = min(granted_bytes + pull_bytes, limit_bytes)

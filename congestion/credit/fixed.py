@@ -1,6 +1,6 @@
-"""Decides a constant credit: every sender may be a fixed number of bytes ahead of what has arrived.
+"""A constant credit: a sender may be a fixed number of bytes ahead of the received bytes.
 
-Never touches demand, load or marks. No source: the receive window of any sliding-window protocol.
+Requests, load and marks are not used. No source: the receive window of any sliding-window protocol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decides credit at the receiver: one window for the port, shared evenly by the flows that ask.
+"""One credit window for the port, divided evenly among the flows that request credit.
 
-Never touches the sender's window. Source: Olteanu et al., "An edge-queued datagram service for all
-datacenter traffic" (EQDS), NSDI 2022, section 3.2; marks shrink the port's window as in its
-section 3.5, so that a congested core behind a free port is not fed at the port's full rate.
+Source: Olteanu et al., "An edge-queued datagram service for all datacenter traffic" (EQDS), NSDI
+2022, section 3.2. Marks shrink the window as in its section 3.5, so that a congested core behind a
+free port does not get the port's full rate.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Port = record(
 )
 
 Params = record(
-    window_bytes=4 << 20,  # when the link's speed is unknown
-    link_ns=500_000,  # else: what the link carries in this time
-    flow_segments_min=4,  # a flow always gets this much, or it could never start
+    window_bytes=4 << 20,  # if the link's speed is unknown
+    link_ns=500_000,  # else the window is what the link carries in this time
+    flow_segments_min=4,  # the least that a flow gets, so that it can start
     interval_ns=100_000,
     held_back_step=0.125,
     held_back_release=0.03125,
@@ -32,7 +32,7 @@ Params = record(
 
 
 def adapt(port: Any, params: Any, event: Any) -> None:
-    """Once per interval: hold more back when marks came in, release slowly when none did."""
+    """Once per interval: withholds more after marks, and slowly less without them."""
     port.marked_segments += max(event.ecn_segments, 0)
     if event.now_ns - port.changed_ns < params.interval_ns:
         return

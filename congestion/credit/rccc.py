@@ -1,12 +1,12 @@
-"""Decides credit by a pacer just below the link's rate: waiting flows in turn, then idle ones.
+"""RCCC: a pacer just below the link's rate serves waiting flows in turn, then idle ones.
 
-Never touches the sender's window. Source: Ultra Ethernet Specification 1.0, section 3.6 (RCCC:
-receiver-credit congestion control), as modelled in its simulator, uet-htsim.
+Source: Ultra Ethernet Specification 1.0, section 3.6 (RCCC: receiver-credit congestion control), as
+modelled in its simulator, uet-htsim.
 
-Flows that wait are served in turn on the clock of the port record (as in eqds). While that runs
-idle, flows that want nothing are pulled slowly ahead of their demand, up to one product of link and
-round trip, so that their next message need not ask first. With an oversubscribed core the share of
-marks lowers the rate of the whole port, and its absence restores it.
+Waiting flows are served in turn by the clock of the port record (as in eqds). While no flow waits,
+flows without demand slowly get credit ahead of it, up to one bandwidth-delay product, so that their
+next message need not request any. With an oversubscribed core, marks lower the rate of the whole
+port, and their absence restores it.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from congestion.promises import Promises
 
 Flow = record(
     begun=int,
-    waiting=int,  # 1: a place is reserved
-    turn_ns=int,  # when it is due
-    seen_bytes=int,  # of received_bytes, counted into the port
+    waiting=int,  # 1: a slot is reserved
+    turn_ns=int,  # time of that slot
+    seen_bytes=int,  # received_bytes that the port record has counted
 )
 
 Port = record(
-    clock_ns=int,  # the next free place
-    rate_share=float,  # of the link, in force; 0: not begun
+    clock_ns=int,  # the next free slot
+    rate_share=float,  # current share of the pacer's rate; 0: not started
     congestion=float,  # g: smoothed share of marks
     marked_segments=float,  # since adapt_ns
     received_segments=float,
-    calm_rounds=int,  # without a mark
+    calm_rounds=int,  # consecutive adaptations without a mark
     adapt_ns=int,
     wait_ns=int,  # until the next adaptation
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
-    link_share=0.98,  # the pacer's; headers take 1.5 % at 4 KB, and no queue is to build
+    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
+    link_share=0.98,  # share that is granted; headers take 1.5 % at 4 KB, and no queue may build up
     pull_segments=4,
-    speculative_ns=100_000,  # of the link: a first product, and what idle flows are pulled ahead
-    ahead_ns=500_000,  # of the link, that a flow may be granted and not have sent
-    late_ns=50_000,  # by which the pacer catches up after a late tick
-    slow_ns=100_000,  # between looks at an idle flow
+    speculative_ns=100_000,  # the first grant, and the lead of idle flows, as time at that rate
+    ahead_ns=500_000,  # most that is granted beyond received_bytes, as time at the pacer's rate
+    late_ns=50_000,  # most that the pacer catches up after a late tick
+    slow_ns=100_000,  # between ticks of an idle flow
     oversubscription=1.0,  # of the core; at 1 marks do not change the rate
-    adapt_ns=150_000,  # one and a half round trips, half to one and a half times, by chance
+    adapt_ns=150_000,  # one and a half round trips, times a random 0.5 to 1.5
     congestion_limit=0.3,
     decrease_gain=0.5,
-    increase=0.01,  # of the link, doubled by each calm round
+    increase=0.01,  # added to rate_share, doubled by each calm round
     doublings_max=5,
 )
 
 
 def adapt(flow: Any, port: Any, params: Any, event: Any) -> None:
-    """The port's rate, by the marks on all its flows."""
+    """Adapts the port's rate to the marks of all its flows."""
     segment_bytes = max(float(event.segment_bytes), 1.0)
     port.received_segments += (
         max(float(event.received_bytes) - flow.seen_bytes, 0.0) / segment_bytes
@@ -93,7 +93,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     adapt(flow, port, params, event)
     now_ns = min(max(event.now_ns, 0), FAR)
     received_bytes = min(max(event.received_bytes, 0), FAR)
-    # What has come, or is known to be lost, took its credit, whether it had one or was speculative.
+    # Bytes that arrived, or are known to be lost, have used credit, granted or speculative.
     granted_bytes = min(max(event.granted_bytes, received_bytes), FAR)
     product_bytes = 0
     if params.speculative_ns > 0:
@@ -119,7 +119,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     if granted_bytes < limit_bytes:
         result.next_tick_ns = max(flow.turn_ns, now_ns)
     elif granted_bytes < received_bytes + product_bytes:
-        if port.clock_ns <= now_ns - params.late_ns:  # nobody waits: a slow pull
+        if port.clock_ns <= now_ns - params.late_ns:  # no flow waits: a slow pull
             reserve(flow, port, params, event, now_ns, port.rate_share, pull_bytes)
             flow.waiting = 0
             granted_bytes = min(granted_bytes + pull_bytes, received_bytes + product_bytes)

@@ -1,4 +1,1 @@
-"""Decides nothing: one module here per shipped loss policy.
-
-Never touches anything but congestion.api and math.
-"""
+"""The shipped loss policies, one module each."""

@@ -1,6 +1,6 @@
-"""Decides loss by age alone: what has gone unacknowledged for a retransmit timeout is lost.
+"""Loss by age: a segment that was not acknowledged for a retransmission timeout is lost.
 
-Never touches the order of acknowledgments. Source: RFC 6298, section 5, with the core's timeout.
+Source: RFC 6298, section 5, with the core's timeout. The order of acknowledgments is not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FAR_NS = 1 << 62  # keeps sums of times within an int64
 
 
 def overdue_ns(event: Any) -> Any:
-    """What was sent before has waited for a whole timeout; -1: nothing can have."""
+    """Segments sent before this time have waited for a whole timeout; -1: none can have."""
     late_ns = max(event.now_ns, 0) - min(max(event.rto_ns, 1), FAR_NS) + 1
     return max(min(late_ns, event.now_ns), -1)
 
@@ -30,7 +30,7 @@ def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> Non
     late_ns = overdue_ns(event)
     silent = event.newest_acked_sent_ns < event.oldest_inflight_sent_ns
     if silent and 0 <= event.oldest_inflight_sent_ns < late_ns:
-        # Nothing came back, and the timeout doubles: what left later would wait ever longer.
+        # No feedback, and the timeout doubles: segments sent later would wait longer and longer.
         late_ns = max(min(event.now_ns, FAR_NS), -1)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = late_ns

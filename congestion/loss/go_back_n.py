@@ -1,9 +1,9 @@
-"""Decides loss as simple hardware does: after a hole, all in flight on that path is sent again.
+"""Go-back-N, as in simple hardware: after a gap, everything in flight on that path is lost.
 
-Never touches reordering: it is taken for loss. Source: InfiniBand Architecture Specification,
-volume 1, section 9.7.5, where a gap is answered by a NAK and a replay from there on.
+Source: InfiniBand Architecture Specification, volume 1, section 9.7.5, where the answer to a gap is
+a NAK and a replay from there on. Reordering counts as loss.
 
-It is what selective recovery is measured against: one lost segment costs a path's whole flight.
+Selective recovery is measured against this policy: one lost segment costs a path's whole flight.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from congestion.promises import Promises
 
 
 def flight_ns(event: Any) -> Any:
-    """All that is in flight on this path was sent before."""
+    """A cutoff after the last segment in flight on this path."""
     newest_ns = max(event.newest_inflight_sent_ns, event.newest_acked_sent_ns)
     return max(min(min(newest_ns, FAR_NS) + 1, event.now_ns), -1)
 
 
 def timed_out_ns(event: Any) -> Any:
-    """Nothing, or the whole flight once its oldest segment has waited for a timeout (RFC 6298)."""
+    """A cutoff after the whole flight if its oldest segment timed out (RFC 6298), else -1."""
     if 0 <= event.oldest_inflight_sent_ns < overdue_ns(event):
         return flight_ns(event)
     return -1

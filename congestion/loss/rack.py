@@ -1,18 +1,22 @@
-"""Decides loss by send time: what was sent a reordering window before a delivered segment is lost.
+"""RACK: a segment is lost if one sent later, by at least a reordering window, was delivered.
 
-Never touches sequence order. Source: RFC 8985 (RACK-TLP), section 6, kept per path: across paths
-that a burst may take, reordering is the rule and says nothing.
+Source: RFC 8985 (RACK-TLP), section 6, kept per path, because reordering between paths is normal
+and says nothing. Sequence numbers are not used.
 
-The tail probe of section 7 is a probe of the path and not a copy of the last segment: what was sent
-before it on that path and is still missing once it is back was lost, and nothing is sent twice to
-learn it. Where probes are lost too, the first timeout gives up the oldest segment alone.
+The tail probe of section 7 is a probe of the path instead of a copy of the last segment. Segments
+that were sent on the path before the probe and are still missing when it is answered were lost, so
+that no segment is sent twice to find out. If probes are lost, too, the first timeout gives up the
+oldest segment only.
 
-Four departures from section 6.2: the reordering window doubles with every acknowledgment that
-tells of a needless verdict, where the RFC adds a quarter of the least RTT a round trip; it may grow
-to the timeout, where the RFC stops at the smoothed RTT, which is less than what packets differ by
-where their delays vary as much as they last; it halves with every 1,024 round trips without one,
-where the RFC starts over after 16 recoveries, which with random loss pass in moments; and it is
-never zero, since receivers hand packets up in batches from the first round trip on.
+Four departures from section 6.2 concern the reordering window:
+
+- It doubles with every acknowledgment that reports a spurious retransmission; the RFC adds a
+  quarter of the minimum RTT per round trip.
+- It may grow to the timeout; the RFC stops at the smoothed RTT, which is too little where delays
+  vary by as much as the RTT.
+- It halves after every 1,024 round trips without a spurious retransmission; the RFC resets it after
+  16 recoveries, which pass quickly under random loss.
+- It is never zero, because receivers deliver packets in batches from the first round trip on.
 """
 
 from __future__ import annotations
@@ -23,21 +27,21 @@ from congestion.api import loss_policy, record
 from congestion.promises import Promises
 
 Path = record(
-    reorder_quarters=int,  # the window, in quarters of the least RTT; 0 counts as 1
-    spurious_ns=int,  # when a resend last proved needless, or the window was last halved
-    rack_rtt_ns=int,  # how long the newest delivered segment took
+    reorder_quarters=int,  # the window, in quarters of the minimum RTT; 0 counts as 1
+    spurious_ns=int,  # time of the last spurious retransmission, or of the last halving
+    rack_rtt_ns=int,  # RTT of the newest delivered segment
     newest_ns=int,  # send time of that segment
     expiries=int,  # timeouts since an acknowledgment
-    asked_ns=int,  # when a probe was last asked for
-    probed_ns=int,  # send time of the newest probe that came back
-    probe_back_ns=int,  # and when it came
+    asked_ns=int,  # time of the last request for a probe
+    probed_ns=int,  # send time of the newest answered probe
+    probe_back_ns=int,  # and the time of its answer
 )
 
 Params = record(
-    reorder_floor_ns=20_000,  # receivers hand packets up in batches
+    reorder_floor_ns=20_000,  # receivers deliver packets in batches
     reorder_quarters_max=256,
-    forget_rtts=1024,  # round trips without a needless resend that halve the window
-    hold_ns=50_000,  # receivers hold acknowledgments for 30 us and a wake-up: PTO's max_ack_delay
+    forget_rtts=1024,  # round trips without a spurious retransmission that halve the window
+    hold_ns=50_000,  # PTO's max_ack_delay: receivers delay acknowledgments by 30 us and a wake-up
     probe_rtts=2,  # PTO, section 7.2
 )
 
@@ -48,7 +52,7 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Lost: what has waited a round trip and the reordering window, with a newer one delivered."""
+    """Lost: segments older than an RTT and the window, if a newer one was delivered."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:
@@ -59,14 +63,14 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
     result.probe = 0
     if event.oldest_inflight_sent_ns >= 0:
         oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
-        if oldest_ns < event.newest_acked_sent_ns:  # overtaken: look again when its time is up
+        if oldest_ns < event.newest_acked_sent_ns:  # overtaken: check again when its time is up
             result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
         else:
             judge_tail(path, params, event, result)
 
 
 def judge_tail(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Nothing newer has been delivered: a probe tells a lost tail from a slow one."""
+    """No newer segment was delivered: a probe tells a lost tail from a slow one."""
     if event.oldest_inflight_sent_ns < path.probed_ns:
         due_ns = path.probe_back_ns + params.hold_ns + reorder_ns(path, params, event)
         if event.now_ns >= due_ns:
@@ -89,9 +93,8 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         path.probed_ns = event.probed_sent_ns
         path.probe_back_ns = event.now_ns
     if event.spurious_segments > 0:
-        doubled = 2 * max(
-            path.reorder_quarters, 1
-        )  # a step a round trip would take too many of them
+        # Adding a step per round trip would allow too many spurious retransmissions.
+        doubled = 2 * max(path.reorder_quarters, 1)
         path.reorder_quarters = min(doubled, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
     elif event.now_ns - path.spurious_ns > params.forget_rtts * event.srtt_ns:
@@ -104,9 +107,9 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
-    """First the oldest alone, as a question; the whole flight when a second timeout passes.
+    """The first timeout gives up the oldest segment only, a second one the whole flight.
 
-    An acknowledgment that is late because a host was busy then costs one needless copy.
+    An acknowledgment that is late because a host was busy then costs one spurious retransmission.
     """
     path = paths[event.path]
     judge(path, params, event, result)

@@ -1,12 +1,11 @@
-"""Decides loss by distance: a hole is lost when enough that was sent after it has been delivered.
+"""Loss by distance: a segment is lost once enough segments sent after it were delivered.
 
-Never touches timing but for the timeout and for forgetting. Source: RFC 6675, section 4
-(DupThresh), counted on each path by itself: across paths that a burst may take, reordering is the
-rule and says nothing.
+Source: RFC 6675, section 4 (DupThresh), counted for each path alone, because reordering between
+paths is normal and says nothing. Time is used only for the timeout and for forgetting.
 
-One acknowledgment of many segments does not say in which order they came: those of the first that
-shows a hole all count. A needless resend doubles the distance (RFC 4653 has the like); a long time
-without one halves it again.
+An acknowledgment of many segments does not tell their order, so all segments of the first one that
+shows a hole count. A spurious retransmission doubles the distance (RFC 4653 is similar); a long
+time without one halves it again.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(
-    patience=int,  # how often the distance of the parameters is in force; 0 counts as 1
-    changed_ns=int,  # when that last changed, or a resend last proved needless
+    patience=int,  # the distance, as a multiple of threshold_segments; 0 counts as 1
+    changed_ns=int,  # time of its last change, or of the last spurious retransmission
 )
 
 Path = record(
-    edge_ns=int,  # holes older than this have been overtaken by what is counted
+    edge_ns=int,  # the counted segments overtook holes that are older than this
     overtook_segments=float,
 )
 
 Params = record(
     threshold_segments=3,  # DupThresh
     threshold_segments_max=512,
-    forget_rtts=1024,  # round trips without a needless resend that halve it, as long as rack's
+    forget_rtts=1024,  # round trips without a spurious retransmission that halve it, as in rack
 )
 
 
 def patience_segments(flow: Any, params: Any, event: Any) -> Any:
-    """The distance in force."""
+    """The current distance, in segments."""
     if event.spurious_segments > 0:
         flow.patience = min(2 * max(flow.patience, 1), max(params.threshold_segments_max, 1))
         flow.changed_ns = event.now_ns

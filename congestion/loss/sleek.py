@@ -1,14 +1,14 @@
-"""Decides loss when more has arrived out of order than reordering explains, and then only once.
+"""SLEEK: loss once more arrived out of order than reordering explains, at most once a recovery.
 
-Never touches timing while segments arrive. Source: Ultra Ethernet Specification 1.0, section 3.6
-(SLEEK, recovery without trimming), as modelled in its simulator, uet-htsim.
+Source: Ultra Ethernet Specification 1.0, section 3.6 (SLEEK, recovery without trimming), as
+modelled in its simulator, uet-htsim. Time is not used while segments arrive.
 
-Recovery begins when the segments delivered beyond the first hole exceed one and a half windows, but
-five at least. Then each path gives up, once, what was overtaken there: its simulator takes all that
-is missing in a window from the hole on, which sends again what has just left as well. It ends when
-all that was delivered at its start has been overtaken by the cumulative position. Too little out of
-order, or a tail, is told by a probe once sending pauses: what is still missing after it came back,
-and held acknowledgments with it, was lost.
+Recovery begins when the segments delivered beyond the first hole reach one and a half windows, and
+at least five. Then each path declares once that its overtaken segments are lost; the simulator
+declares everything missing in a window from the hole on, which includes segments sent just now.
+Recovery ends when the cumulative sequence number passes the highest one delivered at its start. If
+too little is out of order, and for a tail, a probe is sent once sending pauses: segments that are
+still missing after its answer, and after acknowledgments delayed by the receiver, were lost.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Flow = record(
 )
 
 Path = record(
-    recovery=int,  # the last one that this path took part in
-    asked_ns=int,  # when a probe was last asked for
-    probed_ns=int,  # send time of the newest probe that came back
-    probe_back_ns=int,  # and when it came
+    recovery=int,  # number of the last recovery that this path took part in
+    asked_ns=int,  # time of the last request for a probe
+    probed_ns=int,  # send time of the newest answered probe
+    probe_back_ns=int,  # and the time of its answer
 )
 
 Params = record(
     window_multiple=1.5,
     segments_min=5,
     settle_rtts=2,
-    probe_rtts=3,  # of silence before a path is asked: its simulator's, with a backlog
-    hold_ns=50_000,  # receivers hold acknowledgments for 30 us, and a wake-up
+    probe_rtts=3,  # round trips without sending before a probe: the simulator's, with a backlog
+    hold_ns=50_000,  # receivers delay acknowledgments by 30 us, and a wake-up
 )
 
 
@@ -48,7 +48,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
         flow.recovering = 0
     segments = event.window_bytes / max(event.segment_bytes, 1)
     reach = max(params.window_multiple * segments, float(params.segments_min))
-    # What the last recovery sent again needs a round trip: until then it is no news that it lacks.
+    # Retransmissions of the last recovery take a round trip; until then they are still missing.
     settled = event.now_ns - flow.began_ns > params.settle_rtts * max(event.srtt_ns, 0)
     if flow.recovering == 0 and event.sacked_segments >= reach and settled:
         flow.recovering = 1
@@ -58,7 +58,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
 
 
 def judge_pause(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Nothing more was sent on this path: a probe tells what is lost from what is late."""
+    """Sending on this path has paused: a probe tells lost segments from late ones."""
     now_ns = min(max(event.now_ns, 0), FAR_NS)
     if event.oldest_inflight_sent_ns < path.probed_ns:
         left_ns = params.hold_ns - (event.now_ns - path.probe_back_ns)

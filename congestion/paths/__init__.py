@@ -1,4 +1,1 @@
-"""Decides nothing: one module here per shipped paths policy.
-
-Never touches anything but congestion.api and math.
-"""
+"""The shipped path policies, one module each."""

@@ -1,8 +1,8 @@
-"""Decides paths in rounds that pass over those with penalties: marks are short ones, silence long.
+"""Rounds over the paths that skip those with penalties: short for marks, long for silence.
 
-Never touches RTT. Source: the bitmap load balancer of Ultra Ethernet's simulator (uet-htsim); the
-states of a path that went silent are those of OCP Multipath Reliable Connection 1.0: taken for bad
-until something comes back, and asked by one burst at a time.
+Source: the bitmap load balancer of Ultra Ethernet's simulator (uet-htsim). The states of a silent
+path are those of OCP Multipath Reliable Connection 1.0: it counts as bad until feedback arrives,
+and is probed by one burst at a time. RTT is not used.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from congestion.promises import Promises
 Flow = record(turn=int, mask=int, width=int)  # as in round_robin
 
 Path = record(
-    penalty=int,  # visits that still pass it over
-    silent=int,  # 1: timed out, and nothing came back since
-    heard_bytes=float,  # these two as in reps: a burst's worth of bytes is judged as one
+    penalty=int,  # number of visits at which it is still skipped
+    silent=int,  # 1: timed out, without feedback since
+    heard_bytes=float,  # these two as in reps: a verdict for each burst's worth of bytes
     marked=int,
 )
 
@@ -28,19 +28,19 @@ Params = record(
     burst_bytes=65_536,
     ecn_penalty=1,
     nack_penalty=4,
-    penalty_max=15,  # four bits; a timeout's
+    penalty_max=15,  # four bits; the penalty of a timeout
 )
 
 
 def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
-    """The next path of the round without a penalty; the least penalised when rounds run out."""
+    """The next path of the round without a penalty; the least penalised one if there is none."""
     for _ in range(STEPS):
         index = advanced(flow, paths, event)
         if index < len(paths) and barred(paths, event, index) == 0:
             path = paths[index]
             if path.penalty <= 0:
                 if path.silent != 0:
-                    path.penalty = params.penalty_max  # one question, and not the next at once
+                    path.penalty = params.penalty_max  # one burst as a probe, the next one later
                 return index
             path.penalty -= 1
     best = 0
@@ -54,7 +54,7 @@ def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
 
 
 def weigh(path: Any, params: Any, event: Any) -> Any:
-    """Penalties, and how many bursts came through unmarked."""
+    """Updates the penalty; returns the number of bursts delivered unmarked, negative if marked."""
     if event.kind == TIMEOUT:
         path.silent = 1
         path.penalty = params.penalty_max

@@ -1,6 +1,6 @@
-"""Decides paths in turn: each burst takes the next usable one, whatever came back from it.
+"""Plain round robin: each burst takes the next usable path.
 
-Never touches RTT, ECN or loss. No source: round robin.
+RTT, ECN and loss are not used. No source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Params = record(burst_bytes=65_536)
 
 def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     chosen = -1
-    fallback = -1  # usable, but a resend has just been lost there
+    fallback = -1  # usable, but the segment that is sent again was lost there
     for step in range(len(paths)):
         index = (flow.last_path + 1 + step) % len(paths)
         if paths[index].usable != 0:
@@ -26,7 +26,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
             fallback = index
     if chosen < 0:
         chosen = fallback
-    if chosen < 0:  # none is usable: keep turning, the core decides whether to send at all
+    if chosen < 0:  # none is usable: answer the next one; the core decides whether to send
         chosen = (flow.last_path + 1) % len(paths)
     flow.last_path = chosen
     result.path = chosen

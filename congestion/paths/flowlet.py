@@ -1,10 +1,10 @@
-"""Decides a path by chance for each flowlet: what a flow sends between two pauses.
+"""A random path for each flowlet, that is, for the data that a flow sends between two pauses.
 
-Never touches RTT, ECN or loss. Source: Vanini et al., "Let It Flow: Resilient Asymmetric Load
-Balancing with Flowlet Switching", NSDI 2017, section 3: flowlets grow where the path is free and
-end where it is congested, as its acknowledgments then pause.
+Source: Vanini et al., "Let It Flow: Resilient Asymmetric Load Balancing with Flowlet Switching",
+NSDI 2017, section 3: flowlets are long on free paths and end on congested ones, whose
+acknowledgments pause. RTT and ECN are not used.
 
-Flows share 32 places by their hash.
+Flows share 32 slots by their hash.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # plus one; 0: to be drawn
-    used_ns=(0,) * PLACES,  # when the place last sent
+    path=(0,) * PLACES,  # of the flowlet, plus one; 0: draw one
+    used_ns=(0,) * PLACES,  # when the slot last sent
 )
 
 Params = record(
     burst_bytes=65_536,
-    gap_ns=100_000,  # section 4.2 finds 100 to 500 us good, and hosts here pace by 50 us
+    gap_ns=100_000,  # section 4.2: 100 to 500 us work well; hosts here pace by 50 us
 )
 
 
@@ -35,7 +35,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     over = over or event.now_ns - flow.used_ns[place] >= params.gap_ns
     if over or barred(paths, event, chosen) != 0:
         moved = drawn(paths, event)
-        if over or paths[chosen].usable == 0:  # what was lost there takes another path just once
+        if over or paths[chosen].usable == 0:  # a resend alone does not move the flow
             flow.path[place] = moved + 1
         chosen = moved
     flow.used_ns[place] = event.now_ns

@@ -1,7 +1,7 @@
-"""Decides paths by recycling while there is something to recycle, and in rounds otherwise.
+"""Recycles paths that delivered without marks; without any, rounds with penalties as in bitmap.
 
-Never touches RTT. Source: the mixed load balancer of Ultra Ethernet's simulator (uet-htsim): a
-queue of paths that came back unmarked, as in the first REPS, before a bitmap of penalties.
+Source: the mixed load balancer of Ultra Ethernet's simulator (uet-htsim): a queue of paths that
+came back unmarked, as in the first REPS, before a bitmap of penalties. RTT is not used.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from congestion.paths.oblivious import barred
 from congestion.promises import Promises
 
 Flow = record(
-    queue=(0,) * 16,  # paths that came back unmarked, plus one; 0: none
-    head=int,  # where the next is written
-    waiting=int,  # entries before head
+    queue=(0,) * 16,  # paths that delivered without marks, plus one; 0: none
+    head=int,  # where the next entry is written
+    waiting=int,  # number of entries before head
     turn=int,  # these three as in round_robin
     mask=int,
     width=int,
@@ -28,7 +28,7 @@ Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=1
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The oldest path that waits, taken out; -1 when there is none that may be used."""
+    """Takes the oldest usable path out of the queue; -1 if there is none."""
     for _ in range(len(flow.queue)):
         if flow.waiting <= 0:
             break
@@ -53,8 +53,8 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
     was_silent = paths[index].silent
     bursts = weigh(paths[index], params, event)
     if was_silent != 0 and paths[index].silent == 0:
-        # It answers again, if only a probe: without a place in the queue it would not be tried
-        # while others come back, and with fewer than its share it would keep fewer.
+        # It answers again, perhaps only a probe. Without entries in the queue it would not be used
+        # while other paths are recycled; with fewer than its share it would stay below its share.
         bursts = max(bursts, len(flow.queue) // min(max(event.n_paths, 1), len(flow.queue)))
     for turn in range(len(flow.queue)):
         if turn < bursts:

@@ -1,7 +1,7 @@
-"""Decides paths by chance: each burst takes a usable one with equal probability.
+"""A random usable path for each burst, all with equal probability.
 
-Never touches RTT, ECN or loss. Source: Dixit et al., "On the Impact of Packet Spraying in Data
-Center Networks", INFOCOM 2013, section III.
+Source: Dixit et al., "On the Impact of Packet Spraying in Data Center Networks", INFOCOM 2013,
+section III. RTT, ECN and loss are not used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Params = record(burst_bytes=65_536)
 
 
 def barred(paths: Any, event: Any, index: int) -> int:
-    """0: free to use; 1: the lost copy went there; 2: dead."""
+    """0: may be used; 1: the segment that is sent again was lost there; 2: dead."""
     if paths[index].usable == 0:
         return 2
     if event.is_resend != 0 and index == event.avoid_path:
@@ -24,7 +24,7 @@ def barred(paths: Any, event: Any, index: int) -> int:
 
 
 def drawn(paths: Any, event: Any) -> int:
-    """One of the least barred paths, each as likely: also what other policies fall back to."""
+    """A random one of the least barred paths; other policies use it as their fallback."""
     least = 2
     count = 0
     for index in range(len(paths)):

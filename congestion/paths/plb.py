@@ -1,11 +1,11 @@
-"""Decides one path for each flow, and another by chance when it has been congested for rounds.
+"""PLB: one path for each flow, and a new random one after several congested round trips.
 
-Never touches the order within a flow without a reason. Source: Qureshi et al., "PLB: Congestion
-Signals are Simple and Effective for Network Load Balancing", SIGCOMM 2022, section 3.
+Source: Qureshi et al., "PLB: Congestion Signals are Simple and Effective for Network Load
+Balancing", SIGCOMM 2022, section 3.
 
-Flows share 32 places by their hash. An acknowledgment with a mark counts as marked whole. PLB waits
-for a pause to spare its TCP the reordering (three congested rounds then, twelve without a pause);
-here reordering across paths costs nothing, so that three rounds are enough.
+Flows share 32 slots by their hash. An acknowledgment with a mark counts as marked as a whole. PLB
+moves a flow at a pause, to avoid reordering in TCP: after three congested rounds, or after twelve
+without a pause. Here reordering across paths costs nothing, so three rounds are enough.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # plus one; 0: to be drawn
-    rounds=(0,) * PLACES,  # congested ones in a row
-    round_ns=(0,) * PLACES,  # start of the one in progress
+    path=(0,) * PLACES,  # of the flow, plus one; 0: draw one
+    rounds=(0,) * PLACES,  # consecutive congested round trips
+    round_ns=(0,) * PLACES,  # start of the current round trip
     acked_bytes=(0.0,) * PLACES,  # in it
     marked_bytes=(0.0,) * PLACES,
 )
 
 Params = record(
     burst_bytes=65_536,
-    marked_share=0.5,  # of a round trip that makes it a congested one
+    marked_share=0.5,  # share of marked bytes above which a round trip is congested
     rounds_max=3,
 )
 
@@ -39,7 +39,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     lost = chosen < 0 or chosen >= len(paths)
     if lost or barred(paths, event, chosen) != 0:
         moved = drawn(paths, event)
-        if lost or paths[chosen].usable == 0:  # what was lost there takes another path just once
+        if lost or paths[chosen].usable == 0:  # a resend alone does not move the flow
             flow.path[place] = moved + 1
             flow.rounds[place] = 0
         chosen = moved
@@ -48,7 +48,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def count(flow: Any, params: Any, event: Any, place: int, span_ns: int) -> None:
-    """A round trip's marks; enough of such round trips in a row and the flow moves."""
+    """Counts marks by round trip; after `rounds_max` congested ones the flow gets a new path."""
     flow.acked_bytes[place] += event.bytes
     if event.kind == ECN or event.kind == NACK:
         flow.marked_bytes[place] += event.bytes

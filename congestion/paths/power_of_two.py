@@ -1,18 +1,18 @@
-"""Decides among two paths drawn by chance and the last one chosen: the soonest to deliver wins.
+"""The path with the least expected delay among two random ones and the last one chosen.
 
-Never touches the window. Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load
-Balancing", IEEE TPDS 2001, and with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002;
-the signals are those of a transport: RTT, ECN, nacks, timeouts.
+Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001, and
+with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002. The signals are those of a
+transport: RTT, ECN, NACKs and timeouts.
 
-Ports hash unevenly: where two of thirty-two lead over one link, draws alone cannot fill it. The
-last choice, kept while it promises most, can. What keeps it from being kept too long is the wait
-that its own bytes in flight will cause, long before an answer tells: how many nanoseconds a byte
-costs is learnt from queues seen on all paths.
+ECMP spreads ports unevenly. If two of thirty-two paths cross a link, random draws alone cannot fill
+it; the last choice, kept while it is the best, can. A path is not kept too long, because its own
+bytes in flight raise its expected delay before any feedback arrives; the nanoseconds per byte are
+learnt from queueing on all paths.
 
-What is known of a path ages towards the mean of all, so that a path once slow is tried again; the
-slower it was, the later, or tries alone would overload it. A path not measured yet is taken for
-better than the mean a few times, then for worse: a path that swallows everything cannot win every
-draw. A path that timed out rests, longer each time.
+The score of a path ages towards the mean of all paths, so that a slow path is tried again. The
+slower it was, the later it is tried, because the tries alone could overload it. A path that was
+never measured counts as better than the mean for a few picks and then as worse, so that a path that
+drops everything does not win every draw. A path that timed out rests, longer each time.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from congestion.promises import Promises
 
 Flow = record(
     mean_ns=float,
-    ns_per_byte=float,  # of queueing delay, in flight on the same path
+    ns_per_byte=float,  # queueing delay per byte in flight on the same path
     kept=int,  # the last path chosen, plus one; 0: none
 )
 
 Path = record(
-    least_ns=float,  # RTT of the last seconds, 0: not measured
+    least_ns=float,  # minimum RTT of the last seconds, 0: not measured
     least_from_ns=int,
     score_ns=float,  # smoothed RTT with penalties, 0: not measured
     fed_ns=int,
     rest_from_ns=int,
     rest_ns=int,  # 0: it does not rest
-    untold_picks=int,  # picks since the last feedback, while not measured
-    timeouts=int,  # without a delivery between them
+    untold_picks=int,  # picks since the last feedback
+    timeouts=int,  # consecutive, without a delivery
 )
 
 Params = record(
     burst_bytes=65_536,
     smoothing=0.125,
-    ecn_multiple=2.0,  # a marked RTT counts as this many
+    ecn_multiple=2.0,  # a marked RTT counts this many times
     nack_multiple=4.0,
-    refresh_ns=10_000_000,  # when a measurement has aged to the mean, at least
-    refresh_multiple=8.0,  # and at least this many of what was measured
+    refresh_ns=10_000_000,  # a score ages to the mean in this time,
+    refresh_multiple=8.0,  # or in this multiple of the score if that is longer
     rest_ns=10_000_000,  # after the first timeout; doubled by each further one
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
-    margin=1.1,  # by which another must promise to be better: RTTs of equal paths are noisy
-    least_ns_max=10_000_000_000,  # how long a least RTT counts: routes change
-    queued_ns_per_byte=0.1,  # what bytes of ours in flight add to the wait, at least
+    margin=1.1,  # by which another path must be better, as RTTs of equal paths are noisy
+    least_ns_max=10_000_000_000,  # how long a minimum RTT counts, as routes change
+    queued_ns_per_byte=0.1,  # minimum of ns_per_byte
 )
 
 
 def bar(paths: Any, event: Any, index: int) -> int:
-    """0: free to draw; 1: resting; 2: the lost copy went there; 3: dead."""
+    """0: may be drawn; 1: resting; 2: the segment that is sent again was lost there; 3: dead."""
     if paths[index].usable == 0:
         return 3
     if event.is_resend != 0 and index == event.avoid_path:
@@ -77,7 +77,7 @@ def expected_ns(flow: Any, path: Any, params: Any, event: Any) -> Any:
 
 
 def better(flow: Any, paths: Any, params: Any, event: Any, other: int, chosen: int) -> Any:
-    """The other one, if it promises to be better by the margin."""
+    """`other` if its expected delay is less by the margin, else `chosen`."""
     other_ns = expected_ns(flow, paths[other], params, event)
     if params.margin * other_ns < expected_ns(flow, paths[chosen], params, event):
         return other
@@ -97,7 +97,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     first_turn = min(int(event.rand * count), count - 1)
     second_turn = min(int(event.rand2 * (count - 1)), count - 2)
     if second_turn >= first_turn:
-        second_turn += 1  # the second is drawn from the others
+        second_turn += 1  # the second differs from the first
     first = 0
     second = -1
     turn = 0
@@ -131,7 +131,7 @@ def learn(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> No
 
 
 def learn_queues(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> None:
-    """What a byte in flight adds to the RTT of its path, over all of them."""
+    """Updates the RTT that a byte in flight adds to its path, averaged over all paths."""
     old = event.now_ns - path.least_from_ns >= params.least_ns_max
     if path.least_ns == 0.0 or sample_ns < path.least_ns or old:
         path.least_ns = sample_ns

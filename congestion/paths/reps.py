@@ -1,12 +1,12 @@
-"""Decides paths by recycling: one that brought a burst through unmarked is used for the next.
+"""REPS: a path that delivered a burst without marks is used again.
 
-Never touches RTT. Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
-Balancing and Failure Mitigation", arXiv 2407.21625, section 3.
+Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and
+Failure Mitigation", arXiv 2407.21625, section 3. RTT is not used.
 
-What the paper keeps in 193 bits is a ring of eight paths, here shared by the peer's flows. There a
-packet has one acknowledgment; here a burst may have many, or share one, so that a burst's worth of
-bytes is judged as one, marked if any of it was. Two additions, as paths here are few and
-known by name: one that timed out leaves the ring, and one that may not be used is passed over.
+The paper's 193 bits of state are a ring of eight paths, here shared by all flows to a peer. There a
+packet has one acknowledgment; here a burst may have several, or share one, so there is one verdict
+for each burst's worth of bytes, marked if any byte was. Two additions, because paths are few and
+known by index: a path that timed out leaves the ring, and a path that may not be used is skipped.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
 Flow = record(
-    ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that came back unmarked, plus one; 0: none
-    head=int,  # where the next is written
+    ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that delivered without marks, plus one; 0: none
+    head=int,  # where the next entry is written
     fresh=int,  # entries before head that have not been used again
-    turn=int,  # where cycling is
-    explore=int,  # picks that are still drawn by chance
-    frozen=int,  # 1: cycle over the ring, used or not, and learn no other way
+    turn=int,  # position while frozen
+    explore=int,  # remaining random picks
+    frozen=int,  # 1: use the ring's entries in turn, fresh or not
     frozen_ns=int,
 )
 
 Path = record(
     heard_bytes=float,  # acknowledged since the last verdict
-    marked=int,  # 1: some of them with a mark
+    marked=int,  # 1: some of them were marked
 )
 
 Params = record(
     burst_bytes=65_536,
-    freeze_ns=10_000_000,  # section 3.3; long enough for routing to heal
+    freeze_ns=10_000_000,  # section 3.3; long enough for routing to recover
     explore_picks=16,
 )
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The oldest fresh entry, taken out; -1 when there is none that may be used."""
+    """The oldest fresh entry that may be used, which is then no longer fresh; -1: none."""
     for _ in range(len(flow.ring)):
         if flow.fresh <= 0:
             break
@@ -52,7 +52,7 @@ def recycled(flow: Any, paths: Any, event: Any) -> Any:
 
 
 def cycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The next entry, fresh or not, which stays; -1 when there is none that may be used."""
+    """The next entry that may be used, fresh or not; -1: none."""
     for _ in range(len(flow.ring)):
         index = flow.ring[flow.turn % len(flow.ring)] - 1
         flow.turn = (flow.turn + 1) % len(flow.ring)
@@ -62,14 +62,14 @@ def cycled(flow: Any, paths: Any, event: Any) -> Any:
 
 
 def forget(flow: Any, path: int) -> None:
-    """Of the ring one path, or with -1 all of them."""
+    """Removes a path from the ring; -1: all paths."""
     for place in range(len(flow.ring)):
         if path < 0 or flow.ring[place] == path + 1:
             flow.ring[place] = 0
 
 
 def verdict(path: Any, params: Any, event: Any) -> Any:
-    """How many bursts came through unmarked, less than 0 with a mark; 0: it is too soon."""
+    """Number of bursts delivered unmarked, negative if marked; 0: too early for a verdict."""
     path.heard_bytes += max(event.bytes, 0)
     if event.kind == ECN:
         path.marked = 1

@@ -1,7 +1,8 @@
-"""Decides paths in rounds: each round visits every usable path once, in an order drawn afresh.
+"""Rounds that visit every usable path once, each in a new random order.
 
-Never touches RTT, ECN or loss. Source: Ultra Ethernet Specification 1.0, section 3.6, oblivious
-spraying: entropy values in turn, permuted anew each round, so that senders do not march in step.
+Source: Ultra Ethernet Specification 1.0, section 3.6, oblivious spraying: entropy values in turn,
+with a new permutation in each round, so that senders do not stay in step. RTT, ECN and loss are not
+used.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from congestion.api import path_policy, record
 from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
-STEPS = 512  # two rounds over the most paths there can be: a whole one is among them
+STEPS = 512  # two rounds over 256 paths, the maximum, which contain one whole round
 
 Flow = record(
     turn=int,
-    mask=int,  # permutes this round: the turn's bits, some of them flipped
-    width=int,  # the least power of two that holds all paths
+    mask=int,  # permutes this round: turn ^ mask is the path
+    width=int,  # the smallest power of two that is no less than the number of paths
 )
 
 Params = record(burst_bytes=65_536)
 
 
 def advanced(flow: Any, paths: Any, event: Any) -> Any:
-    """The next place of the round, which may lie past the last path."""
+    """The next index of the round, which may lie beyond the last path."""
     if flow.width == 0:
         flow.width = 1
         for _ in range(8):

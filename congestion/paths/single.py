@@ -1,9 +1,9 @@
-"""Decides one path for each flow, by its hash: what equal-cost multipath does to a connection.
+"""One path for each flow, by its hash, as ECMP assigns a connection to a route.
 
-Never touches RTT, ECN or loss. Source: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm".
+Source: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm". RTT, ECN and loss are not used.
 
-A flow leaves its path only while that is dead, for the next one in order, and for what was lost on
-it; flows share a path by chance. It is what the other policies are measured against.
+While its path is dead, a flow uses the next one in order, and so do segments that were lost on its
+path. Several flows may share a path by chance. The other policies are measured against this one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Decides paths by chance, each in proportion to a weight that the control plane writes.
+"""Random paths, with probabilities in proportion to weights that the control plane writes.
 
-Never touches RTT, ECN or loss: whoever writes the weights does. Source: Zhou et al., "WCMP:
-Weighted Cost Multipathing for Improved Fairness in Data Centers", EuroSys 2014, section 3.
+Source: Zhou et al., "WCMP: Weighted Cost Multipathing for Improved Fairness in Data Centers",
+EuroSys 2014, section 3. RTT, ECN and loss are not used; the control plane may use them.
 
-A path of weight 0 is taken only where all others that may be used weigh nothing either.
+A path of weight 0 is used only if no path that may be used has a positive weight.
 """
 
 from __future__ import annotations

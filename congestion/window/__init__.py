@@ -1,4 +1,1 @@
-"""Decides nothing: one module here per shipped window policy.
-
-Never touches anything but congestion.api and math.
-"""
+"""The shipped window policies, one module each."""

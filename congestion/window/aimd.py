@@ -1,10 +1,10 @@
-"""Decides the window as TCP Reno does: slow start, one segment a round trip, half after congestion.
+"""TCP Reno: slow start, then one segment per round trip; congestion halves the window.
 
-Never touches delay. Source: RFC 5681, section 3.1, with the byte counting of RFC 3465 (an
-acknowledgment may stand for many segments) and marks answered like losses, RFC 3168 section 6.1.2.
+Source: RFC 5681, section 3.1, with the byte counting of RFC 3465, because an acknowledgment may
+cover many segments. Marks count as losses (RFC 3168, section 6.1.2). Delay is not used.
 
-One departure: the first timeout counts as a loss. One silent path of many is no sign that the
-network has collapsed; a second timeout with nothing acknowledged between is.
+One departure: the first timeout counts as a loss, because one silent path of several does not mean
+that the network has collapsed. A second timeout without an acknowledgment between them does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Flow = record(
     window_bytes=float,
-    threshold_bytes=float,  # slow start ends here
+    threshold_bytes=float,  # ssthresh: slow start ends here
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes when all that was in flight at the cut has come in
-    timeouts=int,  # without an acknowledgment between them
+    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
@@ -41,7 +41,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Shrink the window, once for all that is in flight: none of it knows of the cut yet."""
+    """Shrinks the window, once per window of data: data in flight does not reflect the cut yet."""
     waited = event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns)
     before_bytes = max(event.delivered_bytes - event.acked_bytes, 0)
     if waited and before_bytes >= flow.recover_bytes:
@@ -53,7 +53,7 @@ def cut(flow: Any, params: Any, event: Any) -> None:
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -86,7 +86,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
         cut(flow, params, event)
     flow.timeouts += 1
     if flow.timeouts >= params.timeout_limit:
-        flow.window_bytes = 0.0  # answer lifts it to the least window
+        flow.window_bytes = 0.0  # answer() raises it to the minimum window
     answer(flow, event, result)
 
 

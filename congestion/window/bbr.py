@@ -1,12 +1,13 @@
-"""Decides rate and window from a model of the path: its highest delivery rate and least round trip.
+"""BBR: rate and window from a model of the path, its highest delivery rate and minimum RTT.
 
-Never touches marks. Source: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue
-14(5), 2016; the bound on what is in flight that losses lower, and the gentler look for the least
-RTT, are those of draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4.
+Source: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016. The
+bound on bytes in flight, which losses lower, and the gentler probe for the minimum RTT are those of
+draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4. Marks are not used.
 
-Departures: a round trip is a smoothed one by the clock, as acknowledgments stand for many segments;
-a share of losses is taken over some hundred segments, as one of thirty is no share; the window has
-room for what the receiver holds back; repeated timeouts begin anew.
+Departures: a round trip is a smoothed RTT by the clock, because acknowledgments cover many
+segments; loss rates are taken over some hundred segments, because one loss in thirty says little;
+the window has room for acknowledgments that the receiver delays; repeated timeouts restart the
+model.
 """
 
 from __future__ import annotations
@@ -23,38 +24,38 @@ Flow = record(
     window_bytes=float,
     rates=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),  # of the last round trips, B/s
     best_rate=float,
-    bound_bytes=float,  # on what is in flight; 0: none yet
-    lost_bytes=float,  # of what is weighed
-    weighed_bytes=float,  # in flight, round trip by round trip, since losses were last judged
-    flight_bytes=float,  # in flight at the start of this round trip: its losses are of these
-    calm_rounds=int,  # without too many losses
-    full_rate=float,  # what start-up last grew from
-    full_rounds=int,  # without growth
+    bound_bytes=float,  # limit of the bytes in flight; 0: none yet
+    lost_bytes=float,  # of weighed_bytes
+    weighed_bytes=float,  # sum of bytes in flight per round trip since losses were last judged
+    flight_bytes=float,  # in flight at the start of this round trip; its losses are of these
+    calm_rounds=int,  # consecutive round trips without too many losses
+    full_rate=float,  # best_rate when STARTUP last grew by full_growth
+    full_rounds=int,  # round trips since then
     mode=int,
     round=int,
-    phase=int,  # where in the gain cycle round 0 would be
-    round_ns=int,  # start of the one in progress
+    phase=int,  # position of round 0 in the gain cycle
+    round_ns=int,  # start of the current round trip
     round_bytes=int,  # delivered_bytes then
-    rtt_ns=int,  # least, while it is believed
+    rtt_ns=int,  # minimum RTT
     rtt_stamp_ns=int,  # when it was last seen
     mode_ns=int,  # when PROBE_RTT began
-    timeouts=int,  # without an acknowledgment between them
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
     start_segments=32.0,  # one burst of acknowledgments
-    startup_gain=2.885,  # 2 / ln 2: the least that doubles the rate in a round trip
+    startup_gain=2.885,  # 2 / ln 2: the smallest gain that doubles the rate in a round trip
     probe_gain=1.25,
     drain_gain=0.75,
-    window_gain=2.0,  # of the product: acknowledgments may be late
-    held_ns=60_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
-    full_growth=1.25,  # start-up has found the rate when three round trips grow by less
+    window_gain=2.0,  # of the bandwidth-delay product, as acknowledgments may be late
+    held_ns=60_000,  # receivers delay acknowledgments by 30 us, and a wake-up takes as long
+    full_growth=1.25,  # STARTUP ends after full_rounds round trips with less growth
     full_rounds=3,
-    loss_tolerance=0.02,  # share of what was in flight; more lowers the bound
-    judged_segments=256,  # in flight at least, for a share of them to say anything
+    loss_tolerance=0.02,  # loss rate above which the bound is lowered
+    judged_segments=256,  # least number of segments over which a loss rate is computed
     loss_factor=0.7,
-    rtt_believed_ns=5_000_000,  # the paper's 10 s: a hundred round trips, here of 50 us
-    probe_rtt_ns=200_000,  # and its 200 ms, two of them, with room for held acknowledgments
+    rtt_believed_ns=5_000_000,  # for the paper's 10 s: a hundred round trips of 50 us
+    probe_rtt_ns=200_000,  # for its 200 ms: two round trips, and delayed acknowledgments
     timeout_limit=3,
 )
 
@@ -77,7 +78,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
         if flow.bound_bytes > 0.0:
             flow.window_bytes = min(flow.window_bytes, flow.bound_bytes)
         if flow.mode == PROBE_RTT:
-            flow.window_bytes = 0.0  # the least: the queue is to drain
+            flow.window_bytes = 0.0  # the minimum, so that the queue drains
         flow.window_bytes = max(flow.window_bytes, 4.0 * segment_bytes)
     most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
     flow.window_bytes = min(max(flow.window_bytes, 2.0 * segment_bytes), most)
@@ -86,10 +87,10 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def measure_rtt(flow: Any, params: Any, event: Any) -> None:
-    """The least, believed for a while; one that was not seen again is looked for.
+    """Tracks the minimum RTT; enters PROBE_RTT if it was not seen again for rtt_believed_ns.
 
-    Whoever drains shows all flows of the bottleneck a shorter round trip at once: their clocks
-    begin together, and the next look drains all of the queue.
+    When one flow drains, all flows of the bottleneck see a shorter RTT at once. This synchronises
+    their clocks, so that their next PROBE_RTT drains the whole queue.
     """
     if event.rtt_ns <= 0:
         return
@@ -103,7 +104,7 @@ def measure_rtt(flow: Any, params: Any, event: Any) -> None:
 
 
 def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
-    """What a round trip delivered; one that sent too little counts only as a record."""
+    """The delivery rate of a round trip; if too little was sent, only a new maximum counts."""
     rate = (float(event.delivered_bytes) - flow.round_bytes) * 1e9 / elapsed_ns
     held_back = event.app_limited != 0 or flow.mode == PROBE_RTT
     if held_back and rate < flow.best_rate:
@@ -121,9 +122,9 @@ def forget_losses(flow: Any) -> None:
 
 
 def heed_losses(flow: Any, params: Any, event: Any) -> None:
-    """The bound: cut when too much of a flight was lost, raised faster and faster by calm rounds.
+    """Updates the bound: too many losses cut it, calm round trips raise it faster and faster.
 
-    PROBE_RTT leaves it alone: what is lost there is of an earlier flight, and nothing is tried.
+    PROBE_RTT does not change it: losses seen there are of an earlier flight, and nothing is probed.
     """
     if flow.mode == PROBE_RTT:
         forget_losses(flow)
@@ -135,7 +136,7 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
     if flow.lost_bytes > params.loss_tolerance * max(flow.weighed_bytes, enough_bytes):
         flow.bound_bytes = params.loss_factor * flow.window_bytes
         flow.calm_rounds = 0
-        flow.full_rounds = params.full_rounds  # start-up ends here too
+        flow.full_rounds = params.full_rounds  # ends STARTUP, too
         forget_losses(flow)
         return
     if flow.bound_bytes > 0.0:
@@ -147,13 +148,13 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
 
 
 def enter_cruise(flow: Any, event: Any) -> None:
-    """At any place in the cycle but the first two, where its gains are."""
+    """Starts at a random position of the cycle, except the first two, which probe and drain."""
     flow.mode = CRUISE
     flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
 
 
 def move_on(flow: Any, params: Any, event: Any) -> None:
-    """At the end of a round trip: start-up, drain, cruise, and now and then a look at the RTT."""
+    """Changes the mode at the end of a round trip: STARTUP, DRAIN, CRUISE, PROBE_RTT, CRUISE."""
     if flow.mode == STARTUP and event.app_limited == 0:
         flow.full_rounds += 1
         if flow.calm_rounds > 0 and flow.best_rate >= params.full_growth * flow.full_rate:
@@ -186,7 +187,7 @@ def begin_round(flow: Any, event: Any) -> None:
 
 
 def take_over(flow: Any, event: Any) -> None:
-    """Another policy has found a window: its rate is cruised at, no start-up floods the path."""
+    """Starts with the replaced policy's window in CRUISE, because STARTUP would flood the path."""
     flow.window_bytes = event.hint_window_bytes
     if event.srtt_ns > 0 and event.rtt_min_ns > 0:
         flow.best_rate = event.hint_window_bytes * 1e9 / event.srtt_ns
@@ -226,7 +227,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     if flow.timeouts >= params.timeout_limit:
         begin(flow, event)
-        flow.window_bytes = 0.0  # answer lifts it to the least window
+        flow.window_bytes = 0.0  # answer() raises it to the minimum window
     answer(flow, params, event, result)
 
 

@@ -1,10 +1,10 @@
-"""Decides the window by CUBIC: after a cut it nears the old window fast, lingers, then probes on.
+"""CUBIC: the window is a cubic function of the time since the last cut.
 
-Never touches delay. Source: RFC 9438, sections 4.1 to 4.10.
+Source: RFC 9438, sections 4.1 to 4.10. Delay is not used.
 
-In a data centre the Reno-friendly region rules nearly always, as the curve is in seconds. Time in
-which the application had too little to send does not count (section 5.8). One departure: the first
-timeout counts as a loss, as one silent path of many is no collapse.
+In a data centre the Reno-friendly region applies nearly always, because the curve is in seconds.
+Time in which the application limits the flow does not count (section 5.8). One departure: the first
+timeout counts as a loss, because one silent path of several is no collapse.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Flow = record(
     window_bytes=float,
-    threshold_bytes=float,  # slow start ends here
-    peak_bytes=float,  # W_max: where the curve is flat
+    threshold_bytes=float,  # ssthresh: slow start ends here
+    peak_bytes=float,  # W_max: the plateau of the curve
     prior_bytes=float,  # cwnd_prior: the window before the last cut
-    friendly_bytes=float,  # W_est: what Reno would have
-    origin_s=float,  # K: from the start of the epoch to the flat part
-    epoch_s=float,  # how long this epoch of congestion avoidance has lasted
+    friendly_bytes=float,  # W_est: the window that Reno would have
+    origin_s=float,  # K: time from the start of the epoch to the plateau
+    epoch_s=float,  # duration of this epoch of congestion avoidance
     last_ack_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes when all that was in flight at the cut has come in
-    timeouts=int,  # without an acknowledgment between them
+    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
     start_segments=10.0,  # RFC 6928
     scale=0.4,  # C, section 4.1.2, in segments per cubic second
     decrease_factor=0.7,  # beta, section 4.6
-    target_max=1.5,  # of the window, section 4.2
+    target_max=1.5,  # limit of the target, as a multiple of the window, section 4.2
     timeout_limit=2,
 )
 
@@ -48,7 +48,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cube_root(x: float) -> Any:
-    """By Newton's method, from above: exact arithmetic gives the same bits everywhere."""
+    """Newton's method, from above; unlike libm, it gives the same bits on every platform."""
     root = max(x, 1.0)
     for _ in range(64):
         root = (2.0 * root + x / (root * root)) / 3.0
@@ -62,11 +62,11 @@ def begin_epoch(flow: Any, origin_s: float) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Shrink the window, once for all that is in flight; a peak lower than the last gives way."""
+    """Shrinks the window, once per window of data, with fast convergence."""
     if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return
     if max(event.delivered_bytes - event.acked_bytes, 0) < flow.recover_bytes:
-        return  # what this is about was in flight: it knows nothing of the cut
+        return  # this data was in flight at the last cut and does not reflect it
     flow.last_cut_ns = event.now_ns
     flow.recover_bytes = min(max(event.delivered_bytes, 0), FAR)
     flow.recover_bytes += min(max(event.inflight_bytes, 0), FAR)
@@ -86,7 +86,7 @@ def avoid(flow: Any, params: Any, event: Any) -> None:
     """Congestion avoidance, sections 4.2 to 4.5."""
     segment_bytes = max(float(event.segment_bytes), 1.0)
     share = event.acked_bytes / flow.window_bytes
-    step = 1.0  # alpha, section 4.3: the average window of Reno, until the prior one is reached
+    step = 1.0  # alpha, section 4.3: 1 once W_est has reached cwnd_prior
     if flow.friendly_bytes < flow.prior_bytes:
         step = 3.0 * (1.0 - params.decrease_factor) / (1.0 + params.decrease_factor)
     flow.friendly_bytes += step * segment_bytes * share
@@ -102,7 +102,7 @@ def avoid(flow: Any, params: Any, event: Any) -> None:
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -118,7 +118,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     elapsed_s = min(max(event.now_ns - flow.last_ack_ns, 0), 1_000_000_000) * 1e-9
     flow.last_ack_ns = event.now_ns
-    if event.ecn_segments > 0:  # section 4.6 answers marks like losses
+    if event.ecn_segments > 0:  # section 4.6: marks count as losses
         cut(flow, params, event)
     elif event.app_limited == 0:
         if flow.window_bytes < flow.threshold_bytes:
@@ -142,7 +142,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
         cut(flow, params, event)
     flow.timeouts += 1
     if flow.timeouts >= params.timeout_limit:
-        flow.window_bytes = 0.0  # answer lifts it to the least window
+        flow.window_bytes = 0.0  # answer() raises it to the minimum window
     answer(flow, event, result)
 
 
@@ -162,7 +162,7 @@ POLICY = window_policy(
         cut_on=("loss", "ecn"),
         cut_factor=(0.7, 0.75),
         cuts_per_rtt=1,
-        regain_s=(5.5, 7.0),  # cube roots: of 300 / 0.4, less that of 10 / 0.4
+        regain_s=(5.5, 7.0),  # cbrt(300 / 0.4) - cbrt(10 / 0.4)
         fairness_min=0.8,
         convergence_rtts=60,
         utilization_min=0.8,

@@ -1,11 +1,12 @@
-"""Decides a rate from marks: cut by their smoothed frequency, raised by a timer and a byte counter.
+"""DCQCN: a rate that marks reduce, and that a timer and a byte counter raise.
 
-Never touches delay. Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
-SIGCOMM 2015, section 3.2 and figure 7; the timers are evaluated when events arrive.
+Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.2
+and figure 7. Timers are evaluated when events arrive. Delay is not used.
 
-Departures: periods are a round trip at least, as those of hosts can exceed the paper's 50 us; the
-sender, not the receiver, limits how often marks count; a loss counts as a mark, as the network may
-drop; and a window bounds what is in flight to the rate times the longest wait.
+Departures: periods last at least a round trip, because those between hosts can exceed the paper's
+50 us; the sender, not the receiver, limits how often marks count; a loss counts as a mark, because
+the network may drop packets; and a window limits the bytes in flight to the rate times the minimum
+RTT plus `wait_ns`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
-TICKS_MAX = 64  # of a timer at one event; after a longer pause the others are let go
+TICKS_MAX = 64  # timer periods per event; after a longer pause the others are skipped
 
 Flow = record(
     rate=float,  # R_C, bytes per second
@@ -24,22 +25,22 @@ Flow = record(
     unstaged_bytes=float,  # acknowledged since the byte counter's last stage
     timer_stages=int,
     byte_stages=int,
-    timer_ns=int,  # alpha's and the rate's: both restart at a cut and have one period
+    timer_ns=int,  # of alpha and of the rate, which have one period and restart at a cut
     cut_ns=int,
-    timeouts=int,  # without an acknowledgment between them
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
+    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
     gain=0.00390625,  # g: 1/256
-    mark_period_ns=50_000,  # of congestion notifications
+    mark_period_ns=50_000,  # between congestion notifications
     timer_period_ns=55_000,  # of alpha and of the rate's stages
     stage_bytes=10e6,  # B
     fast_stages=5,  # F
-    increase_share=0.001,  # R_AI, of the link: 40 Mb/s of 40 Gb/s
-    hyper_share=0.01,  # R_HAI: NICs take ten times as much
+    increase_share=0.001,  # R_AI, as a share of the link: 40 Mb/s at 40 Gb/s
+    hyper_share=0.01,  # R_HAI: ten times R_AI, as in NICs
     least_share=0.001,
-    wait_ns=500_000.0,  # in a queue, before the window stops the flow
+    wait_ns=500_000.0,  # queueing delay at which the window stops the flow
     timeout_limit=3,
 )
 
@@ -62,7 +63,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """A congestion notification; the next counts a period later."""
+    """Handles a congestion notification; further ones count only after a period."""
     if event.now_ns - flow.cut_ns < max(params.mark_period_ns, event.srtt_ns):
         return
     flow.target_rate = flow.rate
@@ -76,7 +77,7 @@ def cut(flow: Any, params: Any, event: Any) -> None:
 
 
 def raise_rate(flow: Any, params: Any, event: Any) -> None:
-    """One stage: back to where it was, then beyond, then far beyond."""
+    """One stage of fast recovery, additive increase or hyper increase."""
     low = min(flow.timer_stages, flow.byte_stages)
     if low > params.fast_stages:
         hyper = (low - params.fast_stages) * params.hyper_share
@@ -88,7 +89,7 @@ def raise_rate(flow: Any, params: Any, event: Any) -> None:
 
 
 def tick(flow: Any, params: Any, event: Any) -> None:
-    """What the timer and the byte counter would have done since the last event."""
+    """Runs the timer and the byte counter for the time since the last event."""
     period_ns = max(params.timer_period_ns, min(event.srtt_ns, 1_000_000_000), 1)
     for _ in range(TICKS_MAX):
         if event.now_ns - flow.timer_ns < period_ns:
@@ -101,7 +102,7 @@ def tick(flow: Any, params: Any, event: Any) -> None:
     flow.timer_ns = max(flow.timer_ns, event.now_ns - period_ns)
     flow.unstaged_bytes += event.acked_bytes
     if flow.unstaged_bytes >= params.stage_bytes:
-        # One stage an event; what is left counts for the next.
+        # At most one stage per event; the remaining bytes count for the next event.
         flow.unstaged_bytes = min(flow.unstaged_bytes - params.stage_bytes, params.stage_bytes)
         flow.byte_stages += 1
         raise_rate(flow, params, event)
@@ -111,7 +112,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.alpha = 1.0
     flow.timer_ns = event.now_ns
     flow.rate = link(params, event)  # section 3.1: there is no slow start
-    if event.hint_window_bytes > 0.0:  # another policy's window: a round trip's worth
+    if event.hint_window_bytes > 0.0:  # the replaced policy's window per round trip
         round_trip_ns = float(event.srtt_ns)
         if event.srtt_ns <= 0:
             round_trip_ns = max(event.rtt_min_ns, 0) + params.wait_ns
@@ -137,7 +138,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     cut(flow, params, event)
     if flow.timeouts >= params.timeout_limit:
-        flow.rate = 0.0  # answer lifts both to the least rate
+        flow.rate = 0.0  # answer() raises both to the minimum rate
         flow.target_rate = 0.0
     answer(flow, params, event, result)
 
@@ -159,6 +160,6 @@ POLICY = window_policy(
         cuts_per_rtt=1,
         convergence_rtts=30,
         utilization_min=0.8,
-        without=("fairness",),  # it counts on marks by chance (RED), which part equal flows
+        without=("fairness",),  # it relies on random marks (RED); the check marks by a threshold
     ),
 )

@@ -1,9 +1,9 @@
-"""Decides the window by the share of marked segments: the more are marked, the deeper the cut.
+"""DCTCP: cuts the window in proportion to the share of marked segments.
 
-Never touches delay. Source: RFC 8257 (Data Center TCP), sections 3.3 to 3.5.
+Source: RFC 8257 (Data Center TCP), sections 3.3 to 3.5. Delay is not used.
 
-One departure: the first timeout counts as a loss, as one silent path of many says little; a second
-one with nothing acknowledged between ends at the least window.
+One departure: the first timeout counts as a loss, because one silent path of several says little. A
+second timeout without an acknowledgment between them sets the minimum window.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Flow = record(
     window_bytes=float,
-    threshold_bytes=float,  # slow start ends here
+    threshold_bytes=float,  # ssthresh: slow start ends here
     alpha=float,  # the estimated share of marked segments
-    acked_segments=float,  # in the round in progress
+    acked_segments=float,  # in the current round trip
     marked_segments=float,
     round_start_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes when all that was in flight at the cut has come in
-    timeouts=int,  # without an acknowledgment between them
+    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
     start_segments=10.0,  # RFC 6928
     increase_segments=1.0,  # per round trip
     gain=0.0625,  # g of section 4.2: 1/16
-    loss_factor=0.5,  # section 3.5: a loss is a loss
+    loss_factor=0.5,  # section 3.5: as in TCP
     timeout_limit=2,
 )
 
@@ -45,7 +45,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, event: Any, factor: float) -> None:
-    """Shrink the window, once for all that is in flight: none of it knows of the cut yet."""
+    """Shrinks the window, once per window of data: data in flight does not reflect the cut yet."""
     waited = event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns)
     before_bytes = max(event.delivered_bytes - event.acked_bytes, 0)
     if waited and before_bytes >= flow.recover_bytes:
@@ -57,7 +57,7 @@ def cut(flow: Any, event: Any, factor: float) -> None:
 
 
 def observe(flow: Any, params: Any, event: Any) -> None:
-    """Count marks; at the end of a round trip fold their share into alpha."""
+    """Counts marks; at the end of a round trip, updates alpha with their share."""
     flow.acked_segments += max(event.acked_segments, 0)
     flow.marked_segments += max(event.ecn_segments, 0)
     if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
@@ -70,7 +70,7 @@ def observe(flow: Any, params: Any, event: Any) -> None:
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.alpha = 1.0  # section 3.3: conservative until measured
-    if event.hint_window_bytes > 0.0:  # another policy has found it: no slow start beyond
+    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -104,7 +104,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
         cut(flow, event, params.loss_factor)
     flow.timeouts += 1
     if flow.timeouts >= params.timeout_limit:
-        flow.window_bytes = 0.0  # answer lifts it to the least window
+        flow.window_bytes = 0.0  # answer() raises it to the minimum window
     answer(flow, event, result)
 
 
@@ -122,7 +122,7 @@ POLICY = window_policy(
         state_bytes_max=72,
         growth_segments=(0.9, 1.1),
         cut_on=("ecn", "loss"),
-        cut_factor=(0.5, 0.99),  # by how many are marked, and were before
+        cut_factor=(0.5, 0.99),  # depends on the share of marks, now and before
         cuts_per_rtt=1,
         fairness_min=0.9,
         convergence_rtts=120,

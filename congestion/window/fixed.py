@@ -1,6 +1,6 @@
-"""Decides a window that never changes: what a flow falls back to when its own policy goes wrong.
+"""A constant window, which replaces a window policy that failed.
 
-Never touches a signal. No source: the bounded in-flight data of any sliding-window protocol.
+No signal is used. No source: the bounded bytes in flight of any sliding-window protocol.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ POLICY = window_policy(
         source="sliding window",
         state_bytes_max=0,
         growth_segments=(0.0, 0.0),
-        without=("loss_response", "timeout_response", "fairness"),  # it heeds nothing
+        without=("loss_response", "timeout_response", "fairness"),  # it ignores all signals
     ),
 )

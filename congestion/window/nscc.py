@@ -1,14 +1,14 @@
-"""Decides the window from delay and marks together: four quadrants, and a quick adaptation.
+"""NSCC: a window from delay and marks, by four quadrants, with quick adaptation.
 
-Never touches the path choice. Source: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its
-ancestor, Bonato et al., "SMaRTT-REPS", arXiv 2404.01630, section 3; without trimming, so that a
-loss stands for the report of a trimmed packet.
+Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
+"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss takes the place of the
+report of a trimmed packet.
 
-Departures, for hosts, and for networks slower than the one that the constants are for: a round trip
-counts as `rtt_ns_min` at least, as wake-ups cost as much. Gains take a segment for 4 KiB at most,
-and grow with the round trip only to a bound, or a quiet round trip would more than double the
-window. A cut waits for a whole measured round trip. Quick adaptation asks that there was enough to
-send.
+Departures, for hosts, and for networks slower than the one that the constants are for: an RTT
+counts as at least `rtt_ns_min`, because wake-ups take as long. Gains count a segment as at most
+4 KiB, and grow with the RTT only up to a bound, because a round trip without congestion would
+otherwise more than double the window. Cuts are a whole measured round trip apart. Quick adaptation
+requires that the application had enough to send.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from congestion.promises import Promises
 Flow = record(
     window_bytes=float,
     most_bytes=float,
-    base_ns=float,  # least round trip, smoothed over the paths; the target for delay too
-    scale=float,  # of the network, against the reference
-    delay_ns=float,  # smoothed
-    increase=float,  # collected since adjust_ns: bytes times bytes
+    base_ns=float,  # minimum RTT, smoothed over the paths; also the target of queueing delay
+    scale=float,  # bandwidth-delay product over that of the reference network
+    delay_ns=float,  # smoothed queueing delay
+    increase=float,  # collected since adjust_ns, in bytes * bytes; applied over the window
     unadjusted_bytes=float,
-    clear_bytes=float,  # acknowledged in a row with next to no delay
+    clear_bytes=float,  # acknowledged in a row with almost no delay
     achieved_bytes=float,  # acknowledged since adapt_ns
-    ignore_bytes=float,  # still to be acknowledged of what was in flight at an adaptation
+    ignore_bytes=float,  # in flight at an adaptation and not acknowledged yet
     adapt_ns=int,
     adjust_ns=int,
-    steady_ns=int,  # when the constant increase was last given
+    steady_ns=int,  # time of the last constant increase
     cut_ns=int,
     troubled=int,  # 1: a loss since adapt_ns
-    timeouts=int,  # without an acknowledgment between them
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
+    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
     rtt_ns_min=50_000,
-    reference_bytes=150_000.0,  # link times round trip of the reference, 100 Gb/s and 12 us
+    reference_bytes=150_000.0,  # bandwidth-delay product of the reference: 100 Gb/s, 12 us
     reference_ns=12_000.0,
-    slowness_max=2.0,  # bound on target over reference
+    slowness_max=2.0,  # bound of base_ns / reference_ns
     segments_min=2.0,
-    segment_bytes_max=4_096.0,  # that gains are meant for
+    segment_bytes_max=4_096.0,  # for which the gains are chosen
     proportional_segments=4.0,  # per round trip without delay
     fair_segments=5.0,
     steady_segments=0.15,  # eta
-    fast_gain=0.25,  # share of what is acknowledged, times the scale; at most 1
+    fast_gain=0.25,  # share of the acknowledged bytes, times the scale; at most 1
     fast_delay_ns=1_000.0,
     decrease_gain=0.8,  # gamma
     decrease_max=0.5,
     base_smoothing=0.125,
     smoothing_per_byte=7.63e-7,  # 0.0125 for an acknowledgment of 16 KiB
-    unmarked_share=0.25,  # of a round trip: what delay without marks counts as
-    window_multiple=1.5,  # of link times round trip, with what receivers hold:
-    hold_ns=30_000.0,  # acknowledgments, on purpose
-    adapt_share=0.125,  # of the largest window: to achieve less is a collapse
-    adapt_targets=4.0,  # delay that suggests one
+    unmarked_share=0.25,  # high delay without marks counts as this share of base_ns
+    window_multiple=1.5,  # of link * (base_ns + hold_ns): the largest window
+    hold_ns=30_000.0,  # by which receivers delay acknowledgments
+    adapt_share=0.125,  # of the largest window: delivering less is a collapse
+    adapt_targets=4.0,  # delay over base_ns that suggests a collapse
     adjust_segments=8.0,
     timeout_limit=3,
 )
 
 
 def measure(flow: Any, params: Any, event: Any) -> None:
-    """The network: its round trip, and what its link carries in one."""
+    """Updates the RTT and the bandwidth-delay product of the network."""
     least_ns = float(max(event.rtt_min_ns, params.rtt_ns_min, 1))
     if flow.base_ns == 0.0 or event.rtt_min_ns <= 0:
         flow.base_ns = least_ns
@@ -86,9 +86,10 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window_bytes: float)
 
 
 def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Once in two round trips: whether so little came through that the window falls to it.
+    """Quick adaptation: whether so little was delivered that the window falls to that amount.
 
-    Not in the round trip of another cut, whose effect cannot be seen yet.
+    Checked once in two round trips, but not in the round trip after a cut, whose effect is not
+    visible yet.
     """
     if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
         return False
@@ -106,7 +107,7 @@ def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
 
 
 def decreased(flow: Any, params: Any, event: Any) -> Any:
-    """Marks and delay: by what the smoothed delay exceeds the target, once per round trip."""
+    """The window after marks and delay: cut by the excess delay, once per round trip."""
     waited = event.now_ns - flow.cut_ns > max(float(event.srtt_ns), flow.base_ns)
     if not waited or flow.delay_ns <= flow.base_ns:
         return flow.window_bytes
@@ -116,7 +117,7 @@ def decreased(flow: Any, params: Any, event: Any) -> Any:
 
 
 def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """The four quadrants; of an acknowledgment, what was marked takes no part in an increase."""
+    """The window by the four quadrants; the marked part of an acknowledgment gives no increase."""
     window_bytes = flow.window_bytes
     acked_bytes = float(event.acked_bytes)
     grown_bytes = acked_bytes
@@ -151,7 +152,7 @@ def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
 
 
 def adjusted(flow: Any, params: Any, event: Any, window_bytes: float) -> Any:
-    """What was collected is given every few segments, or round trips."""
+    """Applies the collected increase every few segments, or every round trip."""
     unadjusted_bytes = flow.unadjusted_bytes + event.acked_bytes
     due = unadjusted_bytes >= params.adjust_segments * event.segment_bytes
     if due or event.now_ns - flow.adjust_ns >= flow.base_ns:
@@ -182,7 +183,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     if not ignored:
         if collapsed(flow, params, event, delay_ns):
             window_bytes = flow.achieved_bytes
-            flow.cut_ns = event.now_ns  # it is this round trip's cut
+            flow.cut_ns = event.now_ns  # counts as the cut of this round trip
             flow.achieved_bytes = 0.0
             flow.ignore_bytes = float(event.inflight_bytes)
             flow.increase = 0.0
@@ -203,7 +204,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
-        window_bytes = 0.0  # answer lifts it to the least window
+        window_bytes = 0.0  # answer() raises it to the minimum window
     answer(flow, params, event, result, window_bytes)
 
 
@@ -225,6 +226,6 @@ POLICY = window_policy(
         fairness_min=0.7,
         convergence_rtts=30,
         utilization_min=0.9,
-        without=("loss_response",),  # it counts on trimming: delay and marks tell of full queues
+        without=("loss_response",),  # the specification relies on trimming, delay and marks
     ),
 )

@@ -1,23 +1,25 @@
-"""A window from delay: a target queueing delay, additive increase, proportional decrease.
+"""Swift: a window from queueing delay, with a target, additive increase, proportional decrease.
 
 Source: Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
 Datacenter", SIGCOMM 2020, section 3; flow scaling with the constants of its section 3.5.
 
 As in the paper there are two windows: one for the network, by queueing delay, and one for the
-receiving host, by how long that held the acknowledgment. The smaller is in force.
+receiving host, by how long the host delayed the acknowledgment. The smaller one applies.
 
-Three departures, for hosts whose RTT carries scheduling noise. The delay compared with a target is
-the least seen in the last round trip (a standing queue shows in every sample, a late wake-up in
-few). It is taken over the path's own least RTT, so that paths of unequal length share one target;
-where a flow has several paths, one without a queue keeps the window open, and moving traffic to it
-is the path policy's task. And losses below a tolerated share of the window are taken for
-corruption, not congestion.
+Three departures, for hosts whose RTT carries scheduling noise:
 
-The paper's networks are those of a datacenter. Where a round trip is a millisecond and more, a
-window that begins wide floods a queue, four segments a round trip take minutes to fill a path, and
-twice the round trip is more than queues hold. There a flow doubles its window from a small one
-until delay or loss answers (the delay as in HyStart++, RFC 9406, section 4.2), grows by time and
-not by round trips, and the target has a ceiling.
+- The delay compared with a target is the minimum of the last round trip, because a standing queue
+  shows in every sample and a late wake-up only in few.
+- It is measured above the path's own minimum RTT, so that paths of unequal length share one target.
+  If a flow has several paths, one without a queue keeps the window open; moving traffic to that
+  path is the task of the path policy.
+- Losses below a tolerated share of the window count as corruption, not as congestion.
+
+The paper is about data centres. At an RTT of a millisecond and more (a long path) a large first
+window floods a queue, four segments per round trip take minutes to fill the path, and twice the RTT
+is more than queues hold. There a flow starts with a small window and doubles it until delay or loss
+rises (delay as in HyStart++, RFC 9406, section 4.2), then grows per time instead of per round trip,
+and the target has an upper limit.
 """
 
 from __future__ import annotations
@@ -37,43 +39,43 @@ Flow = record(
     scaling_beta=float,
     round_lost_bytes=float,
     round_start_ns=int,
-    round_queue_ns=int,  # least queueing delay of the round in progress
+    round_queue_ns=int,  # minimum queueing delay of the current round trip
     last_queue_ns=int,  # and of the one before
-    round_host_ns=int,  # the same of the receiver's delay
+    round_host_ns=int,  # the same for the receiver's delay
     last_host_ns=int,
     last_rtt_ns=int,
     last_cut_ns=int,
     host_cut_ns=int,
     doubling=int,  # 1 until delay or loss ends it
-    late_samples=int,  # in a row, while doubling
-    timeouts=int,  # without an acknowledgment between them
+    late_samples=int,  # consecutive, while doubling
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
-    target_queue_ns=50_000,  # at least this much queueing is allowed: wake-ups cost as much
-    target_multiple=2.0,  # and at least this multiple of the least RTT
-    host_target_ns=100_000,  # receivers hold acknowledgments for 30 us, and a wake-up costs as much
-    host_target_share=0.125,  # and at least so much of the least RTT
-    scaling_multiple=4.0,  # what flow scaling adds at most, in target queues
+    target_queue_ns=50_000,  # the smallest target, as wake-ups take as long
+    target_multiple=2.0,  # the target, as a multiple of the minimum RTT
+    host_target_ns=100_000,  # receivers delay acknowledgments by 30 us, and a wake-up takes as long
+    host_target_share=0.125,  # the host's target is at least this share of the minimum RTT
+    scaling_multiple=4.0,  # most that flow scaling adds, as a multiple of the target
     scaling_segments_min=4.0,
     scaling_segments_max=256.0,
     increase_segments=4.0,  # per round trip
     decrease_gain=0.8,
     decrease_max=0.5,
-    loss_tolerance=0.02,  # share of a window that may be lost in a round trip
+    loss_tolerance=0.02,  # share of a window that may be lost in a round trip without a cut
     timeout_limit=3,
-    long_rtt_ns=1_000_000,  # from here on a path is long
-    target_max_ns=10_000_000,  # of the target queue, less what flow scaling adds
-    doubling_segments=32,  # where doubling begins
-    doubling_samples=8,  # late ones that end it
-    doubling_late_ns_min=4_000_000,  # late by an eighth of a round trip, within these bounds
+    long_rtt_ns=1_000_000,  # paths with this RTT or more are long
+    target_max_ns=10_000_000,  # upper limit of the target, before flow scaling
+    doubling_segments=32,  # first window of a flow that doubles it
+    doubling_samples=8,  # consecutive late samples that end doubling
+    doubling_late_ns_min=4_000_000,  # late: by an eighth of the minimum RTT, within these bounds
     doubling_late_ns_max=16_000_000,
-    growth_share_max=0.0625,  # of the window, a round trip, on a long path
+    growth_share_max=0.0625,  # most growth in a round trip on a long path, as a share of the window
     window_segments_min=16,
-    start_divisor=4.0,  # of window_bytes_max
+    start_divisor=4.0,  # the first window is window_bytes_max over this
     pacing_gain=1.2,
-    pacing_segments_max=64,  # wider windows are not paced: bursts are then a small part of them
-    pacing_gain_long=2.0,  # but on long paths, where a host that was late owes megabytes
+    pacing_segments_max=64,  # larger windows are not paced, as a burst is a small part of them
+    pacing_gain_long=2.0,  # on long paths they are: a host that was late would send megabytes
 )
 
 
@@ -103,8 +105,8 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host:
 def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
     """The window, shrunk at most once per round trip.
 
-    On a long path a full queue makes that longer than the smoothed one, and what it dropped is
-    noticed a quarter of it later.
+    On a long path a full queue makes the round trip longer than the smoothed RTT, and its losses
+    are detected a quarter of a round trip later.
     """
     round_ns = max(event.srtt_ns, event.rtt_min_ns)
     if is_long(params, event):
@@ -116,7 +118,7 @@ def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
 
 
 def observe(flow: Any, event: Any) -> Any:
-    """The least queueing delay of this round trip and the last one."""
+    """The minimum queueing delay of this round trip and the previous one."""
     if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
         flow.last_queue_ns = flow.round_queue_ns
         flow.last_host_ns = flow.round_host_ns
@@ -132,7 +134,7 @@ def observe(flow: Any, event: Any) -> Any:
 
 
 def increase(flow: Any, params: Any, event: Any) -> Any:
-    """Bytes a round trip: so many segments, on a long path so many a millisecond."""
+    """Growth in bytes per round trip: a number of segments; on a long path, per long_rtt_ns."""
     bytes_ = params.increase_segments * max(float(event.segment_bytes), 1.0)
     if is_long(params, event):
         most = max(params.growth_share_max * flow.window_bytes, bytes_)
@@ -151,14 +153,14 @@ def doubled(flow: Any, params: Any, event: Any) -> Any:
         flow.late_samples = 0
     if flow.late_samples >= params.doubling_samples:
         flow.doubling = 0
-        return cut(flow, params, event, 0.5)  # what left a round trip ago was half as much
+        return cut(flow, params, event, 0.5)  # a round trip ago the window was half as large
     if event.app_limited == 0:
         return flow.window_bytes + max(float(event.acked_bytes), 0.0)
     return flow.window_bytes
 
 
 def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float) -> Any:
-    """The window by queueing delay, with a target that is higher for smaller windows."""
+    """The network's window, by queueing delay; the target is higher for smaller windows."""
     multiple_ns = min(params.target_multiple * event.rtt_min_ns, float(params.target_max_ns))
     base_ns = max(multiple_ns, float(params.target_queue_ns))
     segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), 1.0)
@@ -171,7 +173,7 @@ def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float
 
 
 def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
-    """The other window: the same rules on the receiver's delay."""
+    """The host's window: the same rules on the receiver's delay."""
     flow.round_host_ns = min(flow.round_host_ns, event.ack_delay_ns)
     host_ns = min(flow.round_host_ns, flow.last_host_ns)
     target_ns = max(float(params.host_target_ns), params.host_target_share * event.rtt_min_ns)
@@ -202,18 +204,18 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     elif event.srtt_ns >= params.long_rtt_ns:
         window_bytes = params.doubling_segments * max(float(event.segment_bytes), 1.0)
         flow.doubling = 1
-    host_bytes = float(event.window_bytes_max)  # until the host is seen to be late
+    host_bytes = float(event.window_bytes_max)  # no limit until the host is late
     answer(flow, params, event, result, window_bytes, host_bytes)
 
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     queue_ns = observe(flow, event)
-    grown = 0.0  # bytes times bytes: an increase, once divided by a window
+    grown = 0.0  # bytes * bytes; divided by a window it is the increase
     if event.app_limited == 0:
         grown = increase(flow, params, event) * event.acked_bytes
     if event.rtt_min_ns > 0 and not is_long(params, event):
-        flow.doubling = 0  # a path of the flow is short after all
+        flow.doubling = 0  # the flow has a short path
     if flow.doubling == 1:
         window_bytes = doubled(flow, params, event)
     else:
@@ -237,12 +239,12 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     window_bytes = flow.window_bytes
     if flow.timeouts >= params.timeout_limit:
-        window_bytes = 0.0  # answer lifts it to the least window
+        window_bytes = 0.0  # answer() raises it to the minimum window
         flow.doubling = 0
         if is_long(params, event):
             flow.doubling = 1
         flow.late_samples = 0
-    elif flow.timeouts > 1:  # on_loss has weighed the bytes: one timeout says no more than they do
+    elif flow.timeouts > 1:  # on_loss has already judged the bytes of the first timeout
         window_bytes = cut(flow, params, event, 1.0 - params.decrease_max)
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
@@ -263,7 +265,7 @@ POLICY = window_policy(
         cut_on=("rtt",),
         cut_factor=(0.5, 0.99),
         cuts_per_rtt=1,
-        fairness_min=0.6,  # the least window is wide: hosts are noisy
+        fairness_min=0.6,  # the minimum window is large, as hosts are noisy
         convergence_rtts=40,
         utilization_min=0.9,
     ),

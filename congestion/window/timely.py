@@ -1,12 +1,13 @@
-"""Decides a rate from the gradient of delay, patched so that it has one fixed point and not many.
+"""Patched TIMELY: a rate from the gradient of delay, with a single fixed point.
 
-Never touches marks. Source: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and
-TIMELY", CoNEXT 2016, section 4.3, and Mittal et al., "TIMELY", SIGCOMM 2015, section 4.
+Sources: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT 2016,
+section 4.3, and Mittal et al., "TIMELY", SIGCOMM 2015, section 4. Marks are not used.
 
-Departures: thresholds are over the path's own least RTT, as paths may be of unequal length; beyond
-the upper one the rate falls at most once per round trip; a gradient is taken between samples of one
-path, over the round trips between them; a loss counts as an RTT beyond the upper threshold, as the
-network may drop; and a window bounds what is in flight to the rate times the longest wait.
+Departures: thresholds apply to the delay above the path's own minimum RTT, because paths may differ
+in length; above the upper threshold the rate falls at most once per round trip; a gradient is taken
+between samples of one path, per round trip between them; a loss halves the rate at most once per
+round trip, because the network may drop packets; and a window limits the bytes in flight to the
+rate times the minimum RTT plus `high_ns`.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
-SLOTS = 16  # paths whose last samples are kept; of those that share one, the later stays
+SLOTS = 16  # for the last sample of each path; paths that share a slot overwrite each other
 
 Flow = record(
     rate=float,  # bytes per second
-    paths=(0,) * SLOTS,  # whose sample it is, plus one
-    queues_ns=(0.0,) * SLOTS,  # the last sample
+    paths=(0,) * SLOTS,  # path of the sample, plus one; 0: none
+    queues_ns=(0.0,) * SLOTS,  # queueing delay of the last sample
     sampled_ns=(0,) * SLOTS,
-    difference_ns=float,  # smoothed, over a round trip
+    difference_ns=float,  # smoothed change of the queueing delay per round trip
     update_ns=int,
     cut_ns=int,
-    timeouts=int,  # without an acknowledgment between them
+    timeouts=int,  # consecutive, without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # where the OS does not say: 100 Gb/s
-    low_ns=50_000.0,  # queueing below this is none; TIMELY, section 4.4
+    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
+    low_ns=50_000.0,  # less queueing delay counts as none; TIMELY, section 4.4
     high_ns=500_000.0,
     smoothing=0.875,  # alpha
-    increase_share=0.001,  # delta, of the link: 10 Mb/s of 10 Gb/s
-    gain=0.008,  # beta, patched
-    gain_high=0.8,  # beta beyond the upper threshold
-    start_share=0.5,  # TIMELY, section 4.2: link over flows and one
+    increase_share=0.001,  # delta, as a share of the link: 10 Mb/s at 10 Gb/s
+    gain=0.008,  # beta of patched TIMELY
+    gain_high=0.8,  # beta above the upper threshold
+    start_share=0.5,  # TIMELY, section 4.2: link / (flows + 1)
     least_share=0.001,
     timeout_limit=3,
 )
@@ -60,14 +61,14 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, event: Any, factor: float) -> None:
-    """Shrink the rate, at most once per round trip."""
+    """Shrinks the rate, at most once per round trip."""
     if event.now_ns - flow.cut_ns >= max(event.srtt_ns, event.rtt_min_ns):
         flow.rate *= factor
         flow.cut_ns = event.now_ns
 
 
 def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns: float) -> None:
-    """How a path's queue has grown; its first sample says nothing of that."""
+    """Updates the smoothed change of the queueing delay; a path's first sample gives none."""
     slot = event.path % SLOTS
     if flow.paths[slot] == event.path + 1:
         round_trips = max((event.now_ns - flow.sampled_ns[slot]) / base_ns, 1.0)
@@ -79,7 +80,7 @@ def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns
 
 
 def update(flow: Any, params: Any, event: Any) -> None:
-    """Algorithm 2 of the analysis."""
+    """Algorithm 2 of the CoNEXT paper."""
     base_ns = max(float(event.rtt_min_ns), 1.0)
     queue_ns = max(float(event.rtt_ns) - base_ns, 0.0)
     note_difference(flow, params, event, queue_ns, base_ns)
@@ -101,7 +102,7 @@ def update(flow: Any, params: Any, event: Any) -> None:
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.rate = params.start_share * link(params, event)
-    if event.hint_window_bytes > 0.0:  # another policy's window: a round trip's worth
+    if event.hint_window_bytes > 0.0:  # the replaced policy's window per round trip
         round_trip_ns = float(event.srtt_ns)
         if event.srtt_ns <= 0:
             round_trip_ns = max(event.rtt_min_ns, 0) + params.high_ns
@@ -111,7 +112,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
-    # Once per least round trip, as section 3.2 of the analysis has it.
+    # Once per minimum RTT, as in section 3.2 of the CoNEXT paper.
     if event.rtt_ns > 0 and event.now_ns - flow.update_ns >= event.rtt_min_ns:
         update(flow, params, event)
         flow.update_ns = event.now_ns
@@ -127,7 +128,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     cut(flow, event, 0.5)
     if flow.timeouts >= params.timeout_limit:
-        flow.rate = 0.0  # answer lifts it to the least rate
+        flow.rate = 0.0  # answer() raises it to the minimum rate
     answer(flow, params, event, result)
 
 
