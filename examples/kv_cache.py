@@ -1,8 +1,9 @@
-"""A KV cache of many layers moves from one process to another, block by block.
+"""Moves a request's part of a paged KV cache from one process to another, layer by layer.
 
-As between a prefill and a decode server: the blocks of one request, scattered over a paged cache,
-go to other blocks of another cache. One message a layer, so that decoding may begin with the
-first. With arrays of CuPy or PyTorch on a GPU (two, where there are two), or of NumPy.
+The processes stand for a prefill and a decode server. The blocks of one request are scattered over
+a paged cache and go to other blocks of another cache. Each layer is one message, so that decoding
+can begin with the first. The caches are arrays of NumPy, or of CuPy or PyTorch on a GPU (on two
+GPUs if the host has them).
 Run it: python -m examples.kv_cache --with cupy
 """
 
@@ -23,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Arrays:
-    """The few things that differ between the libraries."""
+    """The operations that differ between the array libraries."""
 
     def __init__(self, library: str, side: int) -> None:
         self.library = library
@@ -43,14 +44,14 @@ class Arrays:
             self.make = np.array
 
     def host(self, array: Any) -> np.ndarray[Any, Any]:
-        """A copy that NumPy reads."""
+        """A copy as a NumPy array."""
         if self.library == "cupy":
             return np.asarray(array.get())
         return np.asarray(array.cpu().numpy() if self.library == "torch" else array)
 
 
 class Cache:
-    """[layers][blocks, 2 (K and V), tokens of a block, heads, head size], half precision."""
+    """A cache: [layers][blocks, 2 (K and V), tokens of a block, heads, head size], float16."""
 
     def __init__(self, arrays: Arrays, layers: int, blocks: int, seed: int | None) -> None:
         shape = (blocks, 2, 16, 8, 128)
@@ -65,17 +66,17 @@ class Cache:
         ]
 
     def pieces(self, layer: int, blocks: Sequence[int]) -> list[Any]:
-        """Views of a request's blocks: what a message is gathered from, or scattered to."""
+        """Views of a request's blocks, from which a message is gathered or to which it goes."""
         return [self.layers[layer][block] for block in blocks]
 
 
 def blocks_of(request: int, count: int, blocks: int) -> list[int]:
-    """Where a request's tokens lie: anywhere."""
+    """The blocks of a request, at random places of the cache."""
     return list(np.random.default_rng(request).permutation(blocks)[:count])
 
 
 def decode(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> None:
-    """Has room in blocks of its own, and says which layers came right."""
+    """Receives every layer into blocks of its own, and reports the number of wrong layers."""
     arrays = Arrays(library, 1)
     cache = Cache(arrays, layers, blocks, None)
     expected = Cache(Arrays("numpy", 0), layers, blocks, SEED)
@@ -97,7 +98,7 @@ def decode(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> No
 
 
 def prefill(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> tuple[float, int]:
-    """Sends the request's blocks of every layer; seconds, and layers that came wrong."""
+    """Sends the request's blocks of every layer; returns seconds and the number of wrong layers."""
     cache = Cache(Arrays(library, 0), layers, blocks, SEED)
     chosen = blocks_of(1, count, blocks)
     with (
@@ -122,10 +123,10 @@ def prefill(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> t
     type=click.Choice(["numpy", "cupy", "torch"]),
     default="numpy",
     show_default=True,
-    help="Whose arrays hold the cache.",
+    help="Library whose arrays hold the cache.",
 )
 @click.option("--layers", default=32, show_default=True)
-@click.option("--blocks", default=64, show_default=True, help="Blocks of a cache, 64 KiB each.")
+@click.option("--blocks", default=64, show_default=True, help="Blocks in a cache, 64 KiB each.")
 @click.option("--moved", default=24, show_default=True, help="Blocks of the request.")
 def main(library: str, layers: int, blocks: int, moved: int) -> None:
     """Moves a request's part of a paged KV cache to another process and compares every byte."""
@@ -133,7 +134,7 @@ def main(library: str, layers: int, blocks: int, moved: int) -> None:
         raise click.BadParameter(f"must be 1 to --blocks, {blocks}", param_hint="--moved")
     try:
         Arrays(library, 0)
-    except Exception as error:  # no such package, no GPU: whatever it says
+    except Exception as error:  # the package or the GPU is missing; each library raises its own
         remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")

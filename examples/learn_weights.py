@@ -21,7 +21,7 @@ from transport import Connection, ControlLoop, Endpoint, Telemetry
 PATHS = 8
 BAD_PATHS = (0, 1)
 MESSAGE_BYTES = 1 << 20
-ROUNDS = 5  # even and learned by turns: both meet what else the machine does
+ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
 SECONDS = 0.5  # of each turn
 KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
 FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BAD_PATHS))}
@@ -36,7 +36,7 @@ class Learner:
 
     def __init__(self, paths: int, rate: float = 2.0, back: float = 0.02) -> None:
         self.weight = np.ones(paths)
-        self.rate, self.back = rate, back  # what comes back keeps every path measured
+        self.rate, self.back = rate, back  # `back` keeps traffic, hence measurements, on each path
 
     def __call__(self, telemetry: Telemetry) -> dict[str, dict[str, Any]] | None:
         for seen in telemetry.connections:
@@ -78,7 +78,7 @@ def measure(here: Connection, there: Connection) -> dict[str, Any]:
 
 
 def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of all turns of one kind: each moves as much as it can, so counts are by what was moved."""
+    """The sums over all turns of one kind; counts are per byte, as turns move different amounts."""
     moved = sum(turn["moved"] for turn in turns)
     sent = sum(turn["sent"] for turn in turns)
     speeds = sorted(turn["moved"] / turn["seconds"] / 1e9 for turn in turns)
@@ -92,23 +92,21 @@ def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 def show(halves: dict[str, dict[str, Any]], steps: int) -> None:
     table = Table(box=None, title=f"paths {FAULTS['fault_paths']} lose 20 %")
-    for heading in ("weights", "sent again a MB", "GB/s", *(f"{i}" for i in range(PATHS))):
+    for heading in ("weights", "resends per MB", "GB/s", *(f"{i}" for i in range(PATHS))):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, half in halves.items():
         shares = [f"{share:.0%}" for share in half["shares"]]
         speed = f"{half['slowest']:.2f} to {half['fastest']:.2f}"
         table.add_row(name, f"{half['resent_a_mbyte']:.2f}", speed, *shares)
     Console().print(table)
-    print(f"shares of the bytes by path; {ROUNDS} turns each, one after the other; {steps} steps")
+    print(f"by path: share of the bytes; {ROUNDS} turns of each kind; {steps} steps")
     less = 1.0 - halves["learned"]["resent_a_mbyte"] / max(halves["even"]["resent_a_mbyte"], 1e-9)
-    print(
-        f"learned weights send {less:.0%} less again for the same bytes; GB/s is of this machine,"
-    )
-    print("whose cores do more than this: compare it only where the ranges do not overlap")
+    print(f"learned weights cause {less:.0%} fewer resends for the same bytes. Other load also")
+    print("affects GB/s: compare it only if the ranges do not overlap")
 
 
 def main() -> int:
-    """Even and learned by turns; 0 when the bad paths carry less than half of a fair share."""
+    """Compares even and learned weights; 0 if bad paths carry less than half of a fair share."""
     learner = Learner(PATHS)
     turns: dict[str, list[dict[str, Any]]] = {"even": [], "learned": []}
     steps = 0

@@ -1,6 +1,6 @@
-"""Decides the window of a flow like TCP Reno: one more segment a round trip, half after a loss.
+"""A window like TCP Reno's: one more segment per round trip, half after a loss.
 
-Never touches paths. Try it: weft policy check examples/my_policy.py"""
+Try it: weft policy check examples/my_policy.py"""
 
 from congestion.api import record, window_policy
 

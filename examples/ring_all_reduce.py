@@ -113,7 +113,7 @@ def main(library: str, ranks: int, elements: int, rounds: int) -> None:
     """Sums an array of every rank around a ring and compares every element."""
     try:
         Arrays(library, 0)
-    except Exception as error:  # no such package, no GPU: whatever it says
+    except Exception as error:  # the package or the GPU is missing; each library raises its own
         remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")

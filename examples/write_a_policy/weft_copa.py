@@ -1,7 +1,7 @@
-"""Decides the window so that the queue stays short: a target rate that falls as delay grows.
+"""Copa: a window that keeps the queue short, by a target rate that falls as delay grows.
 
-Never touches paths. Source: Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control
-for the Internet", NSDI 2018, section 2, in its default mode (no mode switching).
+Source: Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet",
+NSDI 2018, section 2, in its default mode (no mode switching).
 """
 
 from congestion.api import record, window_policy
@@ -12,7 +12,7 @@ FAR_NS = 1 << 62
 Flow = record(
     window_segments=float,
     velocity=float,  # 2.1, step 4: doubles while the direction stays the same
-    standing_ns=int,  # least RTT of the round under way, and of the one before
+    standing_ns=int,  # minimum RTT of the current round trip, and of the one before
     last_standing_ns=int,
     round_end_ns=int,
     round_start_segments=float,
@@ -20,7 +20,7 @@ Flow = record(
     direction=int,
     slow_start=int,
 )
-# The paper's 0.5 wants two segments of queue; a burst here is sixteen.
+# The paper's 0.5 keeps two segments in the queue; a burst here is sixteen segments.
 Params = record(delta=0.1, start_segments=10.0, window_segments_min=2.0)
 
 
@@ -29,7 +29,7 @@ def answer(flow, params, event, result):
     flow.window_segments = min(max(flow.window_segments, params.window_segments_min), most)
     result.window_bytes = flow.window_segments * event.segment_bytes
     result.pacing_bytes_per_s = 0.0
-    if event.srtt_ns > 0:  # 2.1: paced at twice the window a round trip
+    if event.srtt_ns > 0:  # 2.1: paced at two windows per round trip
         result.pacing_bytes_per_s = 2e9 * result.window_bytes / event.srtt_ns
 
 
@@ -43,7 +43,7 @@ def on_start(flow, params, event, result):
 
 
 def end_round(flow, event):
-    """Once a round trip: the velocity, and a new round."""
+    """Updates the velocity once per round trip, and begins a new round."""
     direction = 1 if flow.window_segments > flow.round_start_segments else -1
     flow.same_direction_rounds = (
         flow.same_direction_rounds + 1 if direction == flow.direction else 0
@@ -99,6 +99,6 @@ POLICY = window_policy(
         source="Arun and Balakrishnan, NSDI 2018, section 2",
         signals=("rtt", "timeout"),
         state_bytes_max=80,
-        without=("loss_response",),  # section 2: delay alone decides
+        without=("loss_response",),  # section 2: only delay is a signal
     ),
 )
