@@ -92,6 +92,10 @@ def load_knobs() -> dict[str, str]: ...
 
 # native/bind/rdma.cc, rdma_bench.cc
 
+# native/bind/policies.cc
+
+def policy_problem(family: str, text: str, directories: list[str] = ...) -> str: ...
+
 HAS_VERBS: bool
 
 def rdma_modes(device: str, port: int, gid_index: int) -> tuple[list[str], str]: ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from congestion.api import FAMILIES, MAX_PATHS
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyName, PolicyRefusedError, policy_text, split
+from transport.policy_choice import PolicyName, PolicyRefusedError, is_broken, policy_text
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # bytes, ns: sums over paths and flows fit
@@ -166,20 +165,6 @@ def choose(
     except ValueError as error:
         kind = PolicyRefusedError if is_broken(text) else InvalidArgumentError
         raise kind(str(error)) from None
-
-
-def is_broken(text: str) -> bool:
-    """Whether the text names an existing library that cannot be loaded."""
-    file = split(text)[0]
-    return Path(file).is_file() and not any(_loads(one, file) for one in FAMILIES)
-
-
-def _loads(family: str, file: str) -> bool:
-    try:
-        native.ArenaPlan().choose_text(family, file)
-    except ValueError:
-        return False
-    return True
 
 
 def _whole(name: str, value: object, below: int, least: int = 0) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from congestion.api import FAMILIES, Policy
 from congestion.registry import SHIPPED, RegistryError, survey
+from transport import native
 from transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -105,6 +106,12 @@ def split(text: str) -> tuple[str, str, str]:
     slash = text.rfind("/", 0, text.find("=")) if "=" in text else text.rfind("/")
     name, colon, values = text[slash + 1 :].partition(":")
     return (text[: slash + 1] + name).strip(), colon, values
+
+
+def is_broken(text: str) -> bool:
+    """Whether the text names an existing library that no policy family can load."""
+    file = split(text)[0]
+    return Path(file).is_file() and all(native.policy_problem(one, file) for one in FAMILIES)
 
 
 _CHOICE = re.compile(rf"(?:^|\s+)(?=(?:{'|'.join(FAMILIES)})=)")

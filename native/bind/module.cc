@@ -8,6 +8,7 @@ void bind_counters(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
+void bind_policies(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
 void bind_rdma_bench(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
@@ -19,6 +20,7 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_core_bench(module);
   weft::bind::bind_counters(module);
   weft::bind::bind_knobs(module);
+  weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);
   weft::bind::bind_rdma_bench(module);
   weft::bind::bind_rig(module);

@@ -10,9 +10,8 @@ import click
 
 from congestion.api import FAMILIES
 from transport import Endpoint, knobs, native
-from transport.arena import is_broken
 from transport.errors import WeftError
-from transport.policy_choice import PolicyRefusedError, resolve_settings
+from transport.policy_choice import PolicyRefusedError, is_broken, resolve_settings
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
