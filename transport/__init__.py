@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transport import compiler, errors, native
-    from transport.connection import Buffer, Connection, DeviceArray, Handle
+    from transport.buffers import Buffer, DeviceArray
+    from transport.connection import Connection, Handle
     from transport.control import ControlLoop, Telemetry
     from transport.endpoint import Endpoint, KnobValue, Listener, Policies
     from transport.errors import WeftError
@@ -25,8 +26,8 @@ _PUBLIC = {
     "Connection": "transport.connection",
     "Handle": "transport.connection",
     "Memory": "transport.memory",
-    "Buffer": "transport.connection",
-    "DeviceArray": "transport.connection",
+    "Buffer": "transport.buffers",
+    "DeviceArray": "transport.buffers",
     "Device": "transport.native",
     "ConnectionCounters": "transport.native",
     "EndpointCounters": "transport.native",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Sequence
-from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any
 
 from transport import native
+from transport.buffers import Buffer
 from transport.closing import AsyncCloses
-from transport.device import SupportsCudaArray, SupportsDLPack, stream_handle
+from transport.device import stream_handle
 from transport.errors import (
     OK,
     TIMED_OUT,
@@ -32,48 +30,8 @@ from transport.policy_choice import (
     policy_text,
     state_of,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from transport.endpoint import Endpoint
-
-
-class SupportsBuffer(Protocol):
-    """An object with the buffer protocol."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
-DeviceArray: TypeAlias = "SupportsDLPack | SupportsCudaArray"
-Single: TypeAlias = "SupportsBuffer | np.ndarray[Any, Any] | DeviceArray"
-Buffer: TypeAlias = "Single | Sequence[Single]"
-
-PATIENCE_S_MAX = 4e9  # 126 years; in nanoseconds it still fits into 63 bits
-
-
-def patience(timeout_s: float | None) -> float | None:
-    """Checks a timeout and returns it in seconds, capped; None for no limit (None or infinity).
-
-    Raises TypeError if it is not a number, InvalidArgumentError if it is negative or NaN.
-    """
-    if timeout_s is None:
-        return None
-    given: object = timeout_s  # callers without a type checker may pass anything
-    if not isinstance(given, Real):
-        kind = type(given).__name__
-        raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
-    if not timeout_s >= 0:
-        raise InvalidArgumentError(f"timeout_s: must be 0 or more, not {timeout_s}")
-    if timeout_s == math.inf:
-        return None
-    return float(min(timeout_s, PATIENCE_S_MAX))
-
-
-def deadline(timeout_s: float | None) -> float | None:
-    """The monotonic time at which the timeout expires, or None; raises as patience() does."""
-    seconds = patience(timeout_s)
-    return None if seconds is None else time.monotonic() + seconds
+from transport.reactor import Reactor
+from transport.timeouts import deadline, patience
 
 
 class Handle:
@@ -169,10 +127,17 @@ class Connection(AsyncCloses):
     PyTorch, Numba or CUDA, or its handle. None: the stream that the array reports.
     """
 
-    def __init__(self, endpoint: Endpoint, connection: native.Connection) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self,
+        connection: native.Connection,
+        runtime: native.Runtime,
+        reactor: Reactor,
+        owner: Any,
+    ) -> None:
         self._native = connection
-        self._reactor = endpoint._reactor
+        self._runtime = runtime
+        self._reactor = reactor
+        self._owner = owner  # keeps it alive: an endpoint that is dropped closes its connections
         self._peer_address = connection.peer_address()
         self._closed = False
         self._last_counters: native.ConnectionCounters | None = None
@@ -390,7 +355,7 @@ class Connection(AsyncCloses):
     def _part(self, buf: Buffer, writable: bool, memory: Memory | None, stream: object) -> Part:
         if self._closed:
             raise ConnectionClosedError(self._gone)
-        return part_of(self._endpoint._runtime, buf, writable, memory, stream)
+        return part_of(self._runtime, buf, writable, memory, stream)
 
     def _start(self, part: Part, *, receive: bool) -> Handle:
         if self._closed:

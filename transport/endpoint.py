@@ -10,8 +10,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from transport import native
+from transport.buffers import Buffer, DeviceArray
 from transport.closing import AsyncCloses
-from transport.connection import Buffer, Connection, DeviceArray, deadline, patience
+from transport.connection import Connection
 from transport.device import reduce_arrays
 from transport.errors import (
     OK,
@@ -36,6 +37,7 @@ from transport.policy_choice import (
 )
 from transport.reactor import Reactor
 from transport.recording import LiveRecording
+from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
@@ -420,7 +422,7 @@ class Endpoint(AsyncCloses):
         return True
 
     def _adopt(self, connection: native.Connection) -> Connection:
-        made = Connection(self, connection)
+        made = Connection(connection, self._runtime, self._reactor, owner=self)
         self._children.add(made)
         return made
 

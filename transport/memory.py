@@ -5,9 +5,10 @@ Memory belongs to the caller; weft keeps buffers alive while they are in use or 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transport import native
+from transport.buffers import Buffer
 from transport.closing import Closes
 from transport.device import (
     Intakes,
@@ -20,9 +21,6 @@ from transport.device import (
     view_of,
 )
 from transport.errors import OK, InvalidArgumentError, error_for
-
-if TYPE_CHECKING:
-    from transport.connection import Buffer
 
 
 class Memory(Closes):

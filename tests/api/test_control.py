@@ -64,7 +64,7 @@ def test_updates__reach_live_flows_and_nothing_is_lost() -> None:
         return {"window": {"window_bytes": next(wanted)}}
 
     with pair(window_policy="fixed") as (here, there):
-        endpoint = here._endpoint
+        endpoint = here._owner
         done = threading.Event()
         timer = threading.Timer(0.5, done.set)
         timer.start()

@@ -156,7 +156,7 @@ def test_device__a_list_of_the_hosts_is_one_message(ends: Ends) -> None:
     here.send([], timeout_s=PATIENCE_S)
     assert there.recv_into([], timeout_s=PATIENCE_S) == 0
     with (
-        here._endpoint.register(bytearray(10)) as memory,
+        here._owner.register(bytearray(10)) as memory,
         pytest.raises(InvalidArgumentError, match="memory: `buf` is a list"),
     ):
         here.isend([b"x"], memory=memory)
@@ -247,7 +247,7 @@ def test_device__messages_that_wait_for_each_other_by_a_stream(gpu: FakeGpu, end
 def test_device__a_mistake_is_that_messages_alone(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
     with (
-        there._endpoint.register(bytearray(10)) as foreign,
+        there._owner.register(bytearray(10)) as foreign,
         pytest.raises(ValueError, match="memory"),
     ):
         here.isend(bytearray(10), memory=foreign)
@@ -412,7 +412,7 @@ def test_device__every_mistake_is_one_error_that_names_the_argument(
         with pytest.raises(error, match=words):
             there.irecv_into(buf, stream=stream)
     with pytest.raises(ValueError, match="memory: the buffer does not lie inside"):
-        here.isend(filled(gpu, 5), memory=here._endpoint.register(bytearray(5)))
+        here.isend(filled(gpu, 5), memory=here._owner.register(bytearray(5)))
     here.send(b"nothing was lost", timeout_s=PATIENCE_S)
     assert there.recv(100, timeout_s=PATIENCE_S) == b"nothing was lost"
 
@@ -480,7 +480,7 @@ KINDS = [np.float32, np.float16, np.float64, np.int32, np.int64, np.uint8]
 @pytest.mark.skipif(native.why_no_kernels() != "", reason=native.why_no_kernels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: np.dtype(kind).name)
 def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) -> None:
-    endpoint = ends[0]._endpoint
+    endpoint = ends[0]._owner
     draw = np.random.default_rng(5).integers
     a, b = (FakeArray(gpu, draw(0, 100, 1_001).astype(kind)) for _ in range(2))
     out, also = (FakeTensor(FakeArray(gpu, np.zeros(1_001, kind))) for _ in range(2))
@@ -498,7 +498,7 @@ def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) 
 
 
 def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
-    reduce = ends[0]._endpoint.reduce
+    reduce = ends[0]._owner.reduce
     a, b, out = (FakeArray(gpu, np.zeros(10, np.float32)) for _ in range(3))
     if native.why_no_kernels():
         with pytest.raises(DeviceMissingError, match="built without nvcc"):

@@ -13,7 +13,6 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from transport import Endpoint, KnobError, WeftError
-from transport.connection import deadline
 from transport.endpoint import _poll_until
 from transport.errors import (
     AddressError,
@@ -25,6 +24,7 @@ from transport.errors import (
     TimedOutError,
     VersionMismatchError,
 )
+from transport.timeouts import deadline
 
 
 @pytest.mark.parametrize("role", ["blocked", "accepting"])
@@ -230,7 +230,7 @@ def test_faults__content_is_right(name: str) -> None:
         for i, size in enumerate(sizes):
             assert bytes(memory[i]) == content(size, i)
         counters = here.counters()
-        injected = here._endpoint.counters()
+        injected = here._owner.counters()
         for fault in FAULTS[name]:
             if fault.startswith("fault_"):
                 assert getattr(injected, fault.replace("fault_", "injected_")) > 0, fault

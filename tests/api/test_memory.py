@@ -25,7 +25,7 @@ def ends_() -> Iterator[tuple[Connection, Connection]]:
 def test_memory__parts_are_sent_and_received(ends: tuple[Connection, Connection]) -> None:
     here, there = ends
     source, target = bytearray(content(MEMORY_BYTES, 1)), bytearray(MEMORY_BYTES)
-    with here._endpoint.register(source) as sent, there._endpoint.register(target) as received:
+    with here._owner.register(source) as sent, there._owner.register(target) as received:
         assert (sent.nbytes, sent.used, sent.closed) == (MEMORY_BYTES, False, False)
         cuts = [0, 1, 4_097, 70_001, 500_000, MEMORY_BYTES]
         handles = []
@@ -47,21 +47,21 @@ def test_memory__twice_registered_is_let_go_of_once_each(
 ) -> None:
     here, there = ends
     source = bytearray(content(100_000, 2))
-    first, second = here._endpoint.register(source), here._endpoint.register(source)
+    first, second = here._owner.register(source), here._owner.register(source)
     first.close()
     first.close()
     handle = here.isend(source, memory=second)
     second.close()
     assert there.recv(100_000, timeout_s=PATIENCE_S) == source
     handle.wait(PATIENCE_S)
-    with pytest.raises(BufferError), here._endpoint.register(source):
+    with pytest.raises(BufferError), here._owner.register(source):
         source.extend(b"held")
     source.extend(b"free")
 
 
 def test_memory__misuse_is_said_and_ends_nothing(ends: tuple[Connection, Connection]) -> None:
     here, there = ends
-    endpoint = here._endpoint
+    endpoint = here._owner
     buffer = bytearray(1000)
     memory = endpoint.register(buffer)
     with pytest.raises(ValueError, match=r"memory: .* inside"):
@@ -76,7 +76,7 @@ def test_memory__misuse_is_said_and_ends_nothing(ends: tuple[Connection, Connect
     with pytest.raises(ValueError, match=r"buf: .* read-only"):
         endpoint.register(b"constant")
     with pytest.raises(TypeError, match=r"buf: .* not int"):
-        endpoint.register(5)  # type: ignore[arg-type]
+        endpoint.register(5)
     handle = here.isend(b"still here")
     assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
     handle.wait(PATIENCE_S)
@@ -99,7 +99,7 @@ def test_memory__connection_closed_beside_its_sends(seed: int) -> None:
         try:
             for _ in range(40):
                 buffer = bytearray(100_000)
-                memory = here._endpoint.register(buffer)
+                memory = here._owner.register(buffer)
                 handles.append(here.isend(buffer, memory=memory))
                 memory.close()
         except ConnectionClosedError:

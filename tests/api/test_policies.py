@@ -115,12 +115,12 @@ def test_swap__under_load_nothing_is_corrupt_and_nothing_lost(loss: float) -> No
         assert swap_while(here, there, swaps) >= 8
         here.check()
         there.check()
-        assert here._endpoint.counters().events_policy_failed == 0
+        assert here._owner.counters().events_policy_failed == 0
 
 
 def test_swap__of_the_whole_endpoint_reaches_live_connections() -> None:
     with pair() as (here, there):
-        endpoint: Any = here._endpoint
+        endpoint: Any = here._owner
         endpoint.set_policy("window", "fixed", window_bytes=123_456)
         assert here.policies["window"].params == {"window_bytes": 123_456}
         assert endpoint.policies["window"].name == "fixed"
@@ -211,7 +211,7 @@ def test_set_policy__a_wrong_choice_says_why_and_changes_nothing(
 
 def test_set_params__is_no_choice_of_a_policy() -> None:
     with pair() as (here, there):
-        endpoint: Any = here._endpoint
+        endpoint: Any = here._owner
         here.set_params("window", increase_segments=2)
         here.set_params("path", burst_bytes=10_000)
         endpoint.set_policy("window", "fixed")

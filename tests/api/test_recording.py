@@ -147,7 +147,7 @@ def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path:
     file.write_text(CALLS)
 
     with pair() as (here, there):
-        with here._endpoint.record(tmp_path / "swap.weftrec") as live:
+        with here._owner.record(tmp_path / "swap.weftrec") as live:
             for policy in ("swift", "fixed", "bbr", "swift"):
                 here.set_policy("window", policy)
                 traffic(here, there, messages=2)
@@ -191,7 +191,7 @@ def test_replay__other_code_of_the_same_name_keeps_its_own_parameters(tmp_path: 
 def test_record__a_part_of_a_life(tmp_path: Path) -> None:
     with pair(fault_loss=0.01) as (here, there):
         traffic(here, there, messages=2)
-        endpoint = here._endpoint
+        endpoint = here._owner
         with endpoint.record(tmp_path / "part.weftrec") as live:
             traffic(here, there, messages=2)
             with pytest.raises(InvalidArgumentError, match=r"already recording into .*part"):
@@ -209,7 +209,7 @@ def test_record__a_part_of_a_life(tmp_path: Path) -> None:
 
 def test_record__parameters_and_swaps_are_in_the_file(tmp_path: Path) -> None:
     with pair() as (here, there):
-        with here._endpoint.record(tmp_path / "swap.weftrec") as live:
+        with here._owner.record(tmp_path / "swap.weftrec") as live:
             traffic(here, there, messages=1)
             for limit in range(40):  # more than the encoder remembers, and addresses that come back
                 here.set_policy("window", "fixed", window_bytes=200_000 + limit)
@@ -228,7 +228,7 @@ def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> No
     from transport.replay import replay
 
     with pair(window_policy="swift:start_divisor=64,increase_segments=9") as (here, there):
-        with here._endpoint.record(tmp_path / "params.weftrec") as live:
+        with here._owner.record(tmp_path / "params.weftrec") as live:
             traffic(here, there, messages=2)
             here.set_params("window", increase_segments=2)
             traffic(here, there, messages=2)
@@ -242,7 +242,7 @@ def test_record__two_of_a_process_have_files_of_their_own(tmp_path: Path) -> Non
     with pair() as (here, there):
         name = tmp_path / "%p" / "both-%p"
         (tmp_path / str(os.getpid())).mkdir()
-        with here._endpoint.record(name) as one, there._endpoint.record(name) as other:
+        with here._owner.record(name) as one, there._owner.record(name) as other:
             traffic(here, there, messages=1)
         assert str(other.path) == f"{one.path}.2"
         assert str(os.getpid()) in one.path.name
@@ -262,7 +262,7 @@ def test_record__a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> No
 
 def test_record__a_full_file_ends_and_traffic_goes_on(tmp_path: Path) -> None:
     with pair(record_bytes_max=65_536) as (here, there):
-        live = here._endpoint.record(tmp_path / "small.weftrec")
+        live = here._owner.record(tmp_path / "small.weftrec")
         traffic(here, there, messages=12)
         with pytest.raises(RecordingEndedError, match="has reached WEFT_RECORD_BYTES_MAX"):
             live.stop()

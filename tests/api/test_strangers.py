@@ -14,7 +14,6 @@ import pytest
 from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from transport import Connection, Endpoint, Listener
-from transport.connection import deadline
 from transport.endpoint import _poll_until
 from transport.errors import (
     AuthenticationError,
@@ -23,6 +22,7 @@ from transport.errors import (
     TimedOutError,
     WeftError,
 )
+from transport.timeouts import deadline
 
 LOCALHOST = "127.0.0.1"
 
@@ -225,7 +225,7 @@ def test_open__that_names_somebody_else_sends_nothing_there() -> None:
 
 def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
     with pair() as (here, there):
-        endpoint = there._endpoint
+        endpoint = there._owner
         with endpoint.listen() as listener, greeted(listener.port) as one:
             for dial in range(1, 200):
                 one.sendall(frames.open_frame(dial, peer=dial))
@@ -245,7 +245,7 @@ def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out(
 ) -> None:
     """The table of opens is full: the oldest give way to a peer that means it."""
     with pair() as (here, there), contextlib.ExitStack() as held:
-        listener = held.enter_context(there._endpoint.listen())
+        listener = held.enter_context(there._owner.listen())
         kinds: list[int] = []
         for session in range(1, sessions + 1):
             one = held.enter_context(greeted(listener.port, node=session, session=session))
@@ -330,7 +330,7 @@ def test_verdict__that_is_no_end_ends_the_session_as_a_farewell(status: int) -> 
 def test_session__without_a_connection_gives_way_to_others() -> None:
     """More sessions than are kept: the oldest go, the one that is used stays."""
     with pair() as (here, there), contextlib.ExitStack() as held:
-        listener = held.enter_context(there._endpoint.listen())
+        listener = held.enter_context(there._owner.listen())
         unused = [
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(1, 257)
@@ -364,7 +364,7 @@ def test_session__of_somebody_else_cannot_be_joined() -> None:
 
 def test_frames__of_any_kind_leave_the_listener_well() -> None:
     """Well-formed frames with random bodies, greeted and not: the real peer is served."""
-    with pair() as (here, there), there._endpoint.listen() as listener:
+    with pair() as (here, there), there._owner.listen() as listener:
         for seed in range(60):
             body = content(seed * 7 % 300, seed)
             for kind in range(12):
@@ -381,5 +381,5 @@ def test_frames__of_any_kind_leave_the_listener_well() -> None:
         assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
         begin = time.monotonic()
         with pytest.raises(WeftError):
-            here._endpoint.connect(LOCALHOST, 1, timeout_s=5)
+            here._owner.connect(LOCALHOST, 1, timeout_s=5)
         assert time.monotonic() - begin < PATIENCE_S
