@@ -175,7 +175,8 @@ def test_names__a_parameter_may_be_called_as_a_function_of_the_file(tmp_path: Pa
 def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> None:
     """Lines and words of shipped policies changed places, were lost, or came twice."""
     chance = random.Random(7)
-    sources = sorted((ROOT / "congestion").glob("*/*.py"))
+    packages = "__init__.py"  # one line each: nothing to change
+    sources = [f for f in sorted((ROOT / "congestion").glob("*/*.py")) if f.name != packages]
     words = ["0", "-1", "1 << 70", "flow", "params", "event", "None", "'x'", "(", "    ", "nan"]
     answered = 0
     for number in range(150):
