@@ -154,7 +154,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     case ReceiveWindow::Arrival::fresh:
       break;
   }
-  if (!acks_.activate()) return Outcome::refused;
+  if (!acks_.activate()) return Outcome::missing;
   if ((data.segment_bytes | data.fragment_offset) != 0) {
     return damaged() ? Outcome::bad_crc : on_fragment(now_ns, packet, datagram, message);
   }
@@ -170,7 +170,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   } else if (queue_.write_checked(message, data.offset_bytes, payload, datagram.payload_bytes) != data.payload_crc) {
     return Outcome::bad_crc;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;  // no bitmap memory
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // no bitmap memory
   if (apart) partial_->forget(data.seq);
   const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload_bytes);
   return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
@@ -249,7 +249,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
     case PartialSegments::Outcome::complete:
       break;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::refused;
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // no bitmap memory
   queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
   const bool whole = queue_.place(flow_, message, begin, data.segment_bytes);
   return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);

@@ -37,8 +37,8 @@ struct Refusals {
 
 class FlowReceiver {
  public:
-  // missing: the header arrived without its payload, for an unknown reason; trimmed: a full switch queue cut the
-  // payload off. no_block, no_room: the sender must wait until there is memory (ReceiveQueue::Placement).
+  // missing: the header arrived without its payload, for an unknown reason, or memory ran out; trimmed: a full switch
+  // queue cut the payload off. no_block, no_room: the sender must wait until there is memory (ReceiveQueue::Placement).
   enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
   // `port`: null if no credit policy is in force. `paths`: the peer's; their segment size limits control packets.
