@@ -59,7 +59,7 @@ class CMakeBuild(build_ext):
         ):
             status = subprocess.run(command, check=False).returncode
             if status != 0:
-                # What went wrong is above; a traceback of this file would bury it.
+                # The tool has printed the error; a traceback of this file would hide it.
                 sys.exit(f"weft: {command[0]} {command[1]} failed with status {status}")
 
     def get_outputs(self) -> list[str]:

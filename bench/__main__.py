@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: imports and runs the benchmark that is asked for."""
+"""`python -m bench NAME`: imports and runs a benchmark."""
 
 import sys
 from importlib import import_module
@@ -8,34 +8,34 @@ import click
 
 # Name -> one line of help; bench.NAME holds `command`.
 BENCHES = {
-    "all_to_all": "Every rank sends a part to every other, as nccl-tests counts.",
-    "beside": "One flow: weft beside every peer of this machine.",
+    "all_to_all": "All-to-all over the Python API, counted as in nccl-tests.",
+    "beside": "One flow: weft beside every peer that this machine has.",
     "bidirectional": "Two hosts, one way and both ways at once.",
     "collision": "Flows over several equal paths of a lab, and with one of them slow.",
     "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
-    "core": "What the protocol core costs a segment.",
+    "core": "The cost of a segment in the protocol core.",
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
     "fabric": "The simulator beside published figures, and its cost by size.",
-    "failover": "A flow while paths are cut and healed, in a lab: time to move, time to return.",
+    "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",
     "fidelity": "The same work in a lab and in the simulator, side by side.",
     "gpu": "GPU memory through weft beside host memory and NCCL; staging beside plain copies.",
-    "incast": "N senders to one receiver, with a victim if wanted.",
+    "incast": "N senders to one receiver, optionally with a victim flow.",
     "latency": "Half round trips against TCP_NODELAY.",
-    "loss": "A flow over a lab that loses datagrams, against itself without loss.",
+    "loss": "A flow over a lab that loses datagrams, against the same flow without loss.",
     "nccl": "NCCL collectives and DDP over weft against NCCL's Socket.",
     "outcast": "One sender to N receivers.",
     "p2p": "Throughput of one connection against TCP.",
-    "permutation": "Every host to another one.",
-    "policy": "What a policy call costs against the same in C.",
+    "permutation": "Every host sends to another one.",
+    "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
-    "turnaround": "From a saved policy file to checked and running on a live flow.",
-    "wan": "Long and sick paths in an emulated network, weft and TCP.",
-    "verbs": "What the verbs datapath costs a segment and a path, over a fake provider.",
+    "turnaround": "Time from saving a policy file until it is checked and runs on a live flow.",
+    "wan": "Long and impaired paths in an emulated network, weft and TCP.",
+    "verbs": "The cost of a segment and of a path in the verbs datapath, over a fake provider.",
 }
 
-# No benchmarks: they read what those recorded.
+# These commands read recorded results.
 TOOLS = {
     "compare": "Two recorded results of one bench: ratios, spread, noise.",
     "render": "A recorded result again: table, CSV, plot, HTML.",
@@ -44,7 +44,7 @@ INTERRUPTED = 130
 
 
 class Benches(click.Group):
-    """Imports a benchmark when it is asked for."""
+    """Imports a benchmark only when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(BENCHES | TOOLS)
@@ -66,7 +66,7 @@ class Benches(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # A study has written what it has; here is a bench that has nothing to show in part.
+            # Studies write partial results themselves; other benchmarks have none.
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""The cost of an all-to-all over the Python API.
+"""Measures an all-to-all over the Python API.
 
 Every byte of every part is checked, outside of the timed part.
 """
@@ -26,12 +26,12 @@ STUDY = Study(
 
 
 def _others(me: int, ranks: int) -> list[int]:
-    """Beginning with the neighbour, so that not all send to the same one first."""
+    """The other ranks, beginning with the neighbour, so that targets differ at any time."""
     return [(me + turn) % ranks for turn in range(1, ranks)]
 
 
 def _part(source: int, target: int, ranks: int, count: int) -> Array:
-    """What one rank has for another; no two parts are alike."""
+    """The part that one rank sends to another; no two parts are alike."""
     offset = (source * ranks + target) * 37
     return ((np.arange(count) + offset) % 251).astype(np.uint8)
 
@@ -43,7 +43,7 @@ def _prepare(me: int, ranks: int, size_bytes: int) -> Buffers:
 
 
 def step(rank: Rank, buffers: Buffers) -> None:
-    """All receives, then all sends, then the wait for them."""
+    """Posts all receives, then all sends, and waits for them."""
     under_way = [
         rank.of[other].irecv_into(buffers.made[other]) for other in _others(rank.me, rank.ranks)
     ]
@@ -74,5 +74,5 @@ COLLECTIVE = Collective(STUDY, OPERATION, lambda n: n, lambda n: (n - 1) / n)
     minbytes="4K", maxbytes="64K", iters=3, warmup_iters=1, ranks=3, only=("weft", "tcp-cubic")
 )
 def command(**options: Any) -> None:
-    """All-to-all, as nccl-tests counts: size is a rank's buffer, busbw = algbw * (n - 1) / n."""
+    """All-to-all as in nccl-tests: size is a rank's buffer, busbw = algbw * (n - 1) / n."""
     collective_study.run(COLLECTIVE, options)

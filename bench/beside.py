@@ -1,6 +1,6 @@
-"""One flow of weft beside every peer that this machine has.
+"""Measures one flow of weft beside every peer that this machine has.
 
-Programs of others measure themselves, in their own way; one that is missing is named.
+Foreign programs measure themselves, in their own way; missing programs are reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STUDY = Study(
 @flow_options()
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K")
 def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
-    """One flow: weft, TCP, MPTCP, iperf3, libfabric, UCX, side by side."""
+    """One flow: weft beside TCP, MPTCP, iperf3, libfabric and UCX."""
     given = common(options)
     names = chosen(given, list(ALL), list(ALL))
     places = placed(2, given.places)

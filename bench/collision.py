@@ -1,6 +1,6 @@
-"""What flows get of several equal paths, and of what is left when one of them is slow.
+"""Measures flows over several equal paths, and with one of the paths slow.
 
-One TCP flow takes one path, and several may take the same. Rates stay the same while flows run.
+A TCP flow takes one path, and several flows may take the same. Rates do not change during a run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.lib.traffic import Flow, Load
 from bench.peers import SOCKETS, peer_of
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
-IN_FLIGHT = 64  # of all flows together
-BATCH = 4  # messages that are counted as one: on slow paths more would blur when they arrived
+IN_FLIGHT = 64  # messages of all flows together
+BATCH = 4  # messages counted at once; larger batches would blur arrival times on slow paths
 EQUAL, SLOW = PATHS = ("equal", "one at 25%")
 SLOW_PERCENT = 25
 STUDY = Study(
@@ -46,11 +46,9 @@ STUDY = Study(
     multiple=True,
     default=(1, 8),
     show_default=True,
-    help="Flows from one host to another; several numbers if repeated.",
+    help="Flows from one host to another; repeat for several numbers.",
 )
-@click.option(
-    "--paths", "paths", type=click.Choice(PATHS), multiple=True, help="Both if not given."
-)
+@click.option("--paths", "paths", type=click.Choice(PATHS), multiple=True, help="Both by default.")
 @PATH_RATE
 @study_options(duration_s=0.5, warmup_s=0.2, flows=(2,), only=("weft", "tcp-cubic"), paths=(EQUAL,))
 def command(

@@ -1,6 +1,6 @@
 """Compares two recorded results of one benchmark and says which differences are noise.
 
-Hashes are checked; other machines and settings are named.
+Hashes are checked; differing machines and settings are reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.lib.record import read, seal_state
 from bench.lib.stats import Summary, grouped, summary
 from transport.cli.output import write_json
 
-# Of results from before they named them themselves.
+# Key columns of old results, which do not list them.
 KEYS = ("contender", "operation", "what", "mode", "burst", "payload", "provider", "size_bytes")
 RISING = ("per_s", "algbw", "busbw", "jain")
 COLUMNS = ("measure", "A", "B", "B / A", "spread A", "spread B", "runs", "verdict")
@@ -25,7 +25,7 @@ ENVIRONMENT = ("cpu", "cores", "python", "numpy", "weft", "commit", "knobs")
 
 
 def runs(found: Config) -> list[Config]:
-    """Every run of a result; of old ones perhaps only medians are left."""
+    """Every run of a result; some old results have only medians."""
     kept = found.get("rounds")
     usable = isinstance(kept, list) and all(isinstance(one, dict) for one in kept)
     rows: list[Config] = kept if usable and kept else found["rows"]
@@ -33,14 +33,14 @@ def runs(found: Config) -> list[Config]:
 
 
 def keys(found: Config) -> tuple[str, ...]:
-    """The columns that tell rows apart."""
+    """The columns that identify a row."""
     if "keys" in found:
         return tuple(found["keys"])
     return tuple(key for key in KEYS if any(key in row for row in runs(found)))
 
 
 def measures(found: Config) -> dict[str, str]:
-    """What was measured, and which way is better; the name says it in old results."""
+    """The measured columns, and which direction is better; in old results the name tells it."""
     if "measures" in found:
         return dict(found["measures"])
     numbers = {
@@ -63,7 +63,7 @@ def verdict(old: Summary, new: Summary, better: str) -> str:
 
 
 def pairs(old: Config, new: Config) -> Iterator[Config]:
-    """One line for each measure of each group of rows that both have."""
+    """One line for each measure of each group of rows that both results have."""
     names = keys(old)
     left, right = (grouped(runs(one), names) for one in (old, new))
     both = measures(new)
@@ -93,7 +93,7 @@ def pairs(old: Config, new: Config) -> Iterator[Config]:
 
 
 def alone(old: Config, new: Config) -> Iterator[str]:
-    """Rows that only one of them has."""
+    """Rows that only one of the results has."""
     names = keys(old)
     left, right = (grouped(runs(one), names) for one in (old, new))
     for name, mine, other in (("A", left, right), ("B", right, left)):
@@ -104,12 +104,12 @@ def alone(old: Config, new: Config) -> Iterator[str]:
 
 
 def warnings(old: Config, new: Config) -> Iterator[str]:
-    """What else differs than the numbers."""
+    """The differences besides the numbers."""
     for name, found in (("A", old), ("B", new)):
         if found.get("partial"):
             yield f"{name} is partial: it was interrupted"
         if seal_state(found) == "none":
-            yield f"{name} has no hash: recorded before there was one, or by other hands"
+            yield f"{name} has no hash: it was recorded before results had one, or edited"
     old_place, new_place = old.get("environment", {}), new.get("environment", {})
     for name in ENVIRONMENT:
         if old_place.get(name) != new_place.get(name):
@@ -143,7 +143,7 @@ def _text(line: Config, names: tuple[str, ...], units: str) -> list[str]:
 def command(old: Path, new: Path, units: str, json_path: str | None) -> None:
     """Two results of one bench, row by row: ratio of medians, spread, noise.
 
-    Exit status 1 when a result is not the one that was recorded (its hash does not match).
+    Exit status 1 if a result was changed after it was recorded (its hash does not match).
     """
     before, after = read(old), read(new)
     if before["bench"] != after["bench"]:
@@ -151,7 +151,9 @@ def command(old: Path, new: Path, units: str, json_path: str | None) -> None:
             f"{old} is of {before['bench']}, {new} of {after['bench']}: compare one bench at a time"
         )
     if keys(before) != keys(after):
-        raise click.UsageError(f"{old} and {new} have different key columns: record one anew")
+        raise click.UsageError(
+            f"{old} and {new} have different key columns: record one of them again"
+        )
     lines = list(pairs(before, after))
     notes = [*warnings(before, after), *alone(before, after)]
     changed = [

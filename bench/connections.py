@@ -1,6 +1,7 @@
-"""The cost of connections to one process: time to open, memory, and whether the last are slower.
+"""Measures many connections to one process: time to open, memory, speed of the first and the last.
 
-Each sends a message when it is opened, so that all are real. The kernel's memory is not counted.
+Each connection sends a message when it is opened, so that it is in use. The kernel's memory is not
+counted.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # connections that count as the first, and as many as the last
-OPEN_S_MAX = 0.2  # a connection, on the slowest machine that is waited for
+EDGE_MAX = 32  # number of connections that count as the first, and of those that count as the last
+OPEN_S_MAX = 0.2  # per connection; a slower machine times out
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
     ("connections", "connections"),
@@ -60,7 +61,7 @@ STUDY = Study(
 
 
 def checkpoints(maximum: int, factor: int) -> list[int]:
-    """1, factor, factor^2, ... and the last."""
+    """1, factor, factor^2, ... and `maximum`."""
     found = [1]
     while found[-1] * factor < maximum:
         found.append(found[-1] * factor)
@@ -68,12 +69,12 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """How many count as the first, and how many as the last: no connection is both, but for one."""
+    """Number of connections that count as the first, and as the last; they overlap only for 1."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """The first (0) and the last (1) of those held, by turns; neither always goes before."""
+    """The first (0) and the last (1) connections in turn, with alternating order."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))
@@ -100,14 +101,14 @@ def _receive(channel: Channel, memory: Array, messages: int) -> int:
         handles[index % IN_FLIGHT].wait(PATIENCE_S)
         wrong += not np.array_equal(row, PATTERN)
         if index + IN_FLIGHT < messages:
-            row.fill(0)  # an old message is not taken for a new one
+            row.fill(0)  # so that an old message is not taken for a new one
             handles[index % IN_FLIGHT] = channel.irecv_into(row)
     channel.isend(b"\1").wait(PATIENCE_S)
     return wrong
 
 
 class _Meter:
-    """What this process and the whole machine spent since it was made."""
+    """Processor time of this process and of the whole machine since it was created."""
 
     def __init__(self) -> None:
         self._begin = (cpu_ns(), machine_ns(), time.perf_counter_ns())
@@ -137,7 +138,7 @@ def _serve(where: Station, mailbox: Mailbox, memory: Array, config: Config) -> N
         mailbox.hear("go")
         wrong = 0
         for _, channel in turns(held):
-            # Twice: a connection that was never used before learns its window the first time.
+            # Twice, because an unused connection learns its window the first time.
             wrong += sum(_receive(channel, memory, config["messages"]) for _ in range(2))
         mailbox.tell("served", {**cost, "wrong": wrong})
     mailbox.hear("close")
@@ -177,14 +178,15 @@ def _dial(where: Station, mailbox: Mailbox, config: Config) -> None:
 
 
 def side(mailbox: Mailbox, place: Placement, config: Config) -> None:
-    """The server or the client."""
+    """The main function of the server or the client process."""
     needed = config["checkpoints"][-1] + DESCRIPTORS_SPARE
     limit = raise_descriptor_limit()
     if config["kind"] != "weft" and limit < needed:
-        raise OSError(f"{needed} descriptors are needed, {limit} allowed: raise ulimit -Hn")
+        raise OSError(f"needs {needed} descriptors, the limit is {limit}: raise ulimit -Hn")
     where = station(config["kind"], place)
     try:
-        memory = np.ones((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)  # there before the first look
+        # Allocated before memory is measured.
+        memory = np.ones((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)
         mailbox.tell("empty", _resident())
         if config["server"]:
             mailbox.tell("address", where.address)
@@ -215,7 +217,7 @@ def _row(number: int, config: Config, places: list[Placement], said: Config) -> 
 
 
 def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -> Iterator[Config]:
-    """One process opens, the other accepts; at every checkpoint both stop and look."""
+    """One process connects, the other accepts; at every checkpoint both stop and measure."""
     config = {"kind": kind, "checkpoints": numbers, "messages": messages}
     configs = [config | {"server": True}, config | {"server": False}]
     with gang(side, places, configs) as both:
@@ -245,21 +247,21 @@ def _notes(rows: Any) -> list[str]:
     type=click.IntRange(1, CONNECTIONS_MAX),
     default=4_096,
     show_default=True,
-    help="Between two processes.",
+    help="Number of connections between two processes.",
 )
 @click.option(
     *("-f", "--stepfactor"),
     type=click.IntRange(2, CONNECTIONS_MAX),
     default=4,
     show_default=True,
-    help="Looks at 1, then so many times as many, and so on.",
+    help="Measures at 1 connection, then at this many times as many, and so on.",
 )
 @click.option(
     *("-n", "--iters"),
     type=click.IntRange(1, 1_000_000),
     default=64,
     show_default=True,
-    help="Messages of 64K over each of the first and the last 32.",
+    help="Messages of 64K over each of the first and the last 32 connections.",
 )
 @study_options(connections=32, iters=16)
 def command(connections: int, stepfactor: int, iters: int, **options: Any) -> None:

@@ -1,6 +1,6 @@
-"""The cost of a segment in the protocol core: no sockets, no payload copied, one pinned thread.
+"""Measures the cost of a segment in the protocol core, without sockets and payload copies.
 
-The extension steps the core, in one call.
+The extension steps the core in one call, on one pinned thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ COLUMNS = ("contender", "round", "ns_per_segment", "segments", "acks", "resent")
 
 
 @click.command("core")
-@click.option("--segments", default=1_000_000, show_default=True, help="Acknowledged a run.")
+@click.option(
+    "--segments", default=1_000_000, show_default=True, help="Acknowledged segments per run."
+)
 @click.option("--segment-bytes", default=32_768, show_default=True)
 @click.option("--paths", default=8, show_default=True)
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
@@ -29,7 +31,7 @@ COLUMNS = ("contender", "round", "ns_per_segment", "segments", "acks", "resent")
 def command(
     segments: int, segment_bytes: int, paths: int, repeats: int, json_path: str | None
 ) -> None:
-    """What the protocol core costs a segment acknowledged, both ends together."""
+    """The cost of an acknowledged segment in the protocol core, of both ends together."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows: list[Config] = []
     with interruptible() as cut:

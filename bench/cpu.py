@@ -1,6 +1,6 @@
-"""Processor time for a gigabyte on both sides, weft beside TCP.
+"""Measures the processor time per gigabyte of both sides, weft beside TCP.
 
-Counts user and system time of both processes, engines included, without the kernel's threads.
+User and system time of both processes counts, engines included, but not the kernel's threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Simulations of published experiments: results, speed and memory beside the published figures.
+"""Simulates published experiments: results, speed and memory beside the published figures.
 
-Rows have the median and the worst of several seeds. The figures of others are those of their own
-runs, with their source.
+Rows have the median and the worst of several seeds. Published figures are those of their authors'
+runs, with the source.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ UCCL = "UCCL, arXiv 2504.17307"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One published figure: the scenario, how ours differs from it, and what to compare."""
+    """One published figure: the scenario, changes to it, and the measure to compare."""
 
     name: str
     scenario: str
     peer: float  # in the unit of `measure`
     source: str
-    wanted: float  # ours is to be at most this
+    wanted: float  # upper limit of our result
     measure: str = "slowest_us"
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    match: bool = False  # the same mechanism: ours is to be the same, not better
+    match: bool = False  # the same mechanism: our result must be equal, not better
 
     @property
     def what(self) -> str:
-        """What is run: one run serves every figure that is taken from it."""
+        """Identifies the run; figures with equal runs share one."""
         return repr((self.scenario, sorted(self.policies.items()), sorted(self.changes.items())))
 
     def run(self, seed: int) -> Config:
@@ -128,7 +128,7 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
             continue
         values = [run[case.measure] for run in mine]
         worst = max(values)
-        # Of a peer's single run the tail is one draw: ours match when it could be one of them.
+        # The peer's tail is that of one random run: it matches if it lies among our seeds.
         close = abs(float(np.median(values)) / case.peer - 1.0) <= 0.03
         close = close or min(values) <= case.peer <= max(values)
         yield {
@@ -151,7 +151,7 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
 def published(seeds: int, slow: bool, only: str) -> tuple[Config, Cut]:
     cases = tuple(c for c in (*CASES, *(SLOW if slow else ())) if only in c.name)
     if not cases:
-        raise click.UsageError(f"--only {only}: no case has that in its name")
+        raise click.UsageError(f"--only {only}: no case has this in its name")
     runs: list[Config] = []
     firsts: dict[str, Case] = {}
     for case in cases:
@@ -168,12 +168,12 @@ SIZE_COLUMNS = (
     *("hosts", "mbytes_a_host", "data_packets", "packet_hops", "cpu_s", "hops_per_s"),
     *("packets_per_s", "peer_packets_per_s", "ratio", "peak_mb", "cpu_s_per_mhop", "fingerprint"),
 )
-# Data packets a second of UET htsim in a permutation on two tiers, the best of its figures.
+# UET htsim: data packets per second in a permutation on two tiers, the best of its figures.
 PEER_PACKETS_PER_S = {1_024: 66_900.0, 8_192: 32_000.0}
 
 
 def size_run(hosts: int, size_bytes: int, threads: int, paths: int) -> Config:
-    """A permutation on two tiers, in a process of its own: its peak memory is its own."""
+    """A permutation on two tiers, in its own process, so that its peak memory is its own."""
     side = 16 if hosts < 512 else 32 if hosts < 4_096 else 64 if hosts < 16_384 else 128
     changes: dict[str, Any] = {
         "network.hosts": hosts,
@@ -235,11 +235,11 @@ def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config,
     type=click.Choice(("published", "sizes")),
     default="published",
     show_default=True,
-    help="Figures of others beside ours, or what a run costs by the number of hosts.",
+    help="Published figures beside ours, or the cost of a run by number of hosts.",
 )
 @click.option("--seeds", type=click.IntRange(1, 1_000), default=10, show_default=True)
-@click.option("--slow", is_flag=True, help="Also the cases that take minutes a seed.")
-@click.option("--only", default="", help="Cases whose name holds this.")
+@click.option("--slow", is_flag=True, help="Also the cases that take minutes per seed.")
+@click.option("--only", default="", help="Only cases whose name contains this.")
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="sizes.")
 @click.option(
     "--largest", type=click.IntRange(128), default=16_384, show_default=True, help="sizes."

@@ -1,6 +1,6 @@
-"""One flow while paths are cut: how long it stands, and how it ends.
+"""Measures a flow while paths are cut: how long it stops, and how it ends.
 
-Cuts are silent, as of a switch that forwards into nothing, and of paths that carry something.
+Cuts are silent, like a switch that drops everything, and hit paths that carry traffic.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
-IN_FLIGHT = 16  # few and small: what arrives is counted message by message
-BACK = 0.9  # of the rate that counts as recovered
-SILENCE_NS = 3_000_000_000  # of everything: no path is left for the control socket either
-LOOK_S = 0.2  # before a cut: which link carries most
+IN_FLIGHT = 16  # few and small messages, as arrivals are counted message by message
+BACK = 0.9  # share of the rate before at which a flow has recovered
+SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
+LOOK_S = 0.2  # time before a cut in which the busiest link is determined
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
-SHORTEST_S = 3.0  # a third before the cut, and time to come back
+SHORTEST_S = 3.0  # a third before the cut, and time to recover
 STUDY = Study(
     "failover",
     keys=("contender", "cut", "size_bytes"),
@@ -52,14 +52,14 @@ STUDY = Study(
 
 @dataclass
 class Hand:
-    """Cuts links while a run is on, and notes when it did."""
+    """Cuts links during a run, and records when."""
 
     lab: Lab
-    cut_s: float  # after the window begins
+    cut_s: float  # after the start of the window
     heal_s: float | None
     every: bool
     window_ns: int = 0
-    moments_ns: list[int] = field(default_factory=list)  # of the clock, when each was done
+    moments_ns: list[int] = field(default_factory=list)  # time of each cut and repair
     links: list[str] = field(default_factory=list)
 
     def act(self, times: Times) -> None:
@@ -70,11 +70,11 @@ class Hand:
         after = self.lab.counters()
         links = labs.uplinks(self.lab)
         carried = {link: grown(before, after, link.replace("-", ">")) for link in links}
-        # The busiest: a flow that has one path loses that one.
+        # Cut the busiest link, so that a flow with one path loses that path.
         busiest = sorted(links, key=lambda link: carried[link], reverse=True)
         if not carried[busiest[0]]:
-            raise click.ClickException("nothing crosses the paths: there is nothing to cut")
-        # The moment is taken before: a cut takes some ms, and none of them should be lost to it.
+            raise click.ClickException("no traffic on the paths: there is nothing to cut")
+        # Take the time before the cut, which takes some ms, so that none of them is missed.
         self.moments_ns.append(time.perf_counter_ns())
         for link in busiest if self.every else busiest[:1]:
             with told():
@@ -101,7 +101,7 @@ def grown(before: dict[str, Counters], after: dict[str, Counters], direction: st
 
 
 def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
-    """What the timeline says about a cut and its healing."""
+    """Evaluates the timeline around a cut and its repair."""
     interval_ns = int(load.duration_s * 1e9) // load.intervals
     (counts,) = found["timeline_messages"]
     rates = [round(count * load.size_bytes * 1e9 / interval_ns) for count in counts]
@@ -120,14 +120,14 @@ def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
         "back_ns": timeline.recovered_ns(rates, interval_ns, heal_ns, BACK * usual),
     }
     if not hand.every:
-        # A flow slower than what is left has nothing to lose; a faster one keeps what is left.
+        # A flow slower than the remaining capacity loses nothing; a faster one keeps that capacity.
         left = min(usual, labs.capacity_bytes_per_s(hand.lab) * (paths - 1) / paths)
         found["moved_ns"] = timeline.dipped_ns(rates, interval_ns, cut_ns, heal_ns, BACK * left)
     return found
 
 
 def run(name: str, cut: str, given: Common, load: Load) -> Config:
-    """One flow, one cut."""
+    """Runs one flow with one cut."""
     lab = given.lab
     assert lab is not None  # common() has built it
     peer = peer_of(name)
@@ -155,9 +155,7 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
 
 @click.command("failover")
 @flow_options("64K", duration_s=6.0)
-@click.option(
-    "--cut", "cuts", type=click.Choice(CUTS), multiple=True, help="All three if not given."
-)
+@click.option("--cut", "cuts", type=click.Choice(CUTS), multiple=True, help="All three by default.")
 @PATH_RATE
 @study_options(duration_s=1.5, warmup_s=0.2, only=("weft", "tcp-cubic"), cuts=(ONE,))
 def command(
@@ -168,12 +166,12 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """One flow while one path is cut and healed, all are for a second, all are for good.
+    """One flow while one path is cut and restored, all for a second, and all for good.
 
-    In a lab (root). `moved`: until the dip was over, at 0.9 of the rate before or of what is left
-    of the paths, whichever is less; `back`: from healing until 0.9 of the rate before. The last
-    cut is weft's alone, whose connection has to end with an error after WEFT_PEER_DEAD_NS, 3 s
-    here.
+    In a lab (root). `moved`: time until the dip is over, at 0.9 of the rate before or of the
+    remaining capacity, whichever is less; `back`: time from the repair until 0.9 of the rate
+    before. The last cut runs only with weft, whose connection must end with an error after
+    WEFT_PEER_DEAD_NS, 3 s here.
     """
     if duration_s < SHORTEST_S and ALL in (cuts or CUTS):
         raise click.UsageError(f"-D {duration_s:g}: {ALL!r} needs {SHORTEST_S:g} s at least")

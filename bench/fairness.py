@@ -1,6 +1,6 @@
-"""How flows that share a path divide it: weft beside weft, weft beside TCP.
+"""Measures how flows share a path: weft beside weft, weft beside TCP.
 
-A contender names the flows of a run, as in `2 weft + 2 tcp-cubic`.
+The name of a contender lists the flows of a run, as in `2 weft + 2 tcp-cubic`.
 """
 
 from __future__ import annotations

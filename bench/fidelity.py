@@ -1,6 +1,6 @@
-"""How near the simulator is to the wire: the same work in a lab and simulated.
+"""Measures the accuracy of the simulator: the same work in a lab and simulated.
 
-What the simulator is told of the hosts is measured once, while they are idle; no row is fitted.
+The parameters of the hosts are measured once while they are idle; they are not fitted to results.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Pairs = list[tuple[int, int]]
 
 
 def one(hosts: int) -> Pairs:
-    """One transfer: across the lab."""
+    """One transfer across the lab."""
     return [(0, hosts - 1)]
 
 
 def permutation(hosts: int) -> Pairs:
-    """Every host to another one, and half of it across the leaves or more."""
+    """Every host sends to another one, at least half of them to another leaf."""
     return list(enumerate(derangement(hosts, 1)))
 
 
 def incast(hosts: int) -> Pairs:
-    """All others to the first host."""
+    """All other hosts send to the first one."""
     return [(source, 0) for source in range(1, hosts)]
 
 
 def all_to_all(hosts: int) -> Pairs:
-    """Every host to every other one, all at once."""
+    """Every host sends to every other one, all at once."""
     return [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
 
 
@@ -55,7 +55,7 @@ PATTERNS: dict[str, Callable[[int], Pairs]] = {
     "incast": incast,
     "all_to_all": all_to_all,
 }
-PAIRWISE = 3  # with fewer hosts every pattern but the first is a pair each way
+PAIRWISE = 3  # with fewer hosts every pattern but the first is one pair in both directions
 
 STUDY = Study(
     "fidelity",
@@ -79,7 +79,7 @@ STUDY = Study(
 
 
 def host_of(measured: Config, wire_ns: int) -> Config:
-    """What a host adds to a packet and a caller to a message; `wire_ns`: of both, simulated."""
+    """The delay that a host adds to a packet and a caller to a message; `wire_ns`: simulated."""
     delay_ns = max(measured["packet_ns_p10"] - wire_ns, 0)
     jitter_ns = max(2 * (measured["packet_ns"] - wire_ns - delay_ns), 0)
     packet_ns = max(measured["packet_ns"], wire_ns)
@@ -92,7 +92,7 @@ def host_of(measured: Config, wire_ns: int) -> Config:
 
 
 class Experiment:
-    """The labs, and what is asked of each."""
+    """The labs, and the transfers to run in each."""
 
     def __init__(
         self, files: Sequence[Path], patterns: Sequence[str], sizes: Sequence[int], seeds: int
@@ -107,11 +107,11 @@ class Experiment:
                 )
             self.labs[file] = labs.build(model)
         self.patterns, self.sizes, self.seeds = patterns, sizes, seeds
-        self.hosts: dict[str, Config] = {}  # by contender: measured, and what it comes to
+        self.hosts: dict[str, Config] = {}  # by contender: measured delays, and the resulting keys
         self._simulated: dict[tuple[Any, ...], Config] = {}
 
     def measure(self, kind: str) -> Iterator[Config]:
-        """A row for each piece of work."""
+        """A row for each transfer pattern and size."""
         told = fidelity_lab.knobs(kind, knobs.in_force())
         policies = fidelity_sim.policies_of(told)
         if kind not in self.hosts:
@@ -144,11 +144,11 @@ class Experiment:
                     }
 
     def _idle(self, kind: str, told: dict[str, Any], policies: dict[str, str]) -> Config:
-        """Of the first lab, once for all rows."""
+        """Measures the idle delays in the first lab, once for all rows."""
         file, lab = next(iter(self.labs.items()))
         places = labs.places(lab)
         ends = [places[0], places[-1]]
-        # On one path, so that what connecting showed is soon forgotten.
+        # On one path, so that RTTs measured while connecting are soon forgotten.
         measured = fidelity_lab.idle(ends, f"{kind}/paths=1", PINGS)
         endpoint = measured.pop("endpoint")
         nothing = {"delay_ns": 0, "jitter_ns": 0}
@@ -161,7 +161,7 @@ class Experiment:
 
 
 def compared(wire_ns: int, simulated: Config, caller_ns: int) -> Config:
-    """The simulator's time with a caller's wake-ups; the error is of the simulator."""
+    """Adds a caller's wake-ups to the simulated time, and the simulator's error."""
     found = {k: v for k, v in simulated.items() if k not in ("sources", "libraries")}
     for name in ("simulated_ns", "simulated_least_ns", "simulated_most_ns"):
         if found[name] is not None:
@@ -172,7 +172,7 @@ def compared(wire_ns: int, simulated: Config, caller_ns: int) -> Config:
 
 
 def same(endpoint: Config, simulated: Config) -> bool:
-    """Whether both loaded the same files, of the same sources."""
+    """Whether both loaded the same policy files of the same sources."""
     wire: dict[str, str] = endpoint["libraries"]
     files = bool(wire) and all(simulated["libraries"].get(k) == v for k, v in wire.items())
     sources = simulated["sources"]
@@ -183,7 +183,7 @@ def same(endpoint: Config, simulated: Config) -> bool:
 
 
 def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
-    """What was told to the simulator, which rows count, and that the policies are the same."""
+    """Notes: the simulator's parameters, the rows that count, and equality of the policies."""
     for kind, host in hosts.items():
         yield (
             f"{kind}: idle, a packet takes {host['packet_ns'] / 1e3:.0f} us one way and a message "
@@ -213,7 +213,7 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     type=click.Choice(list(PATTERNS)),
     multiple=True,
     default=list(PATTERNS),
-    help="Who sends to whom, more than one if repeated; all when not given.",
+    help="Which hosts send to which; repeat for several; all by default.",
 )
 @click.option(
     *("-s", "--size", "sizes"),
@@ -228,13 +228,13 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     type=click.IntRange(1, 1_000),
     default=5,
     show_default=True,
-    help="Simulated runs of each piece of work; each has its own way of spreading paths.",
+    help="Simulated runs of each pattern; each assigns paths differently.",
 )
 @click.option(
     "--events",
     type=click.IntRange(1_000, 100_000_000),
-    help="Instead: so many decisions of live policies over loopback, put to the same libraries "
-    "again through the simulator's calls; with --json alone.",
+    help="Instead: record this many decisions of live policies over loopback and replay them "
+    "through the simulator's calls; allows only --json.",
 )
 @study_options(many_labs=True, sizes=("64K",), patterns=("one",), seeds=1)
 def command(
@@ -250,7 +250,7 @@ def command(
         return
     files = options.pop("lab_file") or ()
     if options.pop("place_path") is not None:
-        raise click.UsageError("--place: this bench runs in labs alone; leave it out")
+        raise click.UsageError("--place: this bench runs only in labs; leave it out")
     given = Common(**options, places=(), lab=None)
     for name in given.only:
         if name != "weft":

@@ -1,6 +1,6 @@
-"""The cost of sending GPU memory: GPU to GPU beside host to host, and staging alone.
+"""Measures transfers of GPU memory: GPU to GPU beside host to host, and staging alone.
 
-Every message is fresh random data, compared on the GPU that received it.
+Every message is new random data and is compared on the GPU that received it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from transport.probes import cuda_devices
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
-ROUND_BYTES = 2 << 30  # sent a size and round, in messages of that size; two at least
+ROUND_BYTES = 2 << 30  # sent per size and round, in messages of that size, at least two
 IN_FLIGHT = 64
 PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
-RING_BYTES_MAX = 32 * MIB  # as the worker has them
+RING_BYTES_MAX = 32 * MIB  # as in the worker
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
 KERNEL_BYTES, PIECES = 1024 * MIB, (65_536, 8_900, 1_400)
 CROSS_BUDGET, STAGING_BUDGET, KERNEL_BUDGET = 0.9, 0.9, 0.8
@@ -45,24 +45,24 @@ COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", 
 
 
 def messages_of(size_bytes: int) -> int:
-    """Messages of a round: as many as make ROUND_BYTES, some at least and not too many."""
+    """Messages of a round: ROUND_BYTES in total, within a minimum and a maximum number."""
     return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
 
 
 def short(size_bytes: int) -> str:
-    """As in the notes: "512 KB", "16 MB"."""
+    """A size as text: "512 KB", "16 MB"."""
     return f"{size_bytes >> 20} MB" if size_bytes >= MIB else f"{size_bytes >> 10} KB"
 
 
 def gpu_of(side: int) -> int:
-    """The GPU of a side: one each where there are two."""
+    """The GPU of a side: one for each if there are two."""
     import cupy
 
     return side % int(cupy.cuda.runtime.getDeviceCount())
 
 
 class Memory:
-    """Random messages, made anew from a seed, in the memory of the host or of a GPU."""
+    """Random messages, reproducible from a seed, in host or GPU memory."""
 
     def __init__(self, on_gpu: bool, side: int) -> None:
         self.on_gpu = on_gpu
@@ -80,7 +80,7 @@ class Memory:
         if not self.on_gpu:
             made = np.random.default_rng(seed).integers(0, 1 << 63, words, dtype=np.int64)
             return made.view(np.uint8)[:size_bytes]
-        # Every GPU of a kind draws the same from a seed.
+        # GPUs of one model generate the same numbers from a seed.
         made = self.cupy.random.default_rng(seed).integers(0, 1 << 62, words, dtype=np.int64)
         return made.view(np.uint8)[:size_bytes]
 
@@ -93,7 +93,7 @@ class Memory:
 
 
 def receiver(pipe: Pipe, config: Config) -> list[Config]:
-    """Posts all receives of a size, says so, times what comes, compares it afterwards."""
+    """Posts all receives of a size, reports so, times the messages and compares them afterwards."""
     memory = Memory(config["on_gpu"], 1)
     rows = []
     with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
@@ -103,7 +103,7 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
                 count = messages_of(size_bytes)
                 places = [memory.empty(size_bytes) for _ in range(count)]
                 memory.settle()
-                # The first message is a warm-up: it pins the pool, and grows windows.
+                # The first message is a warm-up: it pins the pool and grows windows.
                 warm = connection.irecv_into(places[0])
                 connection.send(b"ready", timeout_s=PATIENCE_S)
                 warm.wait(PATIENCE_S)
@@ -123,7 +123,7 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
 
 
 def sender(_: Pipe, config: Config) -> str:
-    """Sends what the receiver is ready for."""
+    """Sends the messages for which the receiver is ready."""
     memory = Memory(config["on_gpu"], 0)
     with (
         Endpoint(**config["knobs"]) as endpoint,
@@ -146,7 +146,7 @@ def sender(_: Pipe, config: Config) -> str:
 
 
 def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[Config]:
-    """Two processes over lo, from GPU to GPU and from host to host, by turns."""
+    """Two processes over lo, GPU to GPU and host to host in turn."""
     for round_, name in rounds(repeats, (*CROSS, WEFT, SOCKET) if nccl else CROSS):
         if name in (WEFT, SOCKET):
             found = measure_nccl(name, sizes, time.time_ns() % 1_000_000)
@@ -163,7 +163,7 @@ def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[
 
 
 def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
-    """Copies through rings with a network that takes and gives at once, against plain copies."""
+    """Copies through rings with an instant network, against plain copies."""
     import cupy
 
     for size_bytes in sizes:
@@ -190,7 +190,7 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
 
 
 def measure_kernels(repeats: int) -> Iterator[Config]:
-    """Each kernel alone, against a copy on the GPU of as many bytes."""
+    """Each kernel alone, against a copy of as many bytes on the GPU."""
     import cupy
 
     source, target = (cupy.zeros(KERNEL_BYTES, dtype=cupy.uint8) for _ in range(2))
@@ -218,7 +218,7 @@ def measure_kernels(repeats: int) -> Iterator[Config]:
 
 
 def notes_of(rows: list[Config]) -> list[str]:
-    """What the budgets say of the medians."""
+    """Compares the medians with the budgets."""
     notes = []
     for size_bytes in dict.fromkeys(row["size_bytes"] for row in rows):
         mine = [row for row in rows if row["size_bytes"] == size_bytes]
@@ -246,7 +246,7 @@ def notes_of(rows: list[Config]) -> list[str]:
 
 
 def devices() -> tuple[int, str]:
-    """How many GPUs there are, and their model; says what is missing where there is none."""
+    """The number of GPUs, and their model; ClickException with the remedy if there is none."""
     count, driver = cuda_devices()
     if count == 0:
         raise click.ClickException(f"needs an NVIDIA GPU: {driver}")
@@ -262,7 +262,7 @@ def devices() -> tuple[int, str]:
 
 
 def libraries() -> dict[str, str]:
-    """The versions of those whose arrays, and whose NCCL, are at work here."""
+    """The versions of CuPy, PyTorch and NCCL."""
     import cupy
 
     found = {"cupy": str(cupy.__version__)}
@@ -285,7 +285,7 @@ def libraries() -> dict[str, str]:
     type=click.Choice(["cross", "staging", "kernels"]),
     default=("cross", "staging", "kernels"),
     show_default=True,
-    help="What to measure.",
+    help="The part to measure; repeat for several.",
 )
 @json_option
 def command(

@@ -1,6 +1,6 @@
-"""Many senders to one receiver: what they get, and what that does to a flow beside them.
+"""Measures many senders to one receiver, and the effect on a flow beside them.
 
-The flow beside them is counted apart.
+The flow beside them is counted separately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STUDY = Study(
 
 
 def without_victim(counts: list[list[int]], load: Load) -> Config:
-    """What perftest's columns say, of the incast's flows alone; counts by flow and interval."""
+    """Perftest's columns for the flows of the incast only; counts by flow and interval."""
     most = max(map(sum, zip(*counts, strict=True)))
     whole = sum(map(sum, counts))
     return {
@@ -56,12 +56,12 @@ def without_victim(counts: list[list[int]], load: Load) -> Config:
     show_default=True,
     help="Processes that send to the one receiver.",
 )
-@click.option("--victim", is_flag=True, help="One sender also feeds a receiver of its own.")
+@click.option("--victim", is_flag=True, help="One sender also sends to a receiver of its own.")
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", senders=2, only=("weft", "tcp-cubic"))
 def command(
     size: int, duration_s: float, warmup_s: float, senders: int, victim: bool, **options: Any
 ) -> None:
-    """N senders to one receiver, with --victim a flow that shares only a sender with them."""
+    """N senders to one receiver; --victim: a flow that shares only a sender with them."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(senders + 1 + victim, given.places)

@@ -1,6 +1,6 @@
-"""The half round trip of small messages over lo: weft against TCP_NODELAY.
+"""Measures half round trips of small messages over lo: weft against TCP_NODELAY.
 
-A trip counts only when its answer is what was sent.
+A trip counts only if its answer is the message that was sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIMES = ("t_min_ns", "t_max_ns", "t_typical_ns", "t_avg_ns", "t_99_ns")
 
 
 def trips(config: Config, size: int, there_and_back: object) -> Config:
-    """Times one size; `there_and_back(data)` returns what came back."""
+    """Times one size; `there_and_back(data)` returns the answer."""
     assert callable(there_and_back)
     data = np.random.default_rng(size).bytes(size)
     half_ns = []
@@ -135,7 +135,9 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 
 @click.command("latency")
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
-@click.option("--iterations", default=2_000, show_default=True, help="Trips a size and round.")
+@click.option(
+    "--iterations", default=2_000, show_default=True, help="Round trips per size and round."
+)
 @click.option("-s", "--size", type=Size(), multiple=True, help="Bytes; 8 to 64K by default.")
 @click.option(
     "--style",

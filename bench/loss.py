@@ -1,8 +1,8 @@
-"""The goodput of a flow when datagrams are lost at random.
+"""Measures the goodput of a flow under random loss of datagrams.
 
-Every uplink of the sender's leaf loses, both ways: data once, acknowledgments too; what else a lab
-file would lose is left out. Each contender is held against its own lossless run in the same
-round, so that all meet equal losses.
+Every uplink of the sender's leaf loses in both directions, data and acknowledgments; loss that a
+lab file sets elsewhere is removed. Each contender is compared with its own lossless run in the same
+round.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STUDY = Study(
     multiple=True,
     default=EXPONENTS,
     show_default=True,
-    help="Loss of 2 to this power, per datagram; several if repeated. 0 loss is always run.",
+    help="Loss rate as a power of two, per datagram; repeat for several. 0 is always run.",
 )
 @PATH_RATE
 @study_options(duration_s=0.5, warmup_s=0.2, exponents=(-8,), only=("weft", "tcp-cubic"))
@@ -58,7 +58,7 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """One flow over a lab whose paths lose datagrams at random, against itself without (root)."""
+    """One flow over a lab that loses datagrams at random, against the same without loss (root)."""
     given = common(options, labs.equal_paths(path_rate))
     lab = given.lab
     assert lab is not None  # common() has built it
@@ -78,7 +78,9 @@ def command(
             if exponent is None:
                 lossless = found["rate_bytes_per_s"]
                 if not lossless:
-                    raise click.ClickException(f"{name}: nothing arrived without loss; longer -D")
+                    raise click.ClickException(
+                        f"{name}: nothing arrived without loss: give a longer -D"
+                    )
             kept = found["rate_bytes_per_s"] / lossless
             yield found | {"loss_rate": share, "kept_share": kept}
 

@@ -1,6 +1,6 @@
-"""NCCL over weft and over its Socket transport on this host: collectives and DDP.
+"""Measures NCCL over weft and over its Socket transport on this host: collectives and DDP.
 
-Names are not trusted: a run over weft counts only if NCCL's own log says `via NET/weft`.
+A run over weft counts only if NCCL's own log says `via NET/weft`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from transport import native
 
 RUN_S_MAX = 240.0
 SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
-# NVLink multicast would take reductions off the transport that a contender is named for.
+# NVLink multicast would bypass the transport for reductions.
 UNICAST = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0", "NCCL_COLLNET_ENABLE": "0"}
 NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
@@ -60,7 +60,7 @@ def weft() -> dict[str, str]:
 
 
 def contenders() -> dict[str, dict[str, str]]:
-    """Name -> environment. NVLink and SHM are there for scale, not as rivals."""
+    """Name -> environment. NVLink and SHM are included for reference."""
     return {
         "weft": weft(),
         "Socket": SOCKET,
@@ -96,7 +96,7 @@ def environment(
     if not name.startswith("weft"):
         clean = {k: v for k, v in clean.items() if not k.startswith("WEFT_")}
     clean |= variables
-    # The contenders are written for lo: what names it names the hosts' interface.
+    # Contenders are defined for lo: replace it by the interface of the hosts.
     interfaces = ("NCCL_SOCKET_IFNAME", "WEFT_INTERFACES")
     clean |= {key: where.interface for key in interfaces if clean.get(key) == "lo"}
     clean |= {"MASTER_ADDR": where.address, "MASTER_PORT": str(free_port())}
@@ -112,7 +112,7 @@ def run(
     task: Config,
     where: Hosts | None = None,
 ) -> list[Config]:
-    """One process per GPU; what each printed. Nobody outlives it."""
+    """Runs one process per GPU and returns the rows that they printed; ends all of them."""
     where = where or Hosts()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -161,7 +161,7 @@ def await_all(name: str, ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 def prove(name: str, folder: Path) -> None:
-    """NCCL's log names the network of every channel; it has to be the one asked for."""
+    """Checks the network of every channel in NCCL's log; ClickException if it is another one."""
     log = "".join(path.read_text(errors="replace") for path in folder.glob("nccl.*.log"))
     seen = set(re.findall(r"via (NET/\w+|SHM|P2P)", log))
     kind = name.split()[0]
@@ -172,17 +172,17 @@ def prove(name: str, folder: Path) -> None:
 
 @dataclass
 class Measured:
-    """What the rounds brought, in full or until something stopped them."""
+    """The results of the rounds, perhaps incomplete."""
 
     rows: list[Config] = field(default_factory=list)
-    failed: list[Config] = field(default_factory=list)  # a rival's crash is its own result
+    failed: list[Config] = field(default_factory=list)  # crashes of other contenders
     facts: Config = field(default_factory=dict)
 
 
 def measure(
     gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts, found: Measured
 ) -> None:
-    """Fills `found` run by run, so that an interrupt leaves what there is."""
+    """Fills `found` run by run, so that an interrupt keeps the finished runs."""
     known = contenders()
     for round_, name in rounds(repeats, names):
         before, dropped = where.carried(), where.dropped()
@@ -199,7 +199,7 @@ def measure(
 
 
 def medians(rows: list[Config]) -> list[Config]:
-    """One row a contender, operation and size."""
+    """One row per contender, operation and size."""
     groups: dict[tuple[Any, ...], list[Config]] = {}
     for row in rows:
         key = (row["contender"], row["operation"], row["size_bytes"])
@@ -232,7 +232,7 @@ def ratios(summary: list[Config]) -> list[Config]:
 
 
 def compare_ddp(gpus: int, json_path: str | None) -> None:
-    """Losses have to be equal bit for bit: the sums are made in the same order."""
+    """Runs DDP; losses must be equal bit for bit, because the order of the sums is the same."""
     rows, losses, facts = [], {}, {}
     for _, name in rounds(1, ("weft", "Socket")):
         variables = (weft() if name == "weft" else SOCKET) | FIXED
@@ -252,17 +252,17 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
 
 
 @click.command("nccl")
-@click.option("--gpus", default=2, show_default=True, help="Ranks, one a GPU.")
+@click.option("--gpus", default=2, show_default=True, help="Ranks, one per GPU.")
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
-@click.option("--only", multiple=True, help="Contenders by name; all of them by default.")
+@click.option("--only", multiple=True, help="Contenders by name; all by default.")
 @click.option(
     "--lab",
     "lab_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A lab file: each rank on a host of its own, across the lab's paths (root).",
+    help="A lab file: each rank runs on its own host, across the lab's paths (root).",
 )
-@click.option("--ddp", is_flag=True, help="DDP steps over weft and Socket, losses compared.")
+@click.option("--ddp", is_flag=True, help="Compare the losses of DDP steps over weft and Socket.")
 @json_option
 def command(
     gpus: int,
@@ -273,7 +273,7 @@ def command(
     ddp: bool,
     json_path: str | None,
 ) -> None:
-    """NCCL collectives over weft against Socket, P2P and SHM off; every result checked exactly."""
+    """NCCL collectives over weft and Socket, without P2P and SHM; every result is checked."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
     if ddp:

@@ -1,4 +1,4 @@
-"""What one sender gives to many receivers, and how evenly.
+"""Measures one sender to many receivers: throughput and fairness.
 
 Each flow has a receiver of its own.
 """
@@ -40,7 +40,7 @@ STUDY = Study(
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="Processes that the one sender feeds.",
+    help="Number of receiving processes.",
 )
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", receivers=2, only=("weft", "tcp-cubic"))
 def command(size: int, duration_s: float, warmup_s: float, receivers: int, **options: Any) -> None:

@@ -1,6 +1,6 @@
-"""Throughput of one connection over lo: weft against TCP cubic, one core a side.
+"""Measures the throughput of one connection over lo: weft against TCP cubic, one core per side.
 
-Every message's stamps are checked, and the whole buffer at the end.
+The stamps of every message are checked, and the whole buffer at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MESSAGE_BYTES = 1 << 20
 BUFFER_BYTES = 64 << 20
 SLOTS = BUFFER_BYTES // MESSAGE_BYTES
 IN_FLIGHT = 32
-BATCH = 16  # messages a wake-up of a caller: a sleeping caller costs the engine's core a switch
+BATCH = 16  # messages per wake-up of a caller, as a wake-up costs the engine's core a switch
 SEGMENTS = (9_000, 65_472)
 BUDGETS = {9_000: 0.9, 65_472: 1.0}
 CONGESTION = b"cubic"
@@ -47,17 +47,17 @@ Array = np.ndarray[Any, Any]
 
 
 def buffer() -> Array:
-    """The buffer of a sender: random bytes, one row a message."""
+    """The buffer of a sender: random bytes, one row per message."""
     return np.random.default_rng(1).integers(0, 256, (SLOTS, MESSAGE_BYTES), dtype=np.uint8)
 
 
 def stamp(row: Array, index: int) -> None:
-    """The number of the message, at both its ends."""
+    """Writes the number of the message at its start and end."""
     row[:8].view(np.int64)[0] = row[-8:].view(np.int64)[0] = index
 
 
 class Clock:
-    """Times the messages after the first round of the buffer; counts those with wrong stamps."""
+    """Times messages after the first pass over the buffer; counts those with wrong stamps."""
 
     def __init__(self, memory: Array, messages: int) -> None:
         self.memory, self.messages, self.corrupt = memory, messages, 0
@@ -143,7 +143,7 @@ def tcp_receiver(pipe: Pipe, config: Config) -> Config:
         for index in range(config["messages"]):
             room = memoryview(memory[index % SLOTS])
             while room:
-                # A spinning receiver: TCP is faster with one than asleep.
+                # The receiver spins, because TCP is faster with a spinning receiver.
                 try:
                     room = room[taken.recv_into(room) :]
                 except BlockingIOError:
@@ -179,7 +179,7 @@ def measure(
         else:
             knobs["segment_bytes"] = name.split()[1]
             if name.endswith(UNCHECKED):
-                knobs |= {"payload_crc": "off", "log_level": "error"}  # it warns of that
+                knobs |= {"payload_crc": "off", "log_level": "error"}  # no warning of it
             config = {"messages": messages, "knobs": knobs}
             received, sent = duel(weft_receiver, weft_sender, config)
         row = {"contender": name, "round": round_, "size_bytes": MESSAGE_BYTES}
@@ -188,11 +188,13 @@ def measure(
 
 @click.command("p2p")
 @click.option("--pairs", default=5, show_default=True, help="Interleaved rounds.")
-@click.option("--passes", default=32, show_default=True, help="Times that 64 MB are sent, timed.")
+@click.option(
+    "--passes", default=32, show_default=True, help="Times that 64 MB are sent and timed."
+)
 @click.option(
     "--segment", multiple=True, type=int, default=SEGMENTS, show_default=True, help="Segment bytes."
 )
-@click.option("--unchecked", is_flag=True, help="In the same rounds without payload_crc, too.")
+@click.option("--unchecked", is_flag=True, help="Also without payload_crc, in the same rounds.")
 @json_option
 def command(
     pairs: int, passes: int, segment: tuple[int, ...], unchecked: bool, json_path: str | None
@@ -200,7 +202,7 @@ def command(
     """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
     rows: list[Config] = []
     with interruptible() as cut:
-        # It keeps what came before an interruption.
+        # extend() keeps the rows before an interruption.
         rows.extend(measure(pairs, passes, segment, unchecked))
     by_name: dict[str, list[Config]] = {}
     for row in rows:

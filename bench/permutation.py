@@ -1,6 +1,6 @@
-"""What a network carries when every host sends to another one, drawn at random.
+"""Measures a network in which every host sends to another, random host.
 
-Every host sends one flow and receives one; never to itself.
+Every host sends one flow and receives one; no host sends to itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STUDY = Study(
 
 
 def derangement(hosts: int, seed: int) -> list[int]:
-    """Whom each host sends to: one cycle through all of them, in random order (Sattolo)."""
+    """The target of each host: one cycle through all hosts in random order (Sattolo)."""
     chance = random.Random(seed)
     targets = list(range(hosts))
     for last in range(hosts - 1, 0, -1):
@@ -52,14 +52,14 @@ def derangement(hosts: int, seed: int) -> list[int]:
     type=click.IntRange(2, 64),
     default=4,
     show_default=True,
-    help="Processes; each sends to one other.",
+    help="Number of processes.",
 )
-@click.option("--seed", type=SEED, default=1, show_default=True, help="Of the permutation.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the permutation.")
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", hosts=3, only=("weft", "tcp-cubic"))
 def command(
     size: int, duration_s: float, warmup_s: float, hosts: int, seed: int, **options: Any
 ) -> None:
-    """Each host sends to one other: a fabric without collisions gives all the same."""
+    """Each host sends to another one; without collisions all get the same rate."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(hosts, given.places)

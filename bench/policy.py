@@ -1,7 +1,7 @@
-"""The cost of a policy call: a window policy's on_ack compiled from Python against C.
+"""Measures the cost of a policy call: a window policy's on_ack compiled from Python against C.
 
-Equal results are asserted before anything is timed; an empty call is subtracted; runs are
-interleaved, so that a slow moment of the machine hits all of them.
+Results are checked for equality before anything is timed. The time of an empty call is subtracted.
+Runs are interleaved, so that other load affects all contenders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transport.compiler.library import load
 
 REFERENCE = Path(__file__).parent / "reference"
 POLICIES = ("swift", "nscc")  # each has its reference/<name>.c
-RING = 1_024  # events of 168 bytes: they fit the second-level cache
+RING = 1_024  # events of 168 bytes, which fit into the second-level cache
 LAP_NS = RING * 2_000
 BUDGET = 1.15
 SEGMENT_BYTES = 9_000
@@ -110,7 +110,7 @@ def address(function: Any) -> int:
 
 
 def contenders(name: str, folder: Path) -> tuple[Contender, Contender, list[Contender]]:
-    """The empty call, ours, and C by every compiler there is."""
+    """The empty call, the compiled policy, and C by every installed compiler."""
     compilers = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
     if not compilers:
         raise click.ClickException("neither gcc nor clang is installed")
@@ -155,7 +155,7 @@ def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> tuple[dict[str, Any], Cut]:
-    """All policies asked for, one after the other, in the common frame; Ctrl-C leaves the first."""
+    """Measures the policies one after the other; Ctrl-C keeps those that are finished."""
     rows: list[dict[str, Any]] = []
     with interruptible() as cut:
         for name in names:
@@ -185,7 +185,7 @@ def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> tuple[d
 )
 @json_option
 def command(calls: int, rounds: int, names: tuple[str, ...], json_path: str | None) -> None:
-    """What a policy call costs against the same in C."""
+    """The cost of a policy call, against the same policy in C."""
     found, cut = measure(calls, rounds, names or POLICIES)
     notes = [
         f"{name}: ratio to the best C {ratio:.3f} (budget {BUDGET}), empty call subtracted, "

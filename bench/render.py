@@ -1,6 +1,6 @@
 """Shows a recorded result of any bench again: table, CSV, plot, HTML.
 
-The result keeps its hash, and is refused if it does not fit it.
+A result that does not match its hash is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transport.cli.options import CSV, HTML, output_file
 
 
 def completed(found: Config) -> Config:
-    """With what results from before lack: keys, measures, and rows that are medians of runs."""
+    """Adds what old results lack: keys, measures, and rows that are medians of runs."""
     names, measured = keys(found), measures(found)
     if not measured:
         raise click.UsageError(f"this result of {found['bench']} has no measured numbers to show")
@@ -30,7 +30,7 @@ def completed(found: Config) -> Config:
 
 
 def columns(found: Config) -> Columns:
-    """As when it was recorded; of older results keys, measures, and what every table ends with."""
+    """The recorded columns; for old results keys, measures, and the columns of every table."""
     if "columns" in found:
         return [(str(key), str(title)) for key, title in found["columns"]]
     names = [*found["keys"], *found["measures"]]
@@ -40,7 +40,7 @@ def columns(found: Config) -> Columns:
 @click.command("render")
 @click.argument("result", metavar="A.json", type=click.Path(path_type=Path))
 @click.option("--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True)
-@click.option("--csv", "csv_path", type=output_file(*CSV), help="One line a row.")
+@click.option("--csv", "csv_path", type=output_file(*CSV), help="One line per row.")
 @click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg.")
 @click.option("--html", "html_path", type=output_file(*HTML), help="A report in one file.")
 def command(
@@ -50,7 +50,7 @@ def command(
     plot_path: Path | None,
     html_path: Path | None,
 ) -> None:
-    """A recorded result again: as a table, and as CSV, plot or HTML where asked."""
+    """Show a recorded result again: as a table, and optionally as CSV, plot or HTML."""
     found = read(result)
     if seal_state(found) == "changed":
         raise click.ClickException(f"hash mismatch: {result} changed after recording")

@@ -1,6 +1,7 @@
-"""The cost of a ring all-reduce over the Python API, summed by numpy, beside TCP.
+"""Measures a ring all-reduce over the Python API, summed by NumPy, beside TCP.
 
-Integers, so every sum has to be exact; every element is checked, outside of the timed part.
+The elements are integers, so every sum is exact; every element is checked outside of the timed
+part.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def _next(me: int, ranks: int) -> list[int]:
 
 
 def _values(rank: int, count: int) -> Array:
-    """What a rank brings; sums of them wrap nowhere and differ from element to element."""
+    """The input of a rank; sums do not overflow and differ from element to element."""
     return np.arange(count, dtype=np.int32) % 1_000_003 * np.int32(rank + 1)
 
 
 def _parts(array: Array, ranks: int) -> list[Array]:
-    """One part a rank, views; the last are shorter, or empty, where it does not divide."""
+    """Views of the array, one part per rank; the last may be shorter or empty."""
     return np.array_split(array, ranks)
 
 
@@ -48,7 +49,7 @@ def _prepare(me: int, ranks: int, size_bytes: int) -> Buffers:
 
 
 def _exchange(rank: Rank, outgoing: Array, incoming: Array) -> None:
-    """Sends a part on while the one before arrives; nobody sends an empty one."""
+    """Sends a part while the previous one arrives; empty parts are not sent."""
     before, after = (rank.me - 1) % rank.ranks, (rank.me + 1) % rank.ranks
     receive = rank.of[before].irecv_into(incoming) if incoming.size else None
     send = rank.to[after].isend(outgoing) if outgoing.size else None
@@ -91,5 +92,5 @@ COLLECTIVE = Collective(STUDY, OPERATION, lambda _: ELEMENT_BYTES, lambda n: 2 *
     minbytes="4K", maxbytes="64K", iters=3, warmup_iters=1, ranks=3, only=("weft", "tcp-cubic")
 )
 def command(**options: Any) -> None:
-    """Ring all-reduce of int32 sums, as nccl-tests counts: busbw = algbw * 2 (n - 1) / n."""
+    """Ring all-reduce of int32 sums, counted as in nccl-tests: busbw = algbw * 2 (n - 1) / n."""
     collective_study.run(COLLECTIVE, options)

@@ -1,7 +1,7 @@
-"""Throughput between two processes whose cores spinning threads want too: weft against TCP.
+"""Measures throughput between two processes that share their cores with busy threads, beside TCP.
 
-Every round pins both processes to the same two cores. Each has a thread that computes without a
-pause, as an application that polls does. The messages' stamps are checked.
+Every round pins both processes to the same two cores. Each process has a thread that computes
+without a pause, like an application that polls. The messages' stamps are checked.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ CONTENDERS: dict[str, Config] = {
     "weft, fixed window": {"window_policy": "fixed"},
 }
 BUDGET = 0.5  # of TCP
-SPIN_BYTES = 1 << 20  # computed by a spinning thread between two looks at the clock
+SPIN_BYTES = 1 << 20  # computed by a spinning thread between two readings of the clock
 COLUMNS = ("contender", "round", "mbytes_per_s", "messages", "corrupt_messages", "resent")
 
 
 @contextmanager
 def spinning(threads: int) -> Iterator[None]:
-    """So many threads of this process compute, without Python's lock, until it ends."""
+    """Runs threads that compute, without Python's lock, until the context ends."""
     over = threading.Event()
     data = bytes(SPIN_BYTES)
 
@@ -67,7 +67,7 @@ def spinning(threads: int) -> Iterator[None]:
 
 
 class Count:
-    """Messages as they come: how many, how many wrong, and how fast after the first second."""
+    """Counts messages, wrong messages, and the rate after the first second."""
 
     def __init__(self, seconds: float) -> None:
         self.warm_s, self.began = min(1.0, seconds / 4), time.perf_counter()
@@ -173,7 +173,7 @@ def tcp_sender(_: Pipe, config: Config) -> Config:
 
 @contextmanager
 def two_cores() -> Iterator[None]:
-    """This process, and what it starts, on the first two of its cores."""
+    """Pins this process, and processes that it starts, to the first two of its cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(before)[:2]))
     try:
@@ -195,11 +195,11 @@ def measure(pairs: int, seconds: float, spinners: int, names: list[str]) -> Iter
 
 @click.command("starved")
 @click.option("--pairs", default=5, show_default=True, help="Interleaved rounds.")
-@click.option("--seconds", default=4.0, show_default=True, help="That each of them sends.")
+@click.option("--seconds", default=4.0, show_default=True, help="Duration of each transfer.")
 @click.option("--spinners", default=1, show_default=True, type=click.IntRange(0, 64),
               help="Spinning threads of each process.")  # fmt: skip
 @click.option("--only", multiple=True, type=click.Choice(list(CONTENDERS)),
-              help="Of the contenders; TCP always.")  # fmt: skip
+              help="Only these contenders, and TCP.")  # fmt: skip
 @json_option
 def command(
     pairs: int, seconds: float, spinners: int, only: tuple[str, ...], json_path: str | None

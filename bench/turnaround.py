@@ -1,4 +1,4 @@
-"""How long a researcher waits: from a saved policy file to checked, and to running live.
+"""Measures the time from saving a policy file until it is checked, and until it runs live.
 
 Every byte of the live flow is compared, before, during and after the swap.
 """
@@ -27,7 +27,7 @@ COLUMNS = ("round", "check_s", "swap_s", "total_s", "policy_lines", "messages", 
 
 
 class Traffic:
-    """Messages one way until told to stop, each compared."""
+    """Sends messages one way until it is stopped, and compares each."""
 
     def __init__(self, here: Connection, there: Connection) -> None:
         self.here, self.there = here, there
@@ -62,7 +62,7 @@ class Traffic:
 
 
 def check(file: Path) -> None:
-    """The suite, as a researcher calls it: a process of its own."""
+    """Runs the conformance suite in a process of its own, as users do."""
     program = "from transport.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "policy", "check", "--quick", str(file)],
@@ -76,7 +76,7 @@ def check(file: Path) -> None:
 
 
 def turn(file: Path, number: int, here: Connection, there: Connection) -> Config:
-    """One edit: a parameter's default changes, so nothing comes from a cache."""
+    """One edit: a parameter's default changes, so that no cache has the result."""
     source = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
     edited = source.replace("factor=0.5", f"factor=0.5{os.getpid() % 1000:03}{number:02}")
     with Traffic(here, there) as traffic:
@@ -90,7 +90,7 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
         while traffic.messages < before + 5 and traffic.error is None:
             time.sleep(0.001)
         if here.policies["window"].name != "mine":
-            raise click.ClickException("the policy gave way to fixed")
+            raise click.ClickException("the policy failed and was replaced by fixed")
     here.set_policy("window", "swift")
     return {
         "round": number,
@@ -105,10 +105,10 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
 
 @click.command("turnaround")
 @click.option("--repeats", default=5, show_default=True, help="Edits.")
-@click.option("--strict", is_flag=True, help="Fail when the median misses the budget.")
+@click.option("--strict", is_flag=True, help="Fail if the median exceeds the budget.")
 @json_option
 def command(repeats: int, strict: bool, json_path: str | None) -> None:
-    """From a saved policy file to checked and running on a live flow."""
+    """Time from saving a policy file until it is checked and runs on a live flow."""
     knobs: dict[str, Any] = {"interfaces": "lo", "engines": 1}
     rows: list[Config] = []
     failed = 0

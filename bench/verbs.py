@@ -1,7 +1,7 @@
-"""The cost of the verbs datapath, a segment and a path, over a fake of libibverbs.
+"""Measures the cost of a segment and of a path in the verbs datapath, over a fake libibverbs.
 
-Posting ends at the fake (stub_provider), whose own share is shown beside. The payload moves only
-where a row says so; the fake carries headers.
+Posting ends at the fake (stub_provider), whose own cost is shown beside. The fake carries headers;
+the payload moves only in rows that say so.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ BURSTS = (1, 4, 16)
 MODES = ("UC", "RC", "UD")
 PAYLOADS = ("none", "copied", "direct")
 HEADER_BYTES = 64
-COPIED_SHARE = 10  # a copied segment costs that much more, so fewer are enough
-BUDGET_GBITS_PER_S = 400  # of control path, at 32 KB
+COPIED_SHARE = 10  # a copied segment costs this many times as much, so fewer are sent
+BUDGET_GBITS_PER_S = 400  # per core, without payload copies, at 32 KB
 MEMORY_BYTES_MAX = 4 << 30
 SETUP_S_MAX = 60.0
-# Of what a provider keeps for each request or completion: the least and the most that is usual.
+# Usual least and most memory that a provider keeps for each request or completion.
 REQUEST_BYTES = (64, 128)
 RECEIVE_REQUEST_BYTES = (16, 32)
 COMPLETION_BYTES = (64, 128)
-SHORT, LONG = 6_400, 25_600  # segments: between the two run lengths set-up cancels
+SHORT, LONG = 6_400, 25_600  # segments; the difference of the two runs excludes set-up
 
 COLUMNS = (
     *("what", "mode", "segment_bytes", "burst", "payload", "ns_per_segment"),
@@ -53,7 +53,7 @@ SETUP_COLUMNS = (
 
 
 class Case(NamedTuple):
-    """One way to send; `burst` is 0 where the core cuts bursts itself."""
+    """One way to send; `burst` is 0 if the core chooses the bursts."""
 
     what: str
     mode: str
@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
 
 def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
-    """Every case but the fake's own."""
+    """Every case except the fake's own."""
     yield from (Case("core", "", segment_bytes, 0, "none") for segment_bytes in SEGMENT_BYTES)
     for mode in modes:
         for segment_bytes in SEGMENT_BYTES:
@@ -92,7 +92,7 @@ def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
 def measure(
     wanted: list[Case], segments: int, paths: int, repeats: int
 ) -> tuple[dict[Case, Config], Cut]:
-    """Medians of interleaved rounds; a datapath's row says what the fake takes of it."""
+    """Medians of interleaved rounds; a datapath's row includes the fake's share."""
     known = {str(case): case for case in (*wanted, *{c.fake for c in wanted if c.burst})}
     runs: dict[Case, list[Config]] = {case: [] for case in known.values()}
     with interruptible() as cut:
@@ -126,10 +126,10 @@ def row_of(case: Case, times: dict[Case, Config]) -> Config:
 
 
 def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> None:
-    """Adds them where they mean something.
+    """Adds instruction counts to rows where they are meaningful.
 
-    Not to a copy, whose instructions say nothing of what it takes, and not to the stack, whose
-    timers see another clock under valgrind.
+    They are not for copies, whose cost is not in instructions, and not for the stack, whose timers
+    see another clock under valgrind.
     """
     counted = [case for case in wanted if case.payload == "none" and case.burst]
     every = list(dict.fromkeys((*counted, *(case.fake for case in counted))))
@@ -154,7 +154,7 @@ def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> No
 
 
 def set_up(mode: str, peers: int, paths: int) -> Config:
-    """Links to many peers: what is measured of ours, what is computed of the provider's."""
+    """Sets up links to many peers: measures weft's cost, and computes the provider's."""
     found = native.bench_rdma_setup(mode, peers, paths, SEGMENT_BYTES[0])
     heap_bytes = found["datapath_bytes"]
     provider_bytes = [
@@ -216,8 +216,10 @@ def notes_of(rows: list[Config], setups: list[Config]) -> Iterator[str]:
 @click.option("--paths", default=8, show_default=True)
 @click.option("--repeats", default=9, show_default=True, help="Interleaved rounds.")
 @click.option("--instructions", is_flag=True, help="Count them with callgrind as well.")
-@click.option("--peers", default=1_000, show_default=True, help="To set up; 0: none.")
-@click.option("--peer-paths", default=256, show_default=True, help="To each of them.")
+@click.option(
+    "--peers", default=1_000, show_default=True, help="Number of peers to set up; 0: none."
+)
+@click.option("--peer-paths", default=256, show_default=True, help="Paths to each of them.")
 @json_option
 def command(
     modes: tuple[str, ...],
@@ -230,13 +232,13 @@ def command(
     peer_paths: int,
     json_path: str | None,
 ) -> None:
-    """What the verbs datapath costs a segment and a path, over a fake of libibverbs."""
+    """The cost of a segment and of a path in the verbs datapath, over a fake libibverbs."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     modes, payloads = modes or MODES, payloads or PAYLOADS
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
     times, cut = measure(wanted, segments, paths, repeats)
-    # Interrupted in the first round, some have no run, or none of the fake that they run over.
+    # After an interrupt in the first round, some cases or their fakes have no run.
     rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
     if instructions and not cut.short:
         count_instructions(rows, wanted, paths)

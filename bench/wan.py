@@ -1,7 +1,7 @@
-"""Long and sick paths: weft and TCP through an emulated network, side by side.
+"""Measures weft and TCP over long and impaired paths of an emulated network.
 
-Four paths of a rate; one of them, or all, have something. What the healthy ones could carry is
-known, so each result is a share of that. Rates are low: the network is a process, not a switch.
+There are four paths of one rate, of which one or all are impaired. Results are shares of the
+capacity of the healthy paths. Rates are low, because the network is a process, not a switch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from transport.lab import features
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 7000
-QUIET_S = 10  # of a TCP stream that is over
+QUIET_S = 10  # a TCP stream without data for this long is over
 MESSAGE_BYTES = 256 << 10
 IN_FLIGHT = 64
-STREAMS = 16  # of TCP, over four paths
+STREAMS = 16  # TCP streams over four paths
 MS = 1_000_000
-RATE = 5_000_000  # bytes/s a path
+RATE = 5_000_000  # bytes/s per path
 MTU_BYTES = 9_000
 HEALTHY = Road(rate_bytes_per_s=RATE, queue_bytes=512 << 10, delay_ns=MS)
 CONTENDERS = ("weft", "tcp")
@@ -56,7 +56,7 @@ COLUMNS = ("case", "contender", "round", "mbytes_per_s", "share", "resent", "nee
 
 @dataclass(frozen=True)
 class Case:
-    """The paths there and back, and how many of them are well."""
+    """The paths in both directions, and the number of healthy ones."""
 
     there: tuple[Road, ...]
     back: tuple[Road, ...]
@@ -64,7 +64,7 @@ class Case:
 
 
 def one_sick(*, there: bool = True, back: bool = True, **fields: int) -> Case:
-    """Three healthy paths, and one that is not, one way or both."""
+    """Three healthy paths, and one that is impaired in one direction or both."""
     sick = replace(HEALTHY, **fields)
     ways = [(sick if one else HEALTHY, *[HEALTHY] * 3) for one in (there, back)]
     return Case(ways[0], ways[1], 3)
@@ -76,7 +76,7 @@ def all_alike(count: int = 4, **fields: float) -> Case:
 
 
 def long(delay_ms: int, count: int) -> Case:
-    """A round trip of twice that, and queues of half of what is in flight, 256 KiB at least."""
+    """Paths with this one-way delay, and queues of half the bytes in flight, at least 256 KiB."""
     rate = 4 * RATE // count
     queue = max(rate * delay_ms // 1_000, 256 << 10)
     return all_alike(count, rate_bytes_per_s=rate, delay_ns=delay_ms * MS, queue_bytes=queue)
@@ -103,7 +103,7 @@ CASES = {
 
 
 class Count:
-    """Messages that came after the first seconds."""
+    """Counts messages after the first seconds."""
 
     def __init__(self, warm_s: float) -> None:
         self.begin = time.perf_counter() + warm_s
@@ -219,7 +219,7 @@ def send_tcp(seconds: float, streams: int) -> Config:
                 stream.sendall(row.data)
                 index += 1
         except OSError:
-            pass  # a stream that does not get on has carried what it has
+            pass  # a stalled stream counts with the bytes that it carried
 
     opened = []
     for _ in range(streams):
@@ -232,14 +232,14 @@ def send_tcp(seconds: float, streams: int) -> Config:
         thread.start()
     for thread in threads:
         thread.join()
-    for stream in opened:  # what is queued is not waited for
+    for stream in opened:  # close without waiting for queued data
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         stream.close()
     return {"resent": None, "needless": None}
 
 
 def run(case: Case, contender: str, seconds: float) -> Config:
-    """One transfer: what the receiver counted and the sender says."""
+    """Runs one transfer; returns the receiver's counts and the sender's facts."""
     warm_s = min(seconds / 3, 5.0)
     streams = str(1 if len(case.there) == 1 else STREAMS)
     with Wire(f"wan-{os.getpid()}", case.there, back=case.back, mtu_bytes=MTU_BYTES) as wire:
@@ -288,14 +288,14 @@ def measure(pairs: int, seconds: float, cases: list[str], only: list[str]) -> It
     multiple=True,
     type=click.Choice(list(CASES)),
     metavar="NAME",
-    help="Only this case, again for more: " + "; ".join(CASES) + ".",
+    help="Only this case; repeat for several: " + "; ".join(CASES) + ".",
 )
 @click.option("--only", multiple=True, type=click.Choice(CONTENDERS), help="Only this contender.")
 @json_option
 def command(
     pairs: int, seconds: float, cases: tuple[str, ...], only: tuple[str, ...], json_path: str | None
 ) -> None:
-    """Long and sick paths between two namespaces (root): weft beside TCP cubic.
+    """Long and impaired paths between two namespaces (root): weft beside TCP cubic.
 
     TCP has 16 streams over four paths, and one over one path. All cases take half an hour.
     """
@@ -315,7 +315,7 @@ def command(
 
 
 def main() -> None:
-    """One end of a transfer. Ctrl-C is left to the parent, which takes the namespaces away."""
+    """One end of a transfer. The parent handles Ctrl-C and removes the namespaces."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
     parser.add_argument("contender", choices=CONTENDERS)

@@ -34,7 +34,7 @@ def count(program: str, function: str) -> list[int]:
             "--tool=callgrind",
             f"--callgrind-out-file={folder}/out",
             f"--toggle-collect={function}(*",
-            # A pattern with a name space never matches here, so its binding is dumped as well.
+            # Patterns with a namespace never match here, so the pattern also matches the binding.
             f"--dump-after=*{function.rsplit(':', 1)[-1]}(*",
             *(sys.executable, "-c", program),
         ]

@@ -71,7 +71,7 @@ class WeftChannel:
         }
 
     def path_rtts_ns(self) -> list[int]:
-        """The smoothed RTTs of the paths that the core has measured."""
+        """The smoothed RTTs of the measured paths."""
         return [one.rtt_ns for one in self._connection.counters().paths if one.rtt_ns > 0]
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class TcpChannel:
 
     def facts(self) -> dict[str, int]:
         if self._stream.proto == IPPROTO_MPTCP:
-            return {}  # it has one count a subflow
+            return {}  # MPTCP counts by subflow
         info = self._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         return {"retransmitted_segments": struct.unpack_from("I", info, TOTAL_RETRANS_OFFSET)[0]}
 

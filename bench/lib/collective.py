@@ -46,17 +46,17 @@ Step = Callable[[Rank, Buffers], None]
 
 @dataclass(frozen=True)
 class Operation:
-    """Top-level functions, which another process can be told of."""
+    """The functions of a collective; top-level ones, which can be sent to other processes."""
 
-    peers: Callable[[int, int], list[int]]  # (me, ranks) -> whom I send to
+    peers: Callable[[int, int], list[int]]  # (me, ranks) -> the ranks to send to
     prepare: Callable[[int, int, int], Buffers]  # (me, ranks, size_bytes)
     step: Step
-    wrong: Callable[[int, int, Buffers], int]  # elements of `made` that are not what they must be
+    wrong: Callable[[int, int, Buffers], int]  # number of wrong elements of `made`
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes, and iterations before and in the timed part."""
+    """The sizes, and the iterations of the warm-up and of the timed part."""
 
     sizes: tuple[int, ...]
     iterations: int
@@ -64,12 +64,12 @@ class Plan:
 
 
 def _timed(mailbox: Mailbox, rank: Rank, operation: Operation, size: int, plan: Plan) -> Config:
-    """One size: warm-up, then the timed iterations back to back; checks are outside of the time."""
+    """Runs one size: warm-up, then the timed iterations back to back; checks are not timed."""
     buffers = operation.prepare(rank.me, rank.ranks, size)
     wrong = sum(_checked(rank, operation, buffers) for _ in range(plan.warmup_iterations))
     mailbox.tell("ready")
     mailbox.hear("go")
-    # Time first and last inside: a look at /proc/stat costs more than a small step.
+    # The clock is read last here and first at the end: reading /proc/stat takes longer than a step.
     busy_begin_ns, cpu_begin_ns, begin_ns = machine_ns(), cpu_ns(), time.perf_counter_ns()
     for _ in range(plan.iterations):
         operation.step(rank, buffers)
@@ -78,7 +78,7 @@ def _timed(mailbox: Mailbox, rank: Rank, operation: Operation, size: int, plan: 
         "cpu_ns": cpu_ns() - cpu_begin_ns,
         "machine_ns": machine_ns() - busy_begin_ns,
     }
-    # What the timed part left, and once more from zeros: an old result is not taken for a new one.
+    # Check the timed result, and one more from zeros, so that no old result passes as a new one.
     wrong += operation.wrong(rank.me, rank.ranks, buffers) + _checked(rank, operation, buffers)
     return {**found, "wrong": wrong}
 
@@ -90,7 +90,7 @@ def _checked(rank: Rank, operation: Operation, buffers: Buffers) -> int:
 
 
 def member(mailbox: Mailbox, place: Placement, config: Config) -> None:
-    """One rank."""
+    """The main function of a rank's process."""
     me, ranks = config["me"], config["ranks"]
     operation: Operation = config["operation"]
     plan = Plan(**config["plan"])
@@ -102,7 +102,7 @@ def member(mailbox: Mailbox, place: Placement, config: Config) -> None:
         mailbox.tell("address", where.address)
         addresses = mailbox.hear("addresses")
         for other in operation.peers(me, ranks):
-            # A channel's number says both its ends.
+            # A channel's number names both of its ends.
             mesh.dial(where, addresses[other], me * ranks + other)
         mesh.ready()
         to = {number % ranks: one for number, one in mesh.outgoing.items()}
@@ -117,7 +117,7 @@ def member(mailbox: Mailbox, place: Placement, config: Config) -> None:
 
 
 def run(operation: Operation, kind: str, places: Sequence[Placement], plan: Plan) -> list[Config]:
-    """Runs every size once; the time of an iteration is that of its slowest rank."""
+    """Runs every size once; the time of an iteration is that of the slowest rank."""
     settings = {"sizes": plan.sizes, "iterations": plan.iterations}
     settings["warmup_iterations"] = plan.warmup_iterations
     shared = {"ranks": len(places), "operation": operation, "kind": kind, "plan": settings}

@@ -1,4 +1,4 @@
-"""Makes a bench of a collective: options, sizes, algbw and busbw as in nccl-tests.
+"""Makes a benchmark of a collective: options, sizes, algbw and busbw as in nccl-tests.
 
 bench.ring and bench.all_to_all give the operation.
 """
@@ -22,23 +22,23 @@ USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation and how it is counted; both functions are of the number of ranks."""
+    """An operation and its units; both functions take the number of ranks."""
 
     study: Study
     operation: Operation
-    unit_bytes: Callable[[int], int]  # sizes are rounded to it, and `count` counts it
+    unit_bytes: Callable[[int], int]  # sizes are multiples of it; `count` is in it
     bus_factor: Callable[[int], float]  # busbw = algbw times this
 
 
 def run(one: Collective, options: dict[str, Any]) -> None:
-    """Measures every size with every contender; `options` are collective_options and others."""
+    """Measures every size with every contender; `options` include collective_options."""
     keys = ("minbytes", "maxbytes", "stepfactor", "iters", "warmup_iters", "ranks")
     minbytes, maxbytes, stepfactor, iters, warmup_iters, ranks = (options.pop(key) for key in keys)
     given = common(options)
     names = chosen(given, USUAL, ONE_STREAM)
     places = placed(ranks, given.places)
     unit = one.unit_bytes(ranks)
-    # Rounded as nccl-tests does.
+    # Rounded as in nccl-tests.
     sizes = dict.fromkeys(size - size % unit for size in sweep(minbytes, maxbytes, stepfactor))
     plan = Plan(tuple(sizes), iters, warmup_iters)
 

@@ -1,6 +1,6 @@
-"""How every benchmark runs and reports: pinned processes, interleaved rounds, tables, JSON.
+"""The common frame of benchmarks: pinned processes, interleaved rounds, tables, JSON.
 
-A result holds neither the host's name nor its kernel's.
+Results contain neither the host's name nor its kernel's.
 """
 
 from __future__ import annotations
@@ -33,16 +33,22 @@ __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "
 
 ROOT = Path(__file__).resolve().parents[2]
 DUEL_S_MAX = 120.0
-INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
-INTERRUPTED_NOTE = "interrupted: this is what was measured until then"
-FILES = ("--json", "--csv", "--plot", "--html", "--place")  # not --lab: it is the experiment
+INTERRUPTED = 130  # exit status of a program that Ctrl-C ends
+INTERRUPTED_NOTE = "interrupted: these are the results until then"
+FILES = (
+    "--json",
+    "--csv",
+    "--plot",
+    "--html",
+    "--place",
+)  # not --lab, which is part of the experiment
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]
 
 
 def cpu_model() -> str:
-    """The processor as /proc/cpuinfo names it."""
+    """The processor's name in /proc/cpuinfo."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "Model")):
@@ -53,9 +59,9 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit of this tree, with + when the tree differs from it.
+    """The commit of this tree, with + if the tree differs from it.
 
-    BENCH_COMMIT says it for a copy of the tree, whose own history is another.
+    BENCH_COMMIT gives it for a copy of the tree with another history.
     """
     if named := os.environ.get("BENCH_COMMIT"):
         return named
@@ -63,7 +69,7 @@ def commit() -> str:
 
 
 def _arguments() -> list[str]:
-    """What this was called with, less the files that the numbers go to."""
+    """The arguments of the command, without the files that results are written to."""
     words = sys.argv[1:]
     for option in FILES:
         if option in words:
@@ -74,7 +80,7 @@ def _arguments() -> list[str]:
 
 
 def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
-    """What a benchmark found, with what is needed to run it again."""
+    """The result of a benchmark, with everything needed to repeat it."""
     return {
         "bench": bench,
         "environment": {
@@ -95,14 +101,14 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
 
 @dataclass
 class Cut:
-    """Whether the loop that it was made for was interrupted."""
+    """Whether a loop was interrupted."""
 
     short: bool = False
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Cut]:
-    """Ctrl-C ends the loop inside and no more, so that what it found is written."""
+    """Ctrl-C ends only the loop inside, so that its results are written."""
     cut = Cut()
     try:
         yield cut
@@ -117,9 +123,9 @@ def emit(
     notes: Iterable[str],
     cut: Cut | None = None,
 ) -> None:
-    """JSON where it was asked for; a table and what it means on stdout otherwise.
+    """Writes JSON if requested, else a table and notes on stdout.
 
-    What was cut short is marked `partial`, and the exit status is 130.
+    An interrupted result is marked `partial`, and the exit status is 130.
     """
     if cut is not None and cut.short:
         emit(found | {"partial": True}, json_path, columns, [*notes, INTERRUPTED_NOTE])
@@ -149,7 +155,7 @@ def median(rows: Iterable[Config], column: str) -> float:
 
 
 def rounds(count: int, contenders: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Every contender once a round, so that a slow moment of the machine hits all of them."""
+    """Every contender once per round, so that other load affects all of them."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=count * len(contenders))
@@ -161,28 +167,28 @@ def rounds(count: int, contenders: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def cores_of_sides() -> tuple[set[int], set[int]]:
-    """Two disjoint halves of the cores this process may use, or the one core twice."""
+    """Two disjoint halves of the cores that this process may use, or its only core twice."""
     cores = sorted(os.sched_getaffinity(0))
     half = max(len(cores) // 2, 1)
     return set(cores[:half]), set(cores[half:]) or set(cores)
 
 
 def _side(worker: Worker, cores: set[int], pipe: Pipe, config: Config) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     try:
         os.sched_setaffinity(0, cores)
         pipe.send(("result", worker(pipe, config)))
-    except Exception as error:  # whatever it was, the parent has to hear it
+    except Exception as error:  # every error is reported to the parent
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 def duel(
     receiver: Worker, sender: Worker, config: Config, *, one_core: bool = True, shared: bool = False
 ) -> tuple[Any, Any]:
-    """Runs two workers in processes of their own; the receiver's address goes to the sender.
+    """Runs two workers in their own processes; the receiver's address is passed to the sender.
 
-    With `shared` both may use every core; else each has its half, or one core of it. A receiver
-    calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
+    With `shared` both may use every core; else each has half of them, or one core. A receiver
+        calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
     """
     context = multiprocessing.get_context("spawn")
     halves = cores_of_sides()
@@ -220,17 +226,17 @@ def duel(
 
 def _expect(pipe: Pipe, kind: str, until: float) -> Any:
     if not pipe.poll(max(until - time.monotonic(), 0)):
-        raise click.ClickException(f"a side of the benchmark said nothing for {DUEL_S_MAX:.0f} s")
+        raise click.ClickException(f"no answer of a worker process within {DUEL_S_MAX:.0f} s")
     try:
         said, value = pipe.recv()
     except EOFError:
-        raise click.ClickException("a side of the benchmark died") from None
+        raise click.ClickException("a worker process ended early") from None
     if said != kind:
-        raise click.ClickException(f"a side of the benchmark: {value}")
+        raise click.ClickException(f"in a worker process: {value}")
     return value
 
 
 def verdict(ok: bool) -> None:
-    """Exit status 1 for a benchmark whose contents were wrong."""
+    """Fails the benchmark if received contents were wrong."""
     if not ok:
-        raise click.ClickException("contents were wrong: the numbers count for nothing")
+        raise click.ClickException("contents were wrong: the results are not valid")

@@ -1,4 +1,4 @@
-"""Records live decisions and puts them to the policies again by the simulator's calls.
+"""Records live decisions and replays them through the simulator's calls.
 
 transport.replay_native compares the answers bit for bit.
 """
@@ -20,11 +20,11 @@ from transport.replay_native import ReplayedRecordings, replay_files
 
 PATIENCE_S = 60.0
 PATHS = 16
-MESSAGES = 20_000  # of one recording: some 100 MB, and gone before the next
+MESSAGES = 20_000  # of one recording of some 100 MB, which is deleted before the next
 IN_FLIGHT = 16
-# Small ones come alone, large ones in bursts; what the finished ones acknowledge is asked at once.
+# Bytes of messages: small ones give single segments, large ones bursts.
 SIZES = (2_000, 9_000, 30_000, 4_000, 120_000, 1_000, 16_000, 300)
-# Together every shipped policy that a window, a path, a loss or a credit is usually left to.
+# Together these cover every shipped policy in common use.
 RUNS = (
     {"window": "swift", "path": "power_of_two", "loss": "rack", "credit": "none"},
     {"window": "nscc", "path": "reps", "loss": "rack", "credit": "none"},
@@ -33,13 +33,13 @@ RUNS = (
     {"window": "cubic", "path": "plb", "loss": "sleek", "credit": "grant"},
     {"window": "timely", "path": "flowlet", "loss": "selective", "credit": "none"},
 )
-# By turns: losses that are seen by what comes behind them, and so many that timers have to.
+# In turn: losses that later segments reveal, and so many that timers must detect them.
 LOSSES = (0.005, 0.2)
 COLUMNS = ("family", "policy", "decisions", "differ", "skipped", "failed", "by_hook", "sha256")
 
 
 def drive(sender: Connection, receiver: Connection, messages: int) -> None:
-    """Messages of several sizes, some under way at a time, each compared with what was sent."""
+    """Sends messages of several sizes, some in flight at a time, and compares each."""
     content = np.random.default_rng(1).integers(0, 256, max(SIZES), dtype=np.uint8)
     memory = np.zeros((IN_FLIGHT, max(SIZES)), np.uint8)
     sends: list[Any] = [None] * IN_FLIGHT
@@ -50,7 +50,7 @@ def drive(sender: Connection, receiver: Connection, messages: int) -> None:
             size = takes[slot].wait(PATIENCE_S)
             sends[slot].wait(PATIENCE_S)
             if not np.array_equal(memory[slot, :size], content[:size]):
-                raise click.ClickException("contents were wrong: the recording counts for nothing")
+                raise click.ClickException("contents were wrong: the recording is not valid")
         if index < messages:
             size = SIZES[index % len(SIZES)]
             takes[slot] = receiver.irecv_into(memory[slot, :size])
@@ -60,7 +60,7 @@ def drive(sender: Connection, receiver: Connection, messages: int) -> None:
 
 
 def recorded(folder: Path, policies: dict[str, str], loss: float, messages: int) -> list[Path]:
-    """Every decision of both ends of a connection over loopback that loses and reorders."""
+    """Records all decisions of both ends of a loopback connection with loss and reordering."""
     knobs: dict[str, Any] = {f"{family}_policy": name for family, name in policies.items()}
     knobs |= {"interfaces": "lo", "engines": 1, "paths": PATHS, "fault_loss": loss}
     knobs |= {"fault_reorder": 0.01, "record_file": folder / "run-%p.weftrec"}
@@ -72,7 +72,7 @@ def recorded(folder: Path, policies: dict[str, str], loss: float, messages: int)
 
 
 def replayed(events: int) -> Iterator[tuple[int, ReplayedRecordings]]:
-    """Recording after recording, each replayed and removed, until there are so many decisions."""
+    """Replays and removes one recording after the other, until `events` decisions are replayed."""
     each = -(-events // len(RUNS))
     for number, policies in enumerate(RUNS):
         done = turn = 0
@@ -90,7 +90,7 @@ def replayed(events: int) -> Iterator[tuple[int, ReplayedRecordings]]:
 
 
 def rows_of(found: list[ReplayedRecordings], files: dict[str, str]) -> list[Config]:
-    """A row for each policy, over all recordings."""
+    """A row for each policy, summed over all recordings."""
     rows: dict[tuple[str, str], Config] = {}
     for one in (policy for each in found for policy in each.policies):
         row = rows.setdefault(
@@ -114,7 +114,7 @@ def rows_of(found: list[ReplayedRecordings], files: dict[str, str]) -> list[Conf
 
 
 def run(events: int, json_path: str | None) -> None:
-    """Records and replays; exit status 1 where an answer differs or cannot be compared."""
+    """Records and replays; exit status 1 if an answer differs or cannot be compared."""
     found: list[ReplayedRecordings] = []
     with interruptible() as cut:
         found.extend(one for _, one in replayed(events))
@@ -130,7 +130,7 @@ def run(events: int, json_path: str | None) -> None:
     ]
     notes.append(f"{total} decisions of {len(found)} runs, {differ} differ, {skipped} skipped")
     if lost:
-        notes.append(f"{lost} decisions found no room while recording: what follows may differ")
+        notes.append(f"{lost} decisions were dropped while recording: later ones may differ")
     emit(document("fidelity events", rows, totals=totals), json_path, COLUMNS, notes, cut)
     first = next((one.first_difference for one in found if one.first_difference), "")
     if differ or skipped:
@@ -138,7 +138,7 @@ def run(events: int, json_path: str | None) -> None:
 
 
 def _files() -> dict[str, str]:
-    """Of the libraries that come with weft: live engines and the replay load the same ones."""
+    """SHA-256 of the shipped policy libraries; live engines and the replay load the same files."""
     return {
         one.name: hashlib.sha256(one.read_bytes()).hexdigest()
         for one in native.POLICY_DIRECTORY.glob("*.so")

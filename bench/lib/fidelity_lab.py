@@ -1,6 +1,6 @@
-"""Runs a piece of work in a lab: all messages at one time, timed to the last byte.
+"""Runs transfers in a lab: all messages start at one time and are timed to the last byte.
 
-What an idle network adds to a message is measured here too.
+It also measures the delay of a message in an idle network.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from bench.lib.placement import Placement
 from bench.lib.traffic import content, cpu_ns, machine_ns
 from transport import Endpoint
 
-LEAD_NS = (
-    200_000_000  # from "all are connected" to the start: what connecting queued is gone by then
-)
+LEAD_NS = 200_000_000  # from "all are connected" to the start, in which queues of connecting drain
 WAIT_S = 120.0
 PING_BYTES = 8
 PING_EVERY_S = 0.004
-NAME_BYTES = 8  # of the message that names a channel, before any other
-# Engines do not spin: with more hosts than cores they would only keep each other waiting. Windows
-# and timeouts are of a slow network: at 50 Mb/s 256 KiB take 42 ms.
+NAME_BYTES = 8  # of the first message of a channel, which names it
+# Engines do not spin, because with more hosts than cores they would delay each other. Windows and
+# timeouts are for a slow network: at 50 Mb/s 256 KiB take 42 ms.
 KNOBS = {"spin_ns": 0, "engines": 1, "window_bytes_max": 1 << 18, "rto_ns_min": 100_000_000}
 
 Pairs = Sequence[tuple[int, int]]
 
 
 def interrupts_ns() -> int:
-    """Processor time of interrupts, in which the kernel's routers forward; of the whole machine."""
+    """Processor time of interrupts of the whole machine; the kernel forwards packets in them."""
     with open("/proc/stat") as stat:
         hard, soft = map(int, stat.readline().split()[6:8])
     return (hard + soft) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
@@ -52,7 +50,7 @@ def libraries() -> dict[str, str]:
 
 
 class Station(WeftStation):
-    """A station that says what the simulator has to be told of its endpoint."""
+    """A station that also reports the endpoint's parameters for the simulator."""
 
     def __init__(self, place: Placement, kind: str) -> None:
         self._words = {**KNOBS, **knobs_of(kind.split("/")[1:])}
@@ -70,7 +68,7 @@ class Station(WeftStation):
 
 
 def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
-    """One host: connects, waits for the start, sends and takes its messages, answers."""
+    """The main function of a host: connects, waits for the start, transfers, reports."""
     me, pairs, size = config["me"], config["pairs"], config["size_bytes"]
     mine = [(number, *pair) for number, pair in enumerate(pairs) if me in pair]
     station = Station(place, config["kind"])
@@ -94,7 +92,7 @@ def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
 def _drive(
     mailbox: Mailbox, mesh: Mesh, mine: list[tuple[int, int, int]], me: int, size: int
 ) -> Config:
-    """Everything this host sends and takes, from one thread, which sleeps until the start."""
+    """Sends and receives this host's messages, from one thread that sleeps until the start."""
     out = [(number, content(number, size)) for number, source, _ in mine if source == me]
     into = {number: np.zeros(size, np.uint8) for number, _, target in mine if target == me}
     takes = {number: mesh.incoming[number].irecv_into(row) for number, row in into.items()}
@@ -127,7 +125,7 @@ def _drive(
 def _ping(
     mailbox: Mailbox, mesh: Mesh, mine: list[tuple[int, int, int]], me: int, rounds: int
 ) -> Config:
-    """Small messages there and back with pauses; the sender's times and what the core measured."""
+    """Small messages back and forth with pauses; the sender's times and the core's RTTs."""
     mailbox.tell("prepared")
     mailbox.hear("start")
     word = np.zeros(PING_BYTES, np.uint8)
@@ -163,7 +161,7 @@ def _gather(places: Sequence[Placement], configs: list[Config]) -> tuple[list[Co
 
 
 def run(places: Sequence[Placement], kind: str, pairs: Pairs, size: int) -> Config:
-    """One message of each pair, all at once: until the last byte is in its receiver's memory."""
+    """One message per pair, all at once; the time until the last byte is in memory."""
     configs = [
         {"me": me, "pairs": list(pairs), "size_bytes": size, "kind": kind}
         for me in range(len(places))
@@ -174,7 +172,7 @@ def run(places: Sequence[Placement], kind: str, pairs: Pairs, size: int) -> Conf
     longest = max(said, key=lambda one: int(one["spent_ns"][0]))
     elapsed_ns, _, machine, interrupts = longest["spent_ns"]
     available_ns = elapsed_ns * (os.cpu_count() or 1)
-    # A router forwards in interrupts, or on the account of the process whose packet it is.
+    # The kernel forwards packets in interrupts, or in the time of the process that sent them.
     ours_ns = sum(one["spent_ns"][1] for one in said) + interrupts
     lost: dict[str, int] = {}
     for one in said:
@@ -191,7 +189,7 @@ def run(places: Sequence[Placement], kind: str, pairs: Pairs, size: int) -> Conf
 
 
 def idle(places: Sequence[Placement], kind: str, rounds: int) -> Config:
-    """Half a round trip of a small message, as a caller sees it and as the core does."""
+    """Half a round trip of a small message, as measured by a caller and by the core."""
     configs = [
         {"me": me, "pairs": [(0, 1)], "size_bytes": rounds, "kind": kind, "ping": True}
         for me in range(2)

@@ -1,6 +1,6 @@
-"""Simulates the work that a lab did: the same file, knobs and messages.
+"""Simulates the transfers of a lab: the same lab file, knobs and messages.
 
-What an idle lab adds to a packet is given.
+The delays measured in the idle lab are inputs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from bench.lib.fidelity_lab import libraries
 from bench.lib.launch import Config
 from transport.sim import Simulation, parse
 
-# Ethernet, IPv4 and UDP: what a token bucket of the lab counts of every packet.
+# Ethernet, IPv4 and UDP headers, which the lab's token bucket counts in every packet.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 IP_UDP_BYTES = 20 + 8
 SEGMENT_BYTES_MAX = 9_000
-# A connection is measured by a probe before its first message: a policy that begins without a round
-# trip, and counts the bytes of a name as all that a network carries, is another experiment.
+# A probe measures a connection before its first message. Otherwise a policy would start without an
+# RTT and take the bytes of a name for all that the network carries, unlike in the lab.
 OPEN_NS = 50_000_000
-SETTLE_NS = 200_000_000  # from the message that names a channel to the one that is timed
+SETTLE_NS = 200_000_000  # from the message that names a channel to the timed one
 NAME_BYTES = 8
-# Of core::StackConfig; no knob has them.
+# From core::StackConfig; they are no knobs.
 ACK_BYTES, ACK_DELAY_NS = 256 * 1024, 30_000
 LIMIT_NS = 120_000_000_000
 FAMILIES = ("window", "path", "loss", "credit")
 
 
 def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
-    """In GOAL's text form: each pair's first message names the channel, a second one is timed."""
+    """A GOAL text: each pair's first message names the channel, the second one is timed."""
     ranks: list[list[str]] = [[] for _ in range(hosts)]
     for number, (source, target) in enumerate(pairs):
         ranks[source] += [
@@ -52,14 +52,14 @@ def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
 
 
 def segment_bytes(knobs: Mapping[str, str], endpoint: Config) -> int:
-    """As the engine chooses it."""
+    """The segment length that the engine would choose."""
     asked = int(knobs["segment_bytes"])
     return asked or min(endpoint["mtu_bytes"] - IP_UDP_BYTES, SEGMENT_BYTES_MAX)
 
 
 def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Config:
-    """[hosts]: from the knobs of the endpoints, and what was measured of an idle lab."""
-    link = endpoint["link_bytes_per_s"]  # 0: the kernel does not say, as of a veth without speed
+    """The table [hosts], from the knobs of the endpoints and delays measured in the idle lab."""
+    link = endpoint["link_bytes_per_s"]  # 0: the kernel reports no speed, as for veth devices
     known = {"link_rate": link} if link else {}
     return known | {
         "delay_ns": host["delay_ns"],
@@ -78,7 +78,7 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
 
 
 def text(lab: Path, hosts: Config, policies: Mapping[str, str]) -> str:
-    """The scenario; a lab's routers serve no packet before another."""
+    """The scenario's text; without priorities, as the lab's routers have none."""
     lines = [f"limit_ns = {LIMIT_NS}", "[network]", 'topology = "lab"']
     lines += [f"lab = {json.dumps(str(lab))}", "priority = false", "host_queues = true"]
     lines.append("[hosts]")
@@ -100,7 +100,7 @@ def run(
     size: int,
     seeds: int,
 ) -> Config:
-    """From the first message's start to the last byte in memory, over so many seeds."""
+    """Times from the start of the messages to the last byte in memory, over `seeds` seeds."""
     found: list[int | None] = []
     sources: dict[str, str] = {}
     loaded: dict[str, str] = {}

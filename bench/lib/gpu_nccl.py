@@ -1,4 +1,4 @@
-"""NCCL's send and receive between two GPUs, over its Socket transport and over weft.
+"""Measures NCCL's send and receive between two GPUs, over its Socket transport and over weft.
 
 Each GPU has a rank in a process of its own, with PyTorch.
 """
@@ -19,7 +19,7 @@ from transport import native
 SOCKET, WEFT = "NCCL Socket send/recv", "NCCL weft send/recv"
 PATIENCE_S = 110.0
 ROUND_BYTES, IN_FLIGHT = 2 << 30, 64
-# NCCL's network, as between hosts; two sockets of four threads were its best of those tried here.
+# NCCL's network, as between hosts: its Socket transport has four threads of four sockets.
 NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 ENVIRONMENTS = {
     SOCKET: {
@@ -39,7 +39,7 @@ ENVIRONMENTS = {
 
 
 def measure_nccl(name: str, sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
-    """GB/s of each size, from the receiver, after a message that is not counted."""
+    """GB/s of each size at the receiver, after a warm-up message."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
 
 NAME_LETTERS = 20
-QUEUE_BYTES_MIN = 512 << 10  # some bursts of 64 KB: a queue of less is full of chance
+QUEUE_BYTES_MIN = 512 << 10  # some bursts of 64 KB; shorter queues overflow by chance
 
 
 def read(path: Path) -> LabModel:
@@ -31,7 +31,7 @@ def read(path: Path) -> LabModel:
 
 
 def equal_paths(rate_bytes_per_s: int, paths: int = 4) -> LabModel:
-    """Two hosts and so many equal paths; full queues are 4 ms, and half a queue is marked."""
+    """Two hosts and equal paths; a full queue takes 4 ms, and marks begin at half a queue."""
     from transport.lab import LabModel, Link
 
     with told():
@@ -43,13 +43,13 @@ def equal_paths(rate_bytes_per_s: int, paths: int = 4) -> LabModel:
 
 
 def build(model: LabModel) -> Lab:
-    """A lab of this model until the command that is running ends, however it ends."""
+    """Builds a lab and removes it when the current command ends for any reason."""
     from transport.lab import Lab
 
     end_as_with_ctrl_c()
     with told():
         lab = Lab(model, name=name_of(model))
-        # Asked for first: an interrupt may come between the two.
+        # Registered before it is built, because an interrupt may come in between.
         click.get_current_context().call_on_close(partial(remove, lab))
         lab.up()
     return lab
@@ -77,7 +77,7 @@ def remove(lab: Lab) -> None:
 
 
 def change(lab: Lab, link: str, **fields: Any) -> None:
-    """Lab.set(); what cannot be is one line."""
+    """Lab.set(), with errors as a ClickException of one line."""
     with told():
         lab.set(link, **fields)
 
@@ -105,12 +105,12 @@ def across(lab: Lab) -> list[Placement]:
 
 
 def uplinks(lab: Lab) -> list[str]:
-    """The links between leaf 0 and the spines: every path of host0 has one."""
+    """The links between leaf 0 and the spines; every path of host0 uses one of them."""
     return [link for link in lab.model.link_names() if link.startswith("leaf0-")]
 
 
 def capacity_bytes_per_s(lab: Lab) -> int:
-    """What across() can carry now: a host's link, or the sum of the paths, headers included."""
+    """Capacity of across() now: a host's link or the sum of the paths, headers included."""
     now = lab.current()
 
     def rate(link: str) -> int:

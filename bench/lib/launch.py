@@ -74,9 +74,9 @@ def _die_with(experiment: int) -> None:
 def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experiment: int) -> None:
     try:
         place.take()
-        _die_with(experiment)  # a thread: only now, so that it is at the place too
+        _die_with(experiment)  # only now, so that its thread runs at the place, too
         worker(Mailbox(pipe), place, config)
-    except Exception as error:  # whatever it was, the experiment has to hear it
+    except Exception as error:  # every error is reported to the experiment
         with contextlib.suppress(OSError):
             pipe.send(("failed", f"{type(error).__name__}: {error}"))
 
@@ -87,7 +87,7 @@ def _expect(pipe: Pipe, kind: str, patience_s: float, failure: type[Exception]) 
     try:
         said, value = pipe.recv()
     except (EOFError, OSError):
-        raise failure("the other side died") from None
+        raise failure("the other process ended early") from None
     if said != kind:
         raise failure(str(value))
     return value
@@ -106,7 +106,7 @@ class Gang:
     def __init__(
         self, worker: Worker, places: Sequence[Placement], configs: Sequence[Config]
     ) -> None:
-        # Forked from a small server that has everything imported: a start costs milliseconds.
+        # A small server has imported everything, so a fork of it starts in milliseconds.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._members: list[_Member] = []
@@ -184,7 +184,7 @@ def gang(worker: Worker, places: Sequence[Placement], configs: Sequence[Config])
 
 @contextlib.contextmanager
 def program(command: Sequence[str], place: Placement) -> Iterator[subprocess.Popen[str]]:
-    """A program of others at a place; killed if it is still there at the end."""
+    """Runs a foreign program at a place; killed if it still runs at the end."""
 
     def before() -> None:
         die_with_parent()
@@ -197,7 +197,7 @@ def program(command: Sequence[str], place: Placement) -> Iterator[subprocess.Pop
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=before,
-        process_group=0,  # Ctrl-C is the experiment's
+        process_group=0,  # the experiment handles Ctrl-C
     ) as process:
         try:
             yield process

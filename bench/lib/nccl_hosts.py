@@ -1,4 +1,4 @@
-"""Where the ranks of `bench nccl` run: beside each other on lo, or each in a lab's host."""
+"""Places the ranks of `bench nccl`: all on lo, or each in a host of a lab."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Hosts:
-    """Where ranks run: all of them beside each other on lo, where nothing else is said."""
+    """Places all ranks on lo, by default."""
 
     address = "127.0.0.1"
     interface = "lo"
 
     def enter(self, rank: int) -> Callable[[], None] | None:
-        """What a rank's process calls before anything else; None: nothing."""
+        """The function that a rank's process calls first, or None."""
         return None
 
     def carried(self) -> dict[str, int]:
-        """Bytes that each path between hosts has carried so far, both ways; none here."""
+        """Bytes carried so far by each path between hosts, both ways; empty on lo."""
         return {}
 
     def dropped(self) -> dict[str, int]:
-        """Packets that the queue of each direction of a link had no room for so far."""
+        """Packets dropped so far by the queue of each direction of a link."""
         return {}
 
 
 class LabHosts(Hosts):
-    """Rank i on host i of a lab, whose leaves tell what each spine carried."""
+    """Places rank i on host i of a lab; counts traffic by spine."""
 
     interface = "eth0"
 
@@ -61,7 +61,7 @@ class LabHosts(Hosts):
 
 @contextmanager
 def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
-    """Where `ranks` processes run; a lab is built and removed around them."""
+    """Places for `ranks` processes; builds a lab before and removes it afterwards."""
     if file is None:
         yield Hosts()
         return
@@ -69,7 +69,7 @@ def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
 
     model = labs.read(file)
     if model.hosts < ranks:
-        raise click.UsageError(f"{file}: {model.hosts} hosts, {ranks} ranks need one each")
+        raise click.UsageError(f"{file}: {ranks} ranks need a host each, the lab has {model.hosts}")
     labs.end_as_with_ctrl_c()
     with told():
         lab = Lab(model, name=labs.name_of(model))
@@ -82,12 +82,12 @@ def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
 
 
 def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:
-    """Of what was carried in between, by path."""
+    """The share of the traffic between two readings, by path."""
     each = [after[name] - before[name] for name in sorted(after)]
     return [round(count / max(sum(each), 1), 3) for count in each]
 
 
 def newly(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What was added in between, where anything was."""
+    """The increase between two readings, where there was any."""
     grown = {name: after[name] - before[name] for name in after}
     return {name: count for name, count in grown.items() if count}

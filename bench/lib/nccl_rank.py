@@ -1,6 +1,6 @@
-"""One rank of `bench nccl`: exact collectives, timed, or a few DDP steps.
+"""Runs one rank of `bench nccl`: timed collectives with exact results, or a few DDP steps.
 
-The environment that its parent made chooses the network.
+The environment, which the parent sets, selects the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DDP_BATCH, DDP_WIDTH = 64, 512
 
 
 def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
-    """Wrong elements of a sum whose every element differs."""
+    """Number of wrong elements of an all-reduce in which every element differs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     index = torch.arange(count, dtype=torch.int32, device=device) % 1_000_003
     data = index * (rank + 1)
@@ -26,7 +26,7 @@ def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
 
 
 def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
-    """Wrong elements: piece j of rank i holds i, j and the place in it."""
+    """Number of wrong elements of an all-to-all; piece j of rank i holds i, j and the index."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     each = count // ranks
     place = torch.arange(each, dtype=torch.int32, device=device) % 1_000_003
@@ -38,14 +38,14 @@ def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
 
 
 def busy_s() -> float:
-    """Processor seconds that the whole machine was busy, interrupts included."""
+    """Busy processor seconds of the whole machine, interrupts included."""
     with open("/proc/stat") as stat:
         ticks = [int(word) for word in stat.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, float]]:
-    """Mean seconds of a call, after as many for warming up as it needs; processors meanwhile."""
+    """Mean seconds of a call after a warm-up, and the processor use meanwhile."""
     for _ in range(min(iterations, 3)):
         call()
     torch.cuda.synchronize()
@@ -60,7 +60,7 @@ def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, floa
 
 
 def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[dict[str, Any]]:
-    """A row for each operation and size; sizes are of the whole buffer, as nccl-tests has it."""
+    """A row for each operation and size; sizes are of the whole buffer, as in nccl-tests."""
     ranks = dist.get_world_size()
     rows = []
     for size in sizes:
@@ -87,7 +87,7 @@ def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[di
 
 
 def ddp(torch: Any, device: Any) -> dict[str, Any]:
-    """Losses of a small deterministic training, as the bits of float32; and the step's time."""
+    """The losses of a small deterministic training, as bits of float32, and the time of a step."""
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
     layers = [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()] * 1

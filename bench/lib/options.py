@@ -1,4 +1,4 @@
-"""Options and answers that benchmarks share: sizes, option groups, units, columns.
+"""The options and output columns that benchmarks share: sizes, option groups, units.
 
 Option names and column heads are those of nccl-tests and perftest.
 """
@@ -26,7 +26,7 @@ SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SIZE_BYTES_MAX = 1 << 30
 SWEEP_MAX = 64
 
-# Name -> what a rate in bytes per second is divided by, and its heading.
+# Name, which is also the heading -> divisor of a rate in bytes per second.
 UNITS = {"GB/s": 1e9, "Gb/s": 1e9 / 8, "MiB/s": float(1 << 20)}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ NCCL_TESTS: Columns = (
     ("algbw_bytes_per_s", "algbw"),
     ("busbw_bytes_per_s", "busbw"),
 )
-# What every table ends with; the worst run stands beside the median.
+# The last columns of every table, with the worst run beside the median.
 CHECKED: Columns = (
     ("worst", "worst run"),
     ("spread", "spread"),
@@ -67,7 +67,7 @@ CHECKED: Columns = (
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes: 4096, 4K, 1M, 2G; powers of two, as nccl-tests has them."""
+    """A number of bytes: 4096, 4K, 1M, 1G; units are powers of two, as in nccl-tests."""
 
     name = "size"
 
@@ -79,7 +79,7 @@ class Size(click.ParamType[int]):
             return value
         match = re.fullmatch(r"([0-9]+)([kKmMgG]?)(?:i?[bB])?", str(value))
         if match is None:
-            self.fail(f"{value!r} is no size; write 4096, 4K, 1M or 1G", param, ctx)
+            self.fail(f"{value!r} is not a size; write 4096, 4K, 1M or 1G", param, ctx)
         number = int(match[1]) * SUFFIXES[match[2].lower()]
         if not self._least <= number <= SIZE_BYTES_MAX:
             self.fail(f"{value} is not between {self._least} B and 1G", param, ctx)
@@ -113,7 +113,7 @@ RANKS_MAX = 32
 def collective_options(
     minbytes: str, maxbytes: str, least: int = 1
 ) -> Callable[[Function], Function]:
-    """As nccl-tests: -b -e -f -n -w; and the ranks, which mpirun gives there: -N."""
+    """The options of nccl-tests, -b -e -f -n -w, and -N for the ranks, which mpirun sets there."""
     size = Size(least)
     return _grouped(
         [
@@ -124,21 +124,21 @@ def collective_options(
                 type=click.IntRange(2, 1 << 20),
                 default=4,
                 show_default=True,
-                help="Each size is so many times the one before.",
+                help="Factor between consecutive sizes.",
             ),
             click.option(
                 *("-n", "--iters"),
                 type=click.IntRange(1, 1_000_000),
                 default=20,
                 show_default=True,
-                help="Timed iterations of a size.",
+                help="Timed iterations per size.",
             ),
             click.option(
                 *("-w", "--warmup_iters"),
                 type=click.IntRange(0, 1_000_000),
                 default=5,
                 show_default=True,
-                help="Iterations before them.",
+                help="Untimed iterations before them.",
             ),
             click.option(
                 *("-N", "--ranks"),
@@ -152,7 +152,7 @@ def collective_options(
 
 
 class Rate(click.ParamType[int]):
-    """A rate as lab files have it: "1 Gb/s"; in bytes per second."""
+    """A rate as in lab files, "1 Gb/s", converted to bytes per second."""
 
     name = "rate"
 
@@ -175,12 +175,12 @@ PATH_RATE = click.option(
     type=Rate(),
     default="1 Gb/s",
     show_default=True,
-    help="Of each of the four paths of the lab, where no --lab is given.",
+    help="Rate of each of the lab's four paths, without --lab.",
 )
 
 
 def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Function], Function]:
-    """As perftest: -s -D."""
+    """The options of perftest: -s -D."""
     return _grouped(
         [
             click.option(
@@ -188,21 +188,21 @@ def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Functio
                 type=Size(),
                 default=size,
                 show_default=True,
-                help="Bytes of a message.",
+                help="Bytes per message.",
             ),
             click.option(
                 *("-D", "--duration", "duration_s"),
                 type=FiniteRange(0.05, 3_600),
                 default=duration_s,
                 show_default=True,
-                help="Seconds that are timed.",
+                help="Timed seconds.",
             ),
             click.option(
                 *("--warmup", "warmup_s"),
                 type=FiniteRange(0, 60),
                 default=0.5,
                 show_default=True,
-                help="Seconds before them, not counted.",
+                help="Untimed seconds before them.",
             ),
         ]
     )
@@ -210,7 +210,7 @@ def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Functio
 
 @dataclass(frozen=True)
 class Common:
-    """What every study is told."""
+    """The options that all studies share."""
 
     repeats: int
     only: tuple[str, ...]
@@ -232,7 +232,7 @@ def _set_tiny(values: dict[str, Any]) -> Callable[[click.Context, click.Paramete
 
 
 def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function], Function]:
-    """Rounds, peers, places, units and files; `tiny` are the defaults that --tiny sets."""
+    """Options for rounds, peers, places, units and files; `tiny`: the values set by --tiny."""
     what = "Lab files, one after the other" if many_labs else "A lab file"
     return _grouped(
         [
@@ -243,7 +243,9 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
                 show_default=True,
                 help="Interleaved rounds.",
             ),
-            click.option("--only", multiple=True, help="Contenders by name; else the usual ones."),
+            click.option(
+                "--only", multiple=True, help="Contenders by name; by default the usual ones."
+            ),
             click.option(
                 "--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True
             ),
@@ -256,7 +258,7 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
                 *("--lab", "lab_file"),
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 multiple=many_labs,
-                help=f"{what}: each process on a host of its own, in their order (root).",
+                help=f"{what}: each process runs on its own host, in order (root).",
             ),
             click.option(
                 "--tiny",
@@ -264,10 +266,10 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
                 is_eager=True,
                 expose_value=False,
                 callback=_set_tiny(tiny),
-                help="A run of a second or so, to see that it works.",
+                help="A run of about a second, to test that it works.",
             ),
             json_option,
-            click.option("--csv", "csv_path", type=output_file(*CSV), help="One line a row."),
+            click.option("--csv", "csv_path", type=output_file(*CSV), help="One line per row."),
             click.option("--plot", "plot_path", type=output_file(), help="FILE.png or FILE.svg."),
             click.option(
                 "--html", "html_path", type=output_file(*HTML), help="A report in one file."
@@ -277,14 +279,14 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
 
 
 def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
-    """From the keyword arguments that study_options() adds to a command.
+    """Makes it from the keyword arguments that study_options() adds to a command.
 
-    `lab` is what the command runs in where no --lab is given; without it, loopback.
+    `lab`: the lab to use without --lab; None: loopback.
     """
     given = dict(values)
     path, lab_file = given.pop("place_path"), given.pop("lab_file")
     if path is not None and (lab_file is not None or lab is not None):
-        raise click.UsageError("--place names places and a lab makes them: leave --place out")
+        raise click.UsageError("--place cannot be combined with a lab, which makes its own places")
     places = tuple(read_places(path)) if path is not None else ()
     model = labs.read(lab_file) if lab_file is not None else lab
     if lab is not None and model is not None and (model.leaves < 2 or model.spines < 2):
@@ -296,7 +298,7 @@ def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
 
 
 def show(key: str, value: Any, units: str = "GB/s") -> str:
-    """A value of a row for people; its unit is the end of its key, before _min and _max."""
+    """A value of a row as text; its unit is the end of its key, before _min and _max."""
     key = re.sub(r"_(min|max)$", "", key)
     if value is None:
         return ""
@@ -318,12 +320,12 @@ def show(key: str, value: Any, units: str = "GB/s") -> str:
 
 
 def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
-    """A table with heads as they are: rich would take [usec] for a style."""
+    """Prints a table with escaped heads, because rich would take [usec] for a style."""
     print_table([escape(title) for _, title in columns], rows)
 
 
 def heading(key: str, title: str, units: str) -> str:
-    """With the unit that show() writes, where the title has none."""
+    """The title with the unit of show(), if it has none."""
     key = re.sub(r"_(min|max)$", "", key)
     if "[" in title:
         return title

@@ -1,6 +1,6 @@
-"""Where each process of an experiment runs: its cores, its address, its network namespace.
+"""Places the processes of an experiment: cores, address, network namespace.
 
-The caller (a lab, a file) has made the namespace and names it.
+Namespaces exist already, made by a lab or named in a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIELDS = {"name": str, "address": str, "interfaces": str, "namespace": str, "cor
 
 @dataclass(frozen=True)
 class EnterNamespace:
-    """Moves the calling thread into the network namespace at a path, as /run/netns/a."""
+    """Moves the calling thread into a network namespace, given by a path such as /run/netns/a."""
 
     path: str
 
@@ -37,7 +37,7 @@ class EnterNamespace:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one process runs. `enter` is called in it before it opens any socket."""
+    """The place of one process. `enter` is called in it before it opens any socket."""
 
     name: str
     address: str = "127.0.0.1"
@@ -46,7 +46,7 @@ class Placement:
     enter: Callable[[], None] | None = None
 
     def take(self) -> None:
-        """Puts the calling process here; a process that a program is started in calls it too."""
+        """Moves the calling process to this place; also called in a child before exec."""
         if self.enter is not None:
             self.enter()
         if self.cores:
@@ -54,12 +54,12 @@ class Placement:
 
 
 def usable_cores() -> list[int]:
-    """Those this process may run on."""
+    """The cores on which this process may run."""
     return sorted(os.sched_getaffinity(0))
 
 
 def with_cores(places: Sequence[Placement]) -> list[Placement]:
-    """Gives cores to those that have none: equal disjoint shares, or one core each in turn."""
+    """Assigns cores to places without any: equal disjoint shares, or one core each in turn."""
     cores = usable_cores()
     each = len(cores) // len(places)
     made = []
@@ -70,16 +70,18 @@ def with_cores(places: Sequence[Placement]) -> list[Placement]:
 
 
 def loopback(count: int) -> list[Placement]:
-    """So many processes beside each other on lo."""
+    """`count` places on lo."""
     return with_cores([Placement(name=f"n{index}") for index in range(count)])
 
 
 def placed(count: int, supplied: Sequence[Placement]) -> list[Placement]:
-    """The supplied places in their order, or loopback when none are."""
+    """The supplied places in order, or loopback if there are none."""
     if not supplied:
         return loopback(count)
     if len(supplied) < count:
-        raise click.UsageError(f"{len(supplied)} places or hosts, this experiment needs {count}")
+        raise click.UsageError(
+            f"this experiment needs {count} places or hosts, not {len(supplied)}"
+        )
     return with_cores(list(supplied[:count]))
 
 
@@ -106,7 +108,7 @@ def _place(entry: Any, index: int, path: Path) -> Placement:
 
 
 def read_places(path: Path) -> list[Placement]:
-    """A JSON list of places, one object a process."""
+    """Reads a JSON list of places, one object per process."""
     try:
         entries = json.loads(path.read_text())
     except (OSError, ValueError) as error:

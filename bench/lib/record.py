@@ -1,4 +1,4 @@
-"""A recorded result: its canonical form, its hash, and how it is read again."""
+"""Hashes and reads recorded results."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def sealed(found: Config) -> Config:
 
 
 def seal_state(found: Config) -> str:
-    """`whole`, `changed`, or `none` for a result from before there was a hash."""
+    """`whole`, `changed`, or `none` for an old result without a hash."""
     if HASH not in found:
         return "none"
     return "whole" if found[HASH] == result_hash(found) else "changed"
 
 
 def read(path: Path) -> Config:
-    """A recorded result."""
+    """Reads a recorded result; UsageError if the file is not one."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise click.UsageError(f"cannot read {path}: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("bench"), str):
-        raise click.UsageError(f"{path} is no result of a benchmark: it names no bench")
+        raise click.UsageError(f"{path} is not a result of a benchmark: it names no bench")
     rows = found.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise click.UsageError(f"{path} is no result of a benchmark: it has no rows")
+        raise click.UsageError(f"{path} is not a result of a benchmark: it has no rows")
     return found

@@ -1,4 +1,4 @@
-"""Writes what was found: table, JSON, CSV, plot, and a report in one HTML file.
+"""Writes results: table, JSON, CSV, plot, and a report in one HTML file.
 
 Every number in them is in the JSON.
 """
@@ -40,7 +40,7 @@ $style</style></head><body>
 
 
 def cells(row: Config, columns: Columns, units: str) -> list[str]:
-    """A row as text; the worst run has the unit of the measure it is of."""
+    """A row as text; the worst run has the unit of its measure."""
     return [
         show(row.get("lead", key) if key == "worst" else key, row.get(key), units)
         for key, _ in columns
@@ -48,18 +48,18 @@ def cells(row: Config, columns: Columns, units: str) -> list[str]:
 
 
 def kept(rows: Sequence[Config], columns: Columns) -> Columns:
-    """The columns that any row has a value in."""
+    """The columns for which any row has a value."""
     return [one for one in columns if any(row.get(one[0]) not in (None, "", []) for row in rows)]
 
 
 def led(found: Config) -> list[Config]:
-    """The rows, each with the name of the measure that `worst` is of."""
+    """The rows, each with the name of the measure of `worst`."""
     lead = next(iter(found["measures"]))
     return [{**row, "lead": lead} for row in found["rows"]]
 
 
 def write(found: Config, columns: Columns, common: Common, notes: Sequence[str]) -> None:
-    """To every file that was asked for, and a table unless JSON went to stdout."""
+    """Writes every requested file, and a table unless JSON went to stdout."""
     found = sealed(found)
     if common.json_path is not None:
         write_json(found, common.json_path)
@@ -78,7 +78,7 @@ def show_everywhere(
     *,
     quiet: bool = False,
 ) -> None:
-    """A result that has its hash: CSV, plot and HTML where asked, and a table unless `quiet`."""
+    """Writes the requested CSV, plot and HTML of a sealed result, and a table unless `quiet`."""
     rows = led(found)
     columns = kept(rows, columns)
     if csv_path is not None:
@@ -103,7 +103,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def csv_text(rows: Sequence[Config]) -> str:
-    """Every column of every row, in base units, with a line of heads; lists joined by spaces."""
+    """Every column of every row in base units, after a line of heads; lists joined by spaces."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -117,14 +117,14 @@ def csv_text(rows: Sequence[Config]) -> str:
 
 
 def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
-    """The leading measure: over x where it varies, a bar a row otherwise; least and largest too."""
+    """Plots the leading measure with its range: over x if x varies, else a bar per row."""
     name = out if isinstance(out, Path) else Path("report.svg")
     pyplot = prepared(name)
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
     timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
     if timed:
-        # The first of what was done to the network; the others are in the JSON.
+        # Only the first kind of cut is drawn; the others are in the JSON.
         same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
         timeline.draw(axes, same, 1 / UNITS[units], units)
         _keep(figure, pyplot, found["bench"], out)
@@ -195,7 +195,7 @@ def _picture(found: Config, units: str) -> str:
 
 
 def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> str:
-    """A report that needs no other file."""
+    """A report in one HTML page without other files."""
     rows = led(found)
     runs: list[Config] = found["rounds"]
     names = list(dict.fromkeys(name for row in runs for name in row))

@@ -1,6 +1,6 @@
-"""Statistics of many runs: the median, the least, the largest, the worst, the spread.
+"""Statistics of several runs: median, least, largest, worst, spread.
 
-Every run counts.
+No run is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the runs of one number."""
+    """The statistics of one number over several runs."""
 
     median: float
     least: float
@@ -41,7 +41,7 @@ def summary(values: Iterable[float]) -> Summary:
 
 
 def grouped(rows: Iterable[Config], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Config]]:
-    """Rows with equal keys together, in the order in which each group appeared."""
+    """Groups rows with equal keys, in the order of first appearance."""
     found: dict[tuple[Any, ...], list[Config]] = {}
     for row in rows:
         found.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -49,7 +49,7 @@ def grouped(rows: Iterable[Config], keys: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def _middle(column: str, values: list[Any]) -> Any:
-    """Of one column: the sum of what was wrong, the median of numbers, the first of the rest."""
+    """The summary of a column: the sum for wrong counts, medians of numbers, else the first."""
     known = [value for value in values if value is not None]
     if column == "wrong" and known:
         return sum(known)
@@ -62,9 +62,9 @@ def _middle(column: str, values: list[Any]) -> Any:
 def summarised(
     rows: Sequence[Config], keys: Sequence[str], measures: Mapping[str, str]
 ) -> list[Config]:
-    """One row a group: medians, and for each measure `_min` and `_max`; the first has a `worst`.
+    """One row per group: medians, each measure's `_min` and `_max`, and `worst` for the first.
 
-    A run without the measure, beside others that have it, counts as one that never got there.
+    A run without the measure, if others have it, counts as one that never reached it.
     """
     made = []
     first = next(iter(measures))
@@ -82,7 +82,7 @@ def summarised(
             if column == first:
                 row["worst"], row["spread"] = found.worst(better), found.spread
             if len(values) < len(mine):
-                # A run that never got there is worse than any that did.
+                # A run that never reached it is worse than any that did.
                 row[f"{column}_never"] = len(mine) - len(values)
                 if column == first:
                     row["worst"] = "never"

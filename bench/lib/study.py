@@ -1,6 +1,6 @@
-"""Runs a study: contenders interleaved, rows summarised, what is missing named.
+"""Runs a study: interleaves contenders, summarises rows, reports missing contenders.
 
-Writes what there is when it is interrupted.
+An interrupted study writes its partial results.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from transport.lab.model import as_dict
 CPU_BOUND_SHARE = 0.5
 BUSY_SHARE = 0.1
 IN_FLIGHT_LAB = 16
-FEW = 50  # messages: fewer are counted too coarsely
+FEW = 50  # with fewer messages, rates are too coarse
 
 Measure = Callable[[str], Iterable[Config]]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What a bench's numbers are."""
+    """Describes the columns of a benchmark's results."""
 
     name: str
-    keys: Sequence[str]  # columns that tell rows apart
+    keys: Sequence[str]  # columns that identify a row
     measures: Mapping[str, str]  # column -> whether `higher` or `lower` is better; the first leads
     columns: Columns
-    x: str = "size_bytes"  # for plots, when it differs among the rows
+    x: str = "size_bytes"  # x axis of plots, if it differs among the rows
 
     @property
     def table(self) -> Columns:
-        """Keys that the columns lack, the columns, and what every table ends with."""
+        """The columns of the table: missing keys, `columns`, and those that end every table."""
         shown = {key for key, _ in self.columns}
         first = [(key, key) for key in self.keys if key not in shown]
         return [*first, *self.columns, *CHECKED]
@@ -66,7 +66,7 @@ def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[s
 
 
 def load_of(common: Common, size: int, duration_s: float, warmup_s: float) -> Load:
-    """How flows send: on a lab's slow paths fewer messages under way, each counted by itself."""
+    """How flows send; on a lab's slow paths fewer messages are in flight and counted singly."""
     if common.lab is None:
         return Load(size, duration_s, warmup_s)
     return Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT_LAB, batch_max=1)
@@ -80,14 +80,14 @@ def check_variant(name: str) -> None:
         if not equals or field not in fields:
             close = get_close_matches(field, fields, n=1)
             hint = f"; did you mean {close[0]}?" if close else ", as in weft/window_policy=nscc"
-            raise click.UsageError(f"{name}: {word!r} is no KNOB=VALUE{hint} (see weft knobs)")
+            raise click.UsageError(f"{name}: {word!r} is not KNOB=VALUE{hint} (see weft knobs)")
 
 
 def present(names: Sequence[str]) -> tuple[list[str], list[Config]]:
-    """Those that can run here, and why the others cannot."""
+    """The contenders that can run here, and the reasons why the others cannot."""
     there, missing = [], []
     for name in names:
-        # A mixture, as fairness has it, needs all its parts.
+        # A mixture, as in bench fairness, needs all its parts.
         reasons = [peers.missing(part.strip()) for part in name.split("+")]
         reason = next((one for one in reasons if one is not None), None)
         if reason is None:
@@ -105,7 +105,7 @@ def conduct(
     settings: Config,
     notes: Callable[[Sequence[Config]], Iterable[str]] = lambda _: (),
 ) -> None:
-    """Runs every contender once a round and writes what was found; exits 1 or 130 where due."""
+    """Runs every contender once per round and writes the results; exits with 1 or 130 on errors."""
     there, missing = present(contenders)
     if not there:
         raise click.UsageError(f"nothing to run: {missing[0]['missing']}")
@@ -113,17 +113,17 @@ def conduct(
     failed: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(common.repeats, there):
-            # Row by row, so that an interrupted contender keeps what it has.
+            # Row by row, so that an interrupted contender keeps its rows.
             try:
                 for row in measure(name):
-                    row.pop("timeline_messages", None)  # of use only where a rate over time is
+                    row.pop("timeline_messages", None)  # useful only with a rate over time
                     rows.append({"contender": name, "round": round_, **row})
             except click.UsageError:
                 raise
             except click.ClickException as error:
                 failed.append({"contender": name, "round": round_, "failed": error.message})
     if common.lab is not None:
-        # Its name has the number of the process: not a setting.
+        # The lab's name contains the process number and is no setting.
         settings |= {"lab": {**as_dict(common.lab.model), "name": ""}}
         rows = [_of_lab(row) for row in rows]
     found = _found(study, rows, missing, settings) | {"failed": failed}
@@ -137,13 +137,13 @@ def conduct(
     if cut.short:
         click.get_current_context().exit(INTERRUPTED)
     if any(row.get("wrong") for row in rows):
-        raise click.ClickException("contents were wrong: the numbers count for nothing")
+        raise click.ClickException("contents were wrong: the results are not valid")
     if failed:
         raise click.ClickException(f"{failed[0]['contender']}: {failed[0]['failed']}")
 
 
 def _of_lab(row: Config) -> Config:
-    """In a lab the kernel's routers work beside the processes: all that the machine did counts."""
+    """In a lab the kernel forwards packets, too, so the busy time of the whole machine counts."""
     shares = [row[key] for key in ("cpu_share", "machine_share") if row.get(key) is not None]
     return row | {"cpu_share": max(shares, default=None), "others_share": None}
 
@@ -151,11 +151,11 @@ def _of_lab(row: Config) -> Config:
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
     made = summarised(rows, study.keys, study.measures)
     for row in made:
-        row.pop("timeline_bytes_per_s", None)  # each run's own: there is no median of it
+        row.pop("timeline_bytes_per_s", None)  # a run's own, without a median
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
-        # What others take is not ours to measure: such a row is for another, quieter day.
+        # Load of other processes distorts a row, so it is marked.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
-        # Of flows alone: how often a collective is repeated was asked for.
+        # Only for flows: the repetitions of a collective are an option.
         marks += ["few messages"] if row.get("counted_messages", FEW) < FEW else []
         for column in study.measures:
             if never := row.get(f"{column}_never"):

@@ -1,6 +1,6 @@
-"""A rate over time: how deep a dip was, when the rate was back, and its picture.
+"""Evaluates and plots a rate over time: the length of dips, and the time to recover.
 
-A bench says what it did to the network, and when.
+The benchmark tells what it did to the network, and when.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-STEADY = 3  # intervals in a row: one alone may be a burst that had waited
+STEADY = 3  # consecutive intervals, because one may be a burst of queued data
 
 Config = dict[str, Any]
 
 
 def usual(rates: Sequence[float], interval_ns: int, until_ns: int) -> float:
-    """The mean rate before a moment of the window: of single messages the median may be none."""
+    """The mean rate before a moment; the median may be 0 if few messages arrive."""
     before = rates[: max(until_ns // interval_ns, 1)]
     return float(np.mean(before))
 
@@ -28,7 +28,7 @@ def _held(rates: Sequence[float], index: int) -> float:
 def recovered_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, least: float
 ) -> int | None:
-    """From a moment of the window until a rate was held, to the end of the first of its intervals.
+    """Time from a moment until the end of the first interval in which a rate was held again.
 
     None: never.
     """
@@ -41,9 +41,9 @@ def recovered_ns(
 def dipped_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, until_ns: int, least: float
 ) -> int | None:
-    """From a moment until the dip after it was over; 0: there was none; None: it never was.
+    """Time from a moment until the end of the dip after it; 0: no dip; None: it did not end.
 
-    The rate may fall only some time after the moment: what waits in a queue behind a cut arrives.
+    The rate may fall only after a while, because data in queues behind a cut still arrives.
     """
     first, end = since_ns // interval_ns, until_ns // interval_ns
     for index in range(first, max(end - STEADY + 1, first)):
@@ -64,7 +64,7 @@ def silence_ns(rates: Sequence[float], interval_ns: int) -> int:
 
 
 def draw(axes: Any, runs: Sequence[Config], scale: float, unit: str) -> None:
-    """One line a contender, of its first round; what was done to the network as dotted lines."""
+    """One line per contender, of its first round, with dotted lines at changes of the network."""
     shown = set()
     for run in runs:
         if run["contender"] in shown:

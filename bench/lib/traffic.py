@@ -1,6 +1,6 @@
-"""Drives, times and checks flows between processes, whatever carries them.
+"""Drives, times and checks flows between processes, over any kind of channel.
 
-A bench says which flows there are and what their numbers mean.
+The benchmark defines the flows and the meaning of their numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.lib.channels import Channel, Mesh, Station, station
 from bench.lib.launch import Config, Mailbox, gang
 from bench.lib.placement import Placement
 
-NODE_BYTES = 32 << 20  # of the buffers of one process, shared by its flows
+NODE_BYTES = 32 << 20  # of buffers in one process, divided among its flows
 IN_FLIGHT_MIN = 2
 STAMPED_BYTES_MIN = 16
 OTHERS_NS_MIN = 100_000_000  # the kernel counts busy time in ticks of 10 ms
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes from one place to another for the whole run; `streams` connections carry them."""
+    """A flow from one place to another for the whole run, over `streams` connections."""
 
     source: int
     target: int
@@ -42,19 +42,19 @@ class Flow:
 
 @dataclass(frozen=True)
 class Load:
-    """How each flow sends: messages of one size for a time, after a warm-up that is not counted."""
+    """The messages of each flow: their size, the timed seconds, and the warm-up before them."""
 
     size_bytes: int
     duration_s: float
     warmup_s: float
     intervals: int = 10  # of the timed window, for the peak and the timeline
     in_flight_max: int = 64  # messages of a stream
-    batch_max: int = 32  # messages for which a caller wakes once; 1 shows when each arrived
+    batch_max: int = 32  # messages per wake-up of a caller; 1 shows when each arrived
 
 
 @dataclass(frozen=True)
 class Times:
-    """Of one run, on the clock of time.perf_counter_ns."""
+    """The times of one run, on the clock of time.perf_counter_ns."""
 
     begin_ns: int
     window_ns: int
@@ -75,7 +75,7 @@ class _Stream:
 
 
 class _Gate:
-    """Where the threads of a process wait, with their buffers made, until all processes have."""
+    """Where threads wait, after making their buffers, until all processes are ready."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()
@@ -87,7 +87,7 @@ class _Gate:
         self._opened.set()
 
     def times(self) -> Times:
-        """Blocks until the experiment has said when it begins."""
+        """Blocks until the experiment has announced the start."""
         self.waiting.release()
         if not self._opened.wait(WAIT_S) or self._times is None:
             raise TimeoutError(f"no start within {WAIT_S:.0f} s")
@@ -95,13 +95,13 @@ class _Gate:
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Jain's index: 1 when all are equal, 1/n when one has everything."""
+    """Jain's index: 1 if all rates are equal, 1/n if one flow has everything."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0
 
 
 def content(number: int, size_bytes: int) -> Array:
-    """What every message of a stream holds between its stamps; no two streams are alike."""
+    """The content of a stream's messages between the stamps; it differs between streams."""
     return np.random.default_rng(number + 1).integers(0, 256, size_bytes, dtype=np.uint8)
 
 
@@ -112,7 +112,7 @@ def stamp(row: Array, index: int) -> None:
 
 
 def wrong(row: Array, index: int, expected: Array) -> bool:
-    """Whether a message that has just arrived is not the one that was sent now."""
+    """Whether an arrived message is wrong, by its stamps; by all bytes if it is short."""
     if row.size < STAMPED_BYTES_MIN:
         return not np.array_equal(row, expected)
     number = np.int64(index).tobytes()
@@ -120,7 +120,7 @@ def wrong(row: Array, index: int, expected: Array) -> bool:
 
 
 def wholly_wrong(memory: Array, messages: int, expected: Array) -> int:
-    """Of the messages still in memory, those that differ in any byte."""
+    """The number of messages still in memory that differ in any byte."""
     broken = 0
     expected = expected.copy()
     for index in range(max(messages - len(memory), 0), messages):
@@ -130,11 +130,11 @@ def wholly_wrong(memory: Array, messages: int, expected: Array) -> int:
 
 
 def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
-    """Keeps `in_flight` messages under way until the end; returns how many were sent."""
+    """Keeps `in_flight` messages in flight until the end; returns the number sent."""
     expected = content(stream.number, stream.size_bytes)
     memory = np.tile(expected, (stream.in_flight, 1))
     handles: list[Any] = [None] * stream.in_flight
-    batch = stream.batch  # a caller that sleeps once a batch costs the engine less
+    batch = stream.batch  # waking a caller once per batch costs the engine less
     times = gate.times()
     _until(times.begin_ns)
     index = 0
@@ -155,7 +155,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
 
 
 def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
-    """Takes messages until an empty one; what arrived in the window, by interval."""
+    """Receives messages until an empty one; returns the arrivals in the window by interval."""
     expected = content(stream.number, stream.size_bytes)
     slots = 2 * stream.in_flight
     memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
@@ -181,7 +181,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
         if times.window_ns <= now_ns < times.end_ns:
             counts[min((now_ns - times.window_ns) // interval_ns, stream.intervals - 1)] += arrived
         if not ended:
-            # Posted only now: whatever has arrived stays in memory for the check of every byte.
+            # Posted only now, so that the last messages stay in memory for the check of every byte.
             for done in range(index - batch, index):
                 handles[done % slots] = channel.irecv_into(memory[done % slots])
     broken += wholly_wrong(memory, index, expected)
@@ -195,12 +195,12 @@ def _until(moment_ns: int) -> None:
 
 
 def cpu_ns() -> int:
-    """Processor time of this process so far, its engines included."""
+    """Processor time of this process, its engines included."""
     return time.process_time_ns()
 
 
 def machine_ns() -> int:
-    """Busy time of all processors of the machine so far, idle and waiting for disks left out."""
+    """Busy time of all processors of the machine, without idle and I/O wait."""
     with open("/proc/stat") as stat:
         user, nice, system, _, _, interrupts, soft, stolen = map(int, stat.readline().split()[1:9])
     ticks = user + nice + system + interrupts + soft + stolen
@@ -208,7 +208,7 @@ def machine_ns() -> int:
 
 
 class _Threads:
-    """One thread a stream and end; their results and the first error."""
+    """One thread per stream and end; collects their results and the first error."""
 
     def __init__(self) -> None:
         self.gate = _Gate()
@@ -232,7 +232,7 @@ class _Threads:
         self._threads.append(thread)
 
     def prepared(self) -> None:
-        """Returns when every thread has its buffers."""
+        """Waits until every thread has its buffers."""
         until = time.monotonic() + WAIT_S
         for _ in self._threads:
             while not self.gate.waiting.acquire(timeout=0.1):
@@ -242,7 +242,7 @@ class _Threads:
                     raise TimeoutError(f"buffers were not made within {WAIT_S:.0f} s")
 
     def until(self, moment_ns: int) -> None:
-        """Sleeps until then; an error of a thread ends it at once."""
+        """Sleeps until a time; an error of a thread ends the sleep."""
         left_ns = moment_ns - time.perf_counter_ns()
         if left_ns > 0 and self._failed.wait(left_ns / 1e9):
             raise self._errors[0]
@@ -259,7 +259,7 @@ class _Threads:
 
 
 def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
-    """One process of an experiment: opens, connects, drives its ends of the flows, answers."""
+    """The main function of a process: opens, connects, drives its ends of flows, reports."""
     me: int = config["me"]
     streams = [_Stream(**one) for one in config["streams"]]
     mine = [one for one in streams if me in (one.source, one.target)]
@@ -299,7 +299,7 @@ def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
     before_ns, busy_before_ns, since_ns = cpu_ns(), machine_ns(), time.perf_counter_ns()
     threads.until(times.end_ns)
     spent_ns, busy_ns = cpu_ns() - before_ns, machine_ns() - busy_before_ns
-    elapsed_ns = time.perf_counter_ns() - since_ns  # longer than the window where cores are scarce
+    elapsed_ns = time.perf_counter_ns() - since_ns  # longer than the window if cores are overloaded
     threads.join(WAIT_S)
     facts: dict[str, int] = {}
     for channel in mesh.outgoing.values():
@@ -315,7 +315,7 @@ def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
 
 
 def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns: int) -> float:
-    """The processor share of the busiest core, each process's time spread over its own cores."""
+    """The load of the busiest core, with each process's time spread over its cores."""
     load: dict[int, float] = {}
     for place, spent_ns in zip(places, cpu_ns_each, strict=True):
         for core in place.cores:
@@ -324,7 +324,7 @@ def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns:
 
 
 def others_share(said: Sequence[Config]) -> float | None:
-    """The part of the whole machine that others had meanwhile; None for too short a time."""
+    """The share of the whole machine used by other processes; None if the time was too short."""
     elapsed_ns: int = max(each["elapsed_ns"] for each in said)
     if elapsed_ns < OTHERS_NS_MIN:
         return None
@@ -333,7 +333,7 @@ def others_share(said: Sequence[Config]) -> float | None:
 
 
 def machine_share(said: Sequence[Config]) -> float:
-    """The part of all processors of the machine that anybody had."""
+    """The busy share of all processors of the machine."""
     longest = max(said, key=lambda each: int(each["elapsed_ns"]))
     available_ns: int = longest["elapsed_ns"] * (os.cpu_count() or 1)
     return float(longest["machine_ns"] / available_ns)
@@ -358,7 +358,7 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
                     kind=flow.kind,
                     size_bytes=load.size_bytes,
                     in_flight=fits - fits % 2,
-                    # Slots are reused batch by batch, so it divides them.
+                    # Slots are reused batch by batch, so a batch is at most half of them.
                     batch=fits // 2
                     if fits // 2 <= load.batch_max
                     else math.gcd(fits // 2, load.batch_max),
@@ -374,9 +374,9 @@ def run(
     load: Load,
     during: Callable[[Times], None] = lambda _: None,
 ) -> Config:
-    """All flows at once over one window: what each got, what it cost, what was wrong.
+    """Runs all flows at once over one window; returns their rates, costs and errors.
 
-    `during` is called when all begin; what it does to the network happens to them.
+    `during` is called at the start and may change the network while the flows run.
     """
     streams = _streams(flows, load, len(places))
     configs = [{"me": me, "streams": [asdict(one) for one in streams]} for me in range(len(places))]

@@ -1,7 +1,8 @@
-"""A network of a few paths between two namespaces, in one process: long, slow or sick paths.
+"""Emulates a network of a few paths between two namespaces in one process.
 
-For what the lab's kernel queues cannot do everywhere: delay, jitter, reordering. Each end is a TUN
-device; a packet takes a path by its ports, as routers hash them. Some 40,000 packets a second pass.
+It provides delay, jitter and reordering, which the lab's kernel queues do not have everywhere. Each
+end is a TUN device. A packet's path is chosen by its ports, as by ECMP. The network forwards some
+40,000 packets per second.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ DEVICE = "wan0"
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PACKET_BYTES_MAX = 65_535
-BATCH = 32  # packets of one side before the other has its turn
+BATCH = 32  # packets of one side before it is the other side's turn
 NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Road:
-    """One path, one way."""
+    """One direction of a path."""
 
     rate_bytes_per_s: int = 25_000_000
     queue_bytes: int = 1 << 20
     delay_ns: int = 0
-    jitter_ns: int = 0  # added, evenly between 0 and this; packets overtake each other
+    jitter_ns: int = 0  # random delay between 0 and this is added; packets overtake each other
     loss: float = 0.0
     pass_every: int = 0  # only every n-th packet passes; 0: all
-    burst_enter: float = 0.0  # chance a packet that a burst of losses begins, and that it ends
+    burst_enter: float = 0.0  # probability per packet that a burst of losses begins, and ends
     burst_leave: float = 0.1
-    reorder: float = 0.0  # share of packets that wait for reorder_ns more
+    reorder: float = 0.0  # share of packets that are delayed by reorder_ns more
     reorder_ns: int = 5_000_000
-    flap_ns: int = 0  # up for so long, then down for so long; 0: up
+    flap_ns: int = 0  # time up, then as long down; 0: always up
 
 
 class Queue:
-    """What a path does to packets: when each of them arrives, or that it does not."""
+    """Computes when a packet arrives over a path, or that it is lost."""
 
     def __init__(self, path: Road, seed: int) -> None:
         self.path, self.chance = path, random.Random(seed)
@@ -88,7 +89,7 @@ class Queue:
 
 
 def open_tun(space: str, address: str, mtu_bytes: int) -> int:
-    """A TUN device in a namespace; packets come and go by the descriptor."""
+    """Opens a TUN device in a namespace; packets are read from and written to the descriptor."""
 
     def work() -> int:
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
@@ -108,15 +109,15 @@ def open_tun(space: str, address: str, mtu_bytes: int) -> int:
 
 
 def path_of(packet: bytes, count: int) -> int:
-    """By addresses, protocol and ports, as a router's ECMP."""
+    """A packet's path by addresses, protocol and ports, as in a router's ECMP."""
     header = 4 * (packet[0] & 15)
     return zlib.crc32(packet[9:10] + packet[12:20] + packet[header : header + 4]) % count
 
 
 def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int) -> None:
-    """Carries packets until stdin ends. A line there changes something, and is answered.
+    """Forwards packets until stdin ends. Lines on stdin change the network and are answered.
 
-    A list: other paths, both ways. A number: the device of that end goes, or comes back.
+    A list sets the paths, both ways. A number removes or restores the device of that end.
     """
     tuns = [open_tun(*one, mtu_bytes) for one in zip(spaces, ADDRESSES, strict=True)]
     queues = [[Queue(path, 100 * way + i) for i, path in enumerate(ways[way])] for way in (0, 1)]
@@ -149,7 +150,7 @@ def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int)
             for _ in range(BATCH):
                 try:
                     packet = os.read(tun, PACKET_BYTES_MAX)
-                except OSError:  # nothing more, or the device is down
+                except OSError:  # no more packets, or the device is down
                     break
                 if packet[0] >> 4 != 4:
                     continue
@@ -161,12 +162,12 @@ def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int)
         now = time.monotonic_ns()
         while flying and flying[0][0] <= now:
             _, _, end, packet = heapq.heappop(flying)
-            with suppress(OSError):  # the far device is gone, down, or its queue is full: lost
+            with suppress(OSError):  # lost: the far device is removed or down, or its queue is full
                 os.write(tuns[end], packet)
 
 
 class Wire:
-    """Two namespaces and the process between them; `with` takes everything away again."""
+    """Two namespaces and the process between them; leaving the `with` removes them."""
 
     def __init__(self, name: str, paths: Sequence[Road], *, back: Sequence[Road] | None = None,
                  mtu_bytes: int = 1_500) -> None:  # fmt: skip
@@ -204,13 +205,13 @@ class Wire:
                 namespace.remove(space)
 
     def change(self, index: int, way: int | None = None, **fields: Any) -> None:
-        """Another kind of path from now on; both ways, or only one."""
+        """Changes a path, both ways or only one way."""
         for each in (0, 1) if way is None else (way,):
             self.ways[each][index] = replace(self.ways[each][index], **fields)
         self._say([[asdict(path) for path in each] for each in self.ways])
 
     def replug(self, end: int) -> None:
-        """Takes the device of an end away, or brings it back."""
+        """Removes the device of an end, or restores it."""
         self._say(end)
 
     def _say(self, wanted: Any) -> None:
@@ -224,10 +225,10 @@ class Wire:
         assert self._process is not None
         assert self._process.stdout is not None
         if (said := self._process.stdout.readline().strip()) != word:
-            raise RuntimeError(f"the wire said {said!r} and not {word!r}")
+            raise RuntimeError(f"the network process answered {said!r}, not {word!r}")
 
     def popen(self, end: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """A process at one end, 0 or 1."""
+        """Starts a process at one end, 0 or 1."""
         space = self.spaces[end]
 
         def enter() -> None:

@@ -1,6 +1,6 @@
-"""The peers by name: those that the flow benches drive themselves, and programs of others.
+"""The peers by name: sockets that flow benchmarks drive themselves, and foreign programs.
 
-One that is missing is named in the result.
+The result names missing peers.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ PROGRAMS: dict[str, Program] = {
     peer.name: peer for peer in (*iperf3.PEERS, *libfabric.PEERS, *ucx.PEERS)
 }
 ALL: dict[str, Peer] = {**SOCKETS, **PROGRAMS}
-# Those that a bench can open as many of as it needs.
+# Peers with one stream per flow, of which a benchmark can open any number.
 ONE_STREAM = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
 
 
 def peer_of(name: str) -> Socket:
-    """The peer of a name; weft with knobs of its own is `weft/window_policy=nscc/paths=16`."""
+    """The peer of a name; `weft/window_policy=nscc/paths=16` is weft with these knobs."""
     return SOCKETS[name] if name in SOCKETS else Weft(name, name)
 
 
 def missing(name: str) -> str | None:
-    """Why a peer cannot run here and what to do about it; None when it can."""
+    """The reason why a peer cannot run here, with the remedy; None if it can."""
     parts = name.split()
     peer = ALL.get(parts[-1] if parts else "")
     return peer.missing() if peer is not None else None
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Of the programs among them."""
+    """The versions of the programs among the peers."""
     return {name: PROGRAMS[name].version() for name in names if name in PROGRAMS}

@@ -1,4 +1,4 @@
-"""A peer: a kind of socket that the flow benches drive, or a program that is run."""
+"""Base classes of peers: sockets that flow benchmarks drive, and foreign programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Config = dict[str, Any]
 
 
 class Peer(Protocol):
-    """What every peer answers."""
+    """The interface of a peer."""
 
     @property
     def name(self) -> str: ...
     def missing(self) -> str | None:
-        """What this machine lacks for it and what to type; None when nothing."""
+        """What this machine lacks for the peer, with the remedy; None if nothing."""
 
 
 @dataclass(frozen=True)
 class Socket(ABC):
-    """A contender of the flow benches: a kind of channel and how many streams a flow has."""
+    """A contender of the flow benchmarks: a kind of channel and its streams per flow."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class Socket(ABC):
 
 @dataclass(frozen=True)
 class Weft(Socket):
-    """This tree's own."""
+    """weft of this tree."""
 
     name: str = "weft"
     kind: str = "weft"
@@ -49,11 +49,11 @@ class Weft(Socket):
 
 @dataclass(frozen=True)
 class Program(ABC):
-    """A measuring program of others, in its own words."""
+    """A foreign program that measures itself."""
 
     name: str
     executable: str
-    package: str  # Debian's
+    package: str  # of Debian
 
     def missing(self) -> str | None:
         if shutil.which(self.executable) is not None:
@@ -65,7 +65,7 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
-        """The first place receives, the second sends; a row with what the program says."""
+        """Runs it from the second place to the first; returns the program's numbers as a row."""
 
 
 def program_row(
@@ -78,7 +78,7 @@ def program_row(
     peak_bytes_per_s: float | None = None,
     retransmitted_segments: int | None = None,
 ) -> Config:
-    """What a program said and what running it cost; none of them looks at what arrives."""
+    """A row with a program's numbers and its cost; such programs do not check contents."""
     return {
         "size_bytes": size_bytes,
         "iterations": iterations,
@@ -94,7 +94,7 @@ def program_row(
 
 
 def first_version(command: Sequence[str]) -> str:
-    """The first number with a dot that the program says, or unknown."""
+    """The first number with a dot in the program's output, or unknown."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

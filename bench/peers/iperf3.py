@@ -1,6 +1,6 @@
-"""Runs iperf3 as a peer: TCP cubic, messages of the same size, its own JSON read.
+"""Runs iperf3 as a peer: TCP cubic with messages of the same size.
 
-The bytes are those that iperf3's receiver counts.
+Its JSON is read; bytes are those that its receiver counted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SIZE_BYTES_MAX = 1 << 20  # iperf3's own limit
 
 @dataclass(frozen=True)
 class Iperf3(Program):
-    """So many streams of TCP."""
+    """iperf3 with a number of TCP streams."""
 
     streams: int = 1
 
     def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
         port = str(free_port(places[0].address))
-        seconds = math.ceil(duration_s)  # it counts whole ones
+        seconds = math.ceil(duration_s)  # iperf3 takes whole seconds
         server = [self.executable, "-s", "-1", "-p", port, "-J"]
         client = [self.executable, "-c", places[0].address, "-p", port, "-J", "-t", str(seconds)]
         client += ["-l", str(min(size_bytes, SIZE_BYTES_MAX)), "-P", str(self.streams)]
@@ -58,11 +58,11 @@ class Iperf3(Program):
 
 
 def parsed(text: str) -> Any:
-    """The JSON that iperf3 -J prints; its own error when it has one."""
+    """Parses the JSON of iperf3 -J; ClickException with the error that it contains."""
     try:
         said = json.loads(text)
     except ValueError:
-        raise click.ClickException(f"iperf3: no JSON: {text[:200]!r}") from None
+        raise click.ClickException(f"iperf3: its output is not JSON: {text[:200]!r}") from None
     if "error" in said:
         raise click.ClickException(f"iperf3: {said['error']}")
     return said

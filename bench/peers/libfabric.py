@@ -1,4 +1,4 @@
-"""Runs libfabric's programs as peers over its tcp provider, and reads their tables.
+"""Runs programs of libfabric as peers over its tcp provider, and reads their tables.
 
 A ping-pong's rate is that of one message at a time. fabtests must be installed.
 """
@@ -15,7 +15,7 @@ from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 
-RATE_GUESS = 2e8  # bytes per second, for how many iterations fit the time
+RATE_GUESS = 2e8  # bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 100_000
 SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -29,9 +29,9 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True)
 class Fabric(Program):
-    """A program of libfabric or of fabtests; both print the same table."""
+    """A program of libfabric or fabtests; both print the same table."""
 
-    both_ways: bool = False  # its total counts both directions of a ping-pong
+    both_ways: bool = False  # the total counts both directions of a ping-pong
 
     def missing(self) -> str | None:
         if super().missing() is None or self.package:
@@ -48,7 +48,7 @@ class Fabric(Program):
         base = [self.executable, "-p", "tcp", "-S", str(size_bytes), "-I", str(count)]
         base += ["-e", "rdm"] if self.both_ways else []
         client = [*base, "-P", port, places[0].address]
-        # A place has its interface, which the provider would otherwise choose for itself.
+        # Otherwise the provider would choose an interface itself.
         environment = {"FI_TCP_IFACE": places[0].interfaces.split("+")[0].split(",")[0]}
         _, sent, cost = run_pair(
             self.name, [*base, "-B", port], client, places, duration_s, environment
@@ -56,7 +56,7 @@ class Fabric(Program):
         return self.row(sent, size_bytes, cost)
 
     def row(self, text: str, size_bytes: int, cost: Config) -> Config:
-        """From the last line of: bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec."""
+        """Parses the last line of: bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec."""
         lines = [line.split() for line in text.splitlines() if line[:1].isdigit()]
         try:
             fields = lines[-1]
@@ -65,7 +65,9 @@ class Fabric(Program):
             total = size_bytes * messages * (2 if self.both_ways else 1)
             rate = total / seconds
         except (IndexError, ValueError, ZeroDivisionError):
-            raise click.ClickException(f"{self.name}: no table: {text[-200:]!r}") from None
+            raise click.ClickException(
+                f"{self.name}: no table in the output: {text[-200:]!r}"
+            ) from None
         return program_row(size_bytes, messages, rate, total, cost)
 
 

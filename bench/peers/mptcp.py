@@ -1,6 +1,6 @@
-"""MPTCP as a peer, where this kernel has it.
+"""MPTCP as a peer, if this kernel has it.
 
-Subflows are those that the machine is set up for.
+The machine's configuration determines the subflows.
 """
 
 from __future__ import annotations

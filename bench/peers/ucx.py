@@ -1,6 +1,6 @@
-"""Runs ucx_perftest as a peer: tag matching over its tcp transport, CSV read.
+"""Runs ucx_perftest as a peer: tag matching over its tcp transport; reads its CSV.
 
-Shared memory is off: it would carry nothing over the network.
+Shared memory is off, because it would bypass the network.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 
-RATE_GUESS = 1e9  # bytes per second, for how many iterations fit the time
+RATE_GUESS = 1e9  # bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 20, 1_000_000
-MIB = 1 << 20  # what it calls MB
+MIB = 1 << 20  # its MB
 COLUMNS = ("iterations", "percentile", "avg_lat", "overall_lat", "avg_bw", "overall_bw")
 
 
@@ -40,7 +40,7 @@ class Perftest(Program):
         return self.row(sent, size_bytes, cost)
 
     def row(self, text: str, size_bytes: int, cost: Config) -> Config:
-        """From the last line of its CSV."""
+        """Parses the last line of its CSV."""
         try:
             fields = [
                 one for one in csv.reader(text.splitlines()) if one and one[0].strip().isdigit()
@@ -48,8 +48,9 @@ class Perftest(Program):
             said = dict(zip(COLUMNS, map(float, fields), strict=False))
             rate, total = said["overall_bw"] * MIB, said["iterations"] * size_bytes
         except (IndexError, ValueError, KeyError):
-            raise click.ClickException(f"{self.name}: no CSV: {text[-200:]!r}") from None
-        # The warm-up and the start are in the cost and not in the bytes.
+            raise click.ClickException(
+                f"{self.name}: no CSV in the output: {text[-200:]!r}"
+            ) from None
         return program_row(size_bytes, int(said["iterations"]), rate, total, cost)
 
 

@@ -283,5 +283,8 @@ def test_nccl_hosts__shares_are_of_what_was_carried_in_between() -> None:
 
 def test_nccl_hosts__a_rank_needs_a_host_of_its_own() -> None:
     file = ROOT / "examples" / "labs" / "gpus.toml"
-    with pytest.raises(click.UsageError, match="2 hosts, 3 ranks"), nccl_hosts.hosts(file, 3):
+    with (
+        pytest.raises(click.UsageError, match="3 ranks need a host each, the lab has 2"),
+        nccl_hosts.hosts(file, 3),
+    ):
         pytest.fail("three ranks on two hosts")

@@ -148,7 +148,7 @@ def test_benches__a_lab_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "place.json"
     place.write_text("[]")
     done = call("failover", "--place", str(place))
-    assert (done.exit_code, "leave --place out" in done.output) == (2, True)
+    assert (done.exit_code, "--place cannot be combined with a lab" in done.output) == (2, True)
 
 
 def test_benches__knobs_of_a_contender_are_checked() -> None:

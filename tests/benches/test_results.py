@@ -111,7 +111,7 @@ def test_compare__recorded_results_can_still_be_read() -> None:
         assert done.exit_code == 0, done.output
         found = json.loads(done.stdout)
         assert all(row["ratio"] in (1, None) for row in found["rows"])
-        unsealed = "A has no hash: recorded before there was one, or by other hands"
+        unsealed = "A has no hash: it was recorded before results had one, or edited"
         assert (unsealed in found["notes"]) == ("sha256" not in json.loads(path.read_text()))
 
 
@@ -279,7 +279,7 @@ def test_iperf3__its_json() -> None:
         iperf3.Iperf3.row({"end": {}}, COST)
     with pytest.raises(click.ClickException, match="unable to connect"):
         iperf3.parsed('{"error": "unable to connect"}')
-    with pytest.raises(click.ClickException, match="no JSON"):
+    with pytest.raises(click.ClickException, match="not JSON"):
         iperf3.parsed("iperf3: bad")
 
 

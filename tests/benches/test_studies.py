@@ -187,7 +187,7 @@ def test_study__writes_every_kind_of_file(tmp_path: Path) -> None:
 def test_study__wrong_usage_is_one_line(tmp_path: Path) -> None:
     for words, said in (
         (("incast", "--only", "nosuch"), "no contender 'nosuch'"),
-        (("incast", "-s", "12Q"), "is no size"),
+        (("incast", "-s", "12Q"), "is not a size"),
         (("ring", "-b", "1M", "-e", "4K"), "is less than"),
         (("cpu", "-D", "nan"), "not in the range"),
         (("cpu", "--html", str(tmp_path / "no" / "r.html")), "there is no folder"),
