@@ -1,1 +1,1 @@
-"""Tests of the Python door over real sockets of this host."""
+"""Tests of the Python API over real sockets of this host."""

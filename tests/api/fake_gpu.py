@@ -1,6 +1,6 @@
-"""Arrays on two GPUs that are not there: tests/native/fake_cuda.cc in the place of libcuda.
+"""Arrays on two fake GPUs, with tests/native/fake_cuda.cc in place of libcuda.
 
-Its device memory is the host's, its copies end late, and any of its calls can be made to fail.
+Its device memory is host memory, its copies end late, and any of its calls can be made to fail.
 """
 
 import ctypes
@@ -13,14 +13,14 @@ ILLEGAL_ADDRESS = 700
 
 
 class FakeGpu:
-    """The library under libcuda's name: from now on who asks for that finds this."""
+    """Loads the fake under libcuda's name, so that later loads of libcuda find it."""
 
     def __init__(self, library: Path) -> None:
         self.calls = ctypes.CDLL(str(library))
         self.calls.fake_cuda_context.restype = ctypes.c_void_p
 
     def fail_at(self, symbol: str | None, nth: int = 1, stays: bool = False) -> None:
-        """The n-th call of a function from now on fails, and all after it if that `stays`."""
+        """Makes the n-th next call of a function fail; `stays`: and all calls after it."""
         name = None if symbol is None else symbol.encode()
         self.calls.fake_cuda_fail(name, nth, ILLEGAL_ADDRESS, int(stays))
 
@@ -35,7 +35,7 @@ class FakeGpu:
         return made.value
 
     def copy(self, stream: int, array: "FakeArray", content: np.ndarray) -> None:
-        """Hands a copy to a stream, which does it when somebody waits for it."""
+        """Queues a copy on a stream, which is done when the stream is waited for."""
         context = ctypes.c_void_p(self.calls.fake_cuda_context(0))
         assert self.calls.cuCtxPushCurrent_v2(context) == 0
         status = self.calls.cuMemcpyHtoDAsync_v2(
@@ -48,7 +48,7 @@ class FakeGpu:
         assert self.calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())) == 0
 
     def finish(self, stream: int) -> None:
-        """Waits for a stream's work."""
+        """Completes a stream's work."""
         context = ctypes.c_void_p(self.calls.fake_cuda_context(0))
         assert self.calls.cuCtxPushCurrent_v2(context) == 0
         assert self.calls.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
@@ -56,7 +56,7 @@ class FakeGpu:
 
 
 class FakeArray:
-    """An array of a fake GPU's memory, as Numba's are: `__cuda_array_interface__`, version 3."""
+    """An array in fake GPU memory like Numba's: `__cuda_array_interface__`, version 3."""
 
     def __init__(
         self, gpu: FakeGpu, host: np.ndarray, *, device: int = 0, managed: bool = False, **more: Any
@@ -74,7 +74,7 @@ class FakeArray:
         self.free()
 
     def free(self) -> None:
-        """Gives the memory back to the device, whoever still uses it."""
+        """Frees the memory, even if it is in use."""
         self._tell(0)
 
     @property
@@ -124,7 +124,7 @@ class _Versioned(ctypes.Structure):
 
 
 class FakeTensor:
-    """The same memory as PyTorch shows it: DLPack, `old`: of before version 1.0."""
+    """The same memory as a tensor like PyTorch's: DLPack; `old`: before version 1.0."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class FakeTensor:
     ) -> None:
         self.array, self.old, self.read_only = array, old, read_only
         self.kind, self.major, self.name = kind, major, name
-        self.streams: list[int | None] = []  # what consumers asked for
+        self.streams: list[int | None] = []  # the streams given by consumers
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.kind, 0

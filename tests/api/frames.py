@@ -1,6 +1,6 @@
-"""Control frames as a stranger would write them, for tests of bad greetings and bad opens.
+"""Control frames of an unauthenticated peer, for tests of bad handshakes and opens.
 
-Written from docs/PROTOCOL.md and not from the encoder, so that the two check each other.
+They follow docs/PROTOCOL.md, not the encoder, so that the two check each other.
 """
 
 import socket
@@ -23,7 +23,7 @@ def _table() -> tuple[int, ...]:
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C, bit by bit as RFC 3720 has it."""
+    """CRC-32C, bit by bit as in RFC 3720."""
     table, crc = _table(), 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
@@ -43,7 +43,7 @@ def _address(host: str, port: int | None = None) -> bytes:
 def hello(
     *, node: int = 77, target: int = 0, session: int = 5, joined: int = 0, control: int = 0
 ) -> bytes:
-    """A greeting from 127.0.0.1."""
+    """A hello from 127.0.0.1."""
     body = struct.pack("<QQQQIH", node, target, session, joined, 0, 1)
     ends = [_address("127.0.0.1", port) for port in (0, 0, control)]
     return frame(HELLO, body + b"".join(ends) + struct.pack("<H", 0))
@@ -65,22 +65,22 @@ def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:
 
 
 def confirm(dial: int) -> bytes:
-    """The dialler's last word about an open."""
+    """The dialler's confirmation of an open."""
     return frame(CONFIRM, struct.pack("<Q", dial))
 
 
 def ping(number: int) -> bytes:
-    """A question whether the control thread runs."""
+    """A ping, which the control thread answers."""
     return frame(PING, struct.pack("<Q", number))
 
 
 def verdict(status: int) -> bytes:
-    """What a session ends with."""
+    """The frame that ends a session."""
     return frame(VERDICT, struct.pack("<I", status))
 
 
 def read_frames(peer: socket.socket, count: int) -> list[tuple[int, bytes]]:
-    """The next frames, as many as come before the end or the socket's timeout."""
+    """The next frames, until `count`, the end of the stream or the socket's timeout."""
     found: list[tuple[int, bytes]] = []
     buffer = b""
     while len(found) < count:

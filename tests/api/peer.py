@@ -1,4 +1,4 @@
-"""The other process of the tests: `python -m tests.api.peer ROLE HANDLE...`."""
+"""The peer process of the tests: `python -m tests.api.peer ROLE HANDLE...`."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from transport.errors import WeftError
 
 
 def echo() -> None:
-    """Listens, sends every message back, until the peer closes."""
+    """Listens and echoes every message until the peer closes."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), flush=True)
         memory = bytearray(64 << 20)
@@ -26,12 +26,12 @@ def echo() -> None:
 
 
 def posts_and_sleeps(address: str, count: str) -> None:
-    """Posts sends that nobody receives yet, and looks at no handle until it has read a line."""
+    """Posts sends before the peer posts receives; checks no handle until it has read a line."""
     with Endpoint() as endpoint, endpoint.connect(bytes.fromhex(address)) as connection:
         handles = [connection.isend(bytes([i % 251]) * (i % 61)) for i in range(int(count))]
         print("posted", flush=True)
         sys.stdin.readline()
-        until = time.monotonic() + 10  # the last acknowledgments may be under way
+        until = time.monotonic() + 10  # the last acknowledgments may be in flight
         while not all(handle.done for handle in handles) and time.monotonic() < until:
             time.sleep(0.01)
         print("done", sum(handle.done for handle in handles), flush=True)
@@ -39,14 +39,14 @@ def posts_and_sleeps(address: str, count: str) -> None:
 
 
 def greets() -> None:
-    """Listens, and accepts nobody; says its port."""
+    """Listens without accepting; prints its port."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
         time.sleep(60)
 
 
 def echoes() -> None:
-    """The same for every peer that comes, one after the other or beside each other, for ever."""
+    """Echoes for every peer that connects, for ever."""
 
     def serve(connection: Connection) -> None:
         memory = bytearray(4 << 20)
@@ -62,7 +62,7 @@ def echoes() -> None:
 
 
 def dials_at_once(address: str) -> None:
-    """Dials the handle by the hundred, and says how many of the connections carried nothing."""
+    """Connects to the handle by the hundred; prints how many connections carried no message."""
     handle = bytes.fromhex(address)
     failures: list[str] = []
 
@@ -85,11 +85,11 @@ def dials_at_once(address: str) -> None:
         for thread in threads:
             thread.join()
         print(len(failures), *failures[:1], flush=True)
-        sys.stdin.readline()  # it may be stopped once more, with nothing left to do
+        sys.stdin.readline()  # the test may stop the process again while it is idle
 
 
 def forking() -> None:
-    """Listens, accepts, forks a child that outlives it, and says its process id."""
+    """Listens, accepts, forks a child that outlives it, and prints the child's process id."""
     with Endpoint() as endpoint, endpoint.listen(0) as listener:
         print(listener.handle.hex(), flush=True)
         with listener.accept(timeout_s=60):
@@ -102,7 +102,7 @@ def forking() -> None:
 
 
 def sends_and_dies() -> None:
-    """Listens, accepts, sends two messages, says so when they are done, and waits to be killed."""
+    """Listens, accepts, sends two messages, reports that they are done, and waits to be killed."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), flush=True)
         with listener.accept(timeout_s=60) as connection:
@@ -113,7 +113,7 @@ def sends_and_dies() -> None:
 
 
 def blocked() -> None:
-    """Listens, accepts, waits for a message that never comes; says how it ended."""
+    """Listens, accepts, waits for a message that never comes; prints how it ended."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), flush=True)
         with listener.accept(timeout_s=60) as connection:
@@ -144,7 +144,7 @@ def silent() -> None:
 
 
 def few_descriptors(limit: int) -> None:
-    """Opens endpoints under a small RLIMIT_NOFILE until one fails; says how."""
+    """Opens endpoints under a small RLIMIT_NOFILE until one fails; prints the error."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -158,7 +158,7 @@ def few_descriptors(limit: int) -> None:
 
 
 def little_memory(spare_mib: int) -> None:
-    """Opens connections until memory ends; says how, and whether the first one still works."""
+    """Opens connections until memory runs out; prints the error, and whether the first works."""
     import resource
 
     with Endpoint(engines=1) as endpoint, endpoint.listen() as listener:
@@ -185,9 +185,9 @@ def little_memory(spare_mib: int) -> None:
 
 
 def listening(limit: int = 0) -> None:
-    """Listens and says its handle, port and, after each line of stdin, what it refused.
+    """Listens and prints its handle, port and, after each line of stdin, its count of refusals.
 
-    With a limit on its descriptors where one is given.
+    `limit`: RLIMIT_NOFILE, if not 0.
     """
     import resource
 

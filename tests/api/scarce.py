@@ -1,4 +1,4 @@
-"""Child processes with few file descriptors, one role a process: `python -m tests.api.scarce`."""
+"""Child processes with few file descriptors: `python -m tests.api.scarce ROLE`."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def open_descriptors() -> int:
 
 
 def take_all(at_most: int = MANY) -> list[int]:
-    """Descriptors until there is none left."""
+    """Opens descriptors until none is left."""
     taken: list[int] = []
     with contextlib.suppress(OSError):
         while len(taken) < at_most:
@@ -43,7 +43,7 @@ def failure_of(error: WeftError) -> dict[str, str]:
 
 
 def transfer(engines: int) -> None:
-    """Moves a message; says what was opened and what is left."""
+    """Transfers a message; reports the descriptors opened and left."""
     payload = bytes(range(256)) * 4096
     with (
         Endpoint(interfaces=LOCAL, engines=engines, log_level="info") as endpoint,
@@ -67,7 +67,7 @@ def transfer(engines: int) -> None:
 
 
 def devices(engines: int) -> None:
-    """Moves a message over each of two devices."""
+    """Transfers a message over each of two devices."""
     with Endpoint(interfaces=f"{LOCAL},{LOCAL}", engines=engines) as endpoint:
         moved = 0
         held = contextlib.ExitStack()
@@ -86,7 +86,7 @@ def devices(engines: int) -> None:
 
 
 def start(engines: int) -> None:
-    """Tries to open an endpoint, again and again."""
+    """Tries several times to open an endpoint."""
     before, failure = open_descriptors(), {}
     for _ in range(20):
         try:
@@ -97,7 +97,7 @@ def start(engines: int) -> None:
 
 
 def endpoints(engines: int) -> None:
-    """As many endpoints as there is room for, opened before any of them has a peer."""
+    """Opens as many endpoints as possible before any of them has a peer."""
     with contextlib.ExitStack() as held:
         made: list[Endpoint] = []
         failure = {}
@@ -124,7 +124,7 @@ def endpoints(engines: int) -> None:
 
 
 def dials(_: int) -> None:
-    """Connects without a descriptor for it, and again with one."""
+    """Connects without a free descriptor, and again with one."""
     with (
         Endpoint(interfaces=LOCAL, engines=1) as endpoint,
         Endpoint(interfaces=LOCAL, engines=1) as other,
@@ -142,7 +142,7 @@ def dials(_: int) -> None:
 
 
 def accepts(spared: int) -> None:
-    """Listens with so few descriptors for a peer; with all from the second line of stdin on."""
+    """Listens with `spared` free descriptors; with all of them after the second line of stdin."""
     with Endpoint(interfaces=LOCAL, engines=1) as endpoint, endpoint.listen() as listener:
         taken = take_all()
         give_back([taken.pop() for _ in range(spared)])
@@ -162,7 +162,7 @@ def accepts(spared: int) -> None:
 
 
 def forks(engines: int) -> None:
-    """The soft limit here and in a forked child."""
+    """Reports the soft limit here and in a forked child."""
     with Endpoint(interfaces=LOCAL, engines=engines):
         here = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         child = os.fork()
@@ -173,7 +173,7 @@ def forks(engines: int) -> None:
 
 
 def fork_paths(engines: int) -> None:
-    """What a forked child gets beside an endpoint that it inherits and that has opened no path."""
+    """Reports the paths of a forked child that inherits an endpoint without open paths."""
     with Endpoint(interfaces=LOCAL, engines=engines):
         child = os.fork()
         if child == 0:
@@ -184,7 +184,7 @@ def fork_paths(engines: int) -> None:
 
 
 def half_way(engines: int) -> None:
-    """Starts that fail when engines and sockets are there already."""
+    """Tries starts that fail after engines and sockets were created."""
     before = open_descriptors()
     opened, running = [], []
     for _ in range(20):
@@ -196,7 +196,7 @@ def half_way(engines: int) -> None:
 
 
 def doctor(engines: int) -> None:
-    """What `weft doctor` finds."""
+    """Reports the findings of `weft doctor`."""
     os.environ |= {"WEFT_ENGINES": str(engines), "WEFT_INTERFACES": LOCAL}
     tell(**asdict(check_descriptors()))
 

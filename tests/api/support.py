@@ -1,4 +1,4 @@
-"""What the tests of the Python door share: contents that can be checked, pairs, child processes."""
+"""Helpers of the API tests: verifiable contents, connected pairs, child processes."""
 
 import os
 import select
@@ -19,13 +19,13 @@ LOCAL: dict[str, Any] = {"interfaces": "lo", "engines": 1}
 
 
 def content(size_bytes: int, seed: int) -> bytes:
-    """Bytes that differ by seed and at every offset."""
+    """Random bytes from a seed."""
     return np.random.default_rng(seed).bytes(size_bytes)
 
 
 @contextmanager
 def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
-    """Two endpoints of this process and a connection between them."""
+    """Two endpoints of this process, with a connection between them."""
     settings = LOCAL | knobs
     with (
         Endpoint(**settings) as left,
@@ -38,7 +38,7 @@ def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
 
 
 def child(role: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """tests/api/peer.py in a process of its own, with pipes."""
+    """Starts tests/api/peer.py in its own process, with pipes."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     return subprocess.Popen(
         [sys.executable, "-m", "tests.api.peer", role, *arguments],
@@ -53,7 +53,7 @@ def child(role: str, *arguments: str, **variables: str) -> subprocess.Popen[str]
 
 @contextmanager
 def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Ends the child, whatever happened."""
+    """Kills the child at the end."""
     try:
         yield process
     finally:
@@ -63,12 +63,12 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The child's next line; its last words when there is none."""
+    """The child's next line; AssertionError with its stderr if there is none."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
     if not ready:
         process.kill()
-        raise AssertionError(f"the child says nothing: {process.communicate()[1]}")
+        raise AssertionError(f"the child printed nothing: {process.communicate()[1]}")
     text = process.stdout.readline().strip()
     if not text:
         process.kill()

@@ -1,4 +1,4 @@
-"""Messages beyond the engines' rings: posted by themselves, in order, up to a bound."""
+"""Tests the backlog: operations beyond the engines' rings are posted in order, up to a bound."""
 
 import gc
 import time
@@ -12,7 +12,7 @@ from transport.errors import ConnectionClosedError, OperationCancelledError, Wou
 from .support import LOCAL, PATIENCE_S, child, line, pair, running
 
 POSTS = 10_000
-RINGS = 128  # requests of a direction that the engines take
+RINGS = 128  # requests per direction that the engines take
 
 
 def test_backlog__completes_while_its_program_sleeps() -> None:

@@ -1,4 +1,4 @@
-"""The extension against its stub, the status table against the exceptions."""
+"""Compares the extension with its stub, and the status table with the exceptions."""
 
 import ast
 import pickle
@@ -15,7 +15,7 @@ STUBS = sorted(Path(native.PACKAGE).glob("_native*.pyi"))
 
 
 def declared() -> dict[str, set[str] | None]:
-    """Name -> public members of a class, None for what is no class."""
+    """Name -> public members if it is a class, else None."""
     names: dict[str, set[str] | None] = {}
     for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
         if isinstance(node, ast.ClassDef):

@@ -1,7 +1,4 @@
-"""Decides that slow control sees what flows do, writes parameters at its pace, and harms nothing.
-
-Never judges what a step decides.
-"""
+"""Tests slow control: it sees traffic, sets parameters at its pace, and does not disturb flows."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ SIZE = 400_000
 
 
 def traffic(here: Connection, there: Connection, until: threading.Event | None = None) -> int:
-    """Messages one way, at least 4, until told to stop; returns how many."""
+    """Sends messages one way, at least 4, until stopped; returns their number."""
     count = 0
     while count < 4 or (until is not None and not until.is_set()):
         want = content(SIZE, count)
@@ -147,12 +144,12 @@ def test_fault_paths__only_those_named_lose() -> None:
             for some in (paths[0::2], paths[1::2])
         )
         assert named > 0.2
-        # A late acknowledgment may be taken for a loss: on a loaded machine some are.
+        # On a loaded machine some late acknowledgments are taken for losses.
         assert spared < 0.6 * named
 
 
 def test_example__weights_are_learned() -> None:
-    """The example checks itself: the lossy paths end with less than half of a fair share."""
+    """The example itself checks that the lossy paths get less than half of a fair share."""
     command = [sys.executable, "-m", "examples.learn_weights"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""Limits on file descriptors: what is opened, what is left to the program, and what errors say."""
+"""Tests limits on file descriptors: how many are used, left to the program, and the errors."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.api.support import LOCAL, PATIENCE_S, ROOT, line, running
 from transport import Endpoint
 from transport.errors import OutOfDescriptorsError
 
-ENGINES = 8  # with 32 paths each: 256 sockets a device
+ENGINES = 8  # with 32 paths each: 256 sockets per device
 PATHS = 32
 LEFT_TO_PROGRAM = 64
 
@@ -38,7 +38,7 @@ def scarce(
 
 
 def told(role: str, soft: int, hard: int, number: int = ENGINES) -> tuple[dict[str, Any], str]:
-    """What a child says in its one line, and what it logs."""
+    """The JSON line that a child prints, and its log."""
     with running(scarce(role, soft, hard, number)) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
@@ -169,7 +169,7 @@ def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_pat
     ):
         assert peer.stdin is not None
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
-        for _ in range(3):  # the descriptor that is kept to refuse with is there again
+        for _ in range(3):  # the descriptor reserved for refusals is available again
             with pytest.raises(OutOfDescriptorsError, match=r"refused: .*Too many open") as said:
                 endpoint.connect(handle, timeout_s=PATIENCE_S)
             assert "the limit is 200" in str(said.value)
@@ -187,7 +187,7 @@ def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_pat
 
 
 def test_accept__without_a_descriptor_for_a_path_is_said() -> None:
-    """One is left: the control socket of the peer takes it."""
+    """The only free descriptor is taken by the control socket of the peer."""
     with running(scarce("accepts", 200, 200, 1)) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
         said = r"refused: cannot create a UDP socket for a path: Too many open files"

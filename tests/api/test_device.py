@@ -1,6 +1,6 @@
-"""Arrays in a GPU's memory through the same calls, and one error for each mistake with them.
+"""Tests arrays in GPU memory: transfers, stream order, and an error for each mistake.
 
-The GPUs are fake (fake_gpu.py): real ones are tests/device's.
+The GPUs are fake (fake_gpu.py); tests/device uses real ones.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def ends_(gpu: FakeGpu) -> Iterator[Ends]:
 
 
 def filled(gpu: FakeGpu, size_bytes: int, seed: int = 1, **more: Any) -> FakeArray:
-    """An array with bytes in it."""
+    """An array of random bytes."""
     return FakeArray(gpu, np.frombuffer(bytearray(content(size_bytes, seed)), np.uint8), **more)
 
 
@@ -89,7 +89,7 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
     here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 240_000
     assert received.array.host.tobytes() == sent.array.host.tobytes()
-    # Its producer has a stream of ours wait for its own, unless another one is named.
+    # The producer lets a stream of weft's wait for its own, unless the caller names another one.
     assert len(sent.streams) == len(received.streams) == 1
     assert all((one or 0) > 2 for one in sent.streams + received.streams)
     handle = there.irecv_into(received, stream=gpu.stream())
@@ -99,7 +99,7 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
 
 
 class HostTensor:
-    """An array of the host that has no buffer protocol, as PyTorch's have none."""
+    """A host array without the buffer protocol, like PyTorch's tensors."""
 
     def __init__(self, host: np.ndarray) -> None:
         self.host = host
@@ -192,14 +192,14 @@ def test_device__streams_order_the_work(gpu: FakeGpu, ends: Ends) -> None:
     bytes_ = np.frombuffer(content(500_000, 3), np.uint8)
     produced, received, consumed = empty(gpu, 500_000), empty(gpu, 500_000), gpu.stream()
     producer = gpu.stream()
-    gpu.copy(producer, produced, bytes_)  # it happens when the stream gets to it
+    gpu.copy(producer, produced, bytes_)  # done when the stream runs
     handle = there.irecv_into(received)
     handle.wait_on(consumed)
     here.send(produced, timeout_s=PATIENCE_S, stream=producer)
     assert handle.wait(PATIENCE_S) == 500_000
     gpu.finish(consumed)
     assert (received.host == bytes_).all()
-    handle.wait_on(consumed)  # over: it has nothing to wait for
+    handle.wait_on(consumed)  # the message is done, so nothing waits
     host = here.isend(b"x")
     with pytest.raises(InvalidArgumentError, match="stream: this message is in host memory"):
         host.wait_on(consumed)
@@ -224,7 +224,7 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
     for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
         here.send(sent, timeout_s=PATIENCE_S, stream=stream)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
-    # An array's own stream; version 2 of the interface had none, and means the default one.
+    # An array's own stream. Version 2 of the interface has none and means the default stream.
     for more in ({"stream": gpu.stream()}, {"version": 2}):
         here.send(filled(gpu, 10, **more), timeout_s=PATIENCE_S)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
@@ -304,7 +304,7 @@ def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None
 
 
 class Odd:
-    """An array that says what it likes."""
+    """An array with any attributes."""
 
     def __init__(self, **said: Any) -> None:
         self.said = said
@@ -323,7 +323,7 @@ class NoStream:
 def test_order__a_library_is_asked_for_its_stream(
     gpu: FakeGpu, ends: Ends, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """PyTorch and CuPy, by name, for classes of their callers too. None of ours is lent then."""
+    """PyTorch and CuPy arrays, also subclasses: weft asks for their stream and lends none."""
     here, there = ends
     producer, current = gpu.stream(), [0]
     entered: list[int] = []
@@ -352,7 +352,7 @@ def test_order__a_library_is_asked_for_its_stream(
         assert (received.host == expected).all()
         assert tensor.streams == [-1]
     assert entered == ([0, 0] if library == "torch" else [])
-    # CuPy tells the stream of the current GPU alone.
+    # CuPy reports only the stream of the current GPU.
     current[0] = 1
     tensor = its_own(empty(gpu, 10))
     handle = there.irecv_into(empty(gpu, 10))
@@ -362,7 +362,7 @@ def test_order__a_library_is_asked_for_its_stream(
 
 
 def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
-    """(a receive's buffer, its stream, the error, its words)."""
+    """(buffer of a receive, stream, error, its text)."""
     good = empty(gpu, 100)
     invalid = InvalidArgumentError
     yield empty(gpu, 100, managed=True), None, invalid, "buf: managed memory.*copy it to device"
@@ -419,7 +419,7 @@ def test_device__every_mistake_is_one_error_that_names_the_argument(
 
 def test_device__memory_freed_while_in_use_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
-    received = empty(gpu, 4_000_000)  # more than the pool has: the sender cannot be done before
+    received = empty(gpu, 4_000_000)  # more than the pool has, so the sender waits for it
     handle = there.irecv_into(received)
     received.free()
     with pytest.raises(WeftError):
@@ -484,7 +484,7 @@ def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) 
     draw = np.random.default_rng(5).integers
     a, b = (FakeArray(gpu, draw(0, 100, 1_001).astype(kind)) for _ in range(2))
     out, also = (FakeTensor(FakeArray(gpu, np.zeros(1_001, kind))) for _ in range(2))
-    if np.issubdtype(kind, np.floating):  # the fake's tensors say that they are of that kind
+    if np.issubdtype(kind, np.floating):  # the fake's tensors report this type
         endpoint.reduce(a, b, out, also=also)
         gpu.finish(1)  # the default stream
         assert (out.array.host == a.host + b.host).all()
@@ -556,6 +556,6 @@ def test_device__without_a_gpu_it_says_what_is_missing() -> None:
         env={"PATH": "", "WEFT_INTERFACES": str(LOCAL["interfaces"])},
     )
     first, second = done.stdout.splitlines()
-    # Here, or on a host with a GPU, where the address is wrong instead.
+    # Without libcuda, or on a host with a GPU, where the address is wrong instead.
     assert first.startswith("buf: no libcuda.so.1 on this host: device memory needs the NVIDIA")
     assert second == "b'host'"

@@ -1,4 +1,4 @@
-"""What goes wrong: signals, deaths, strangers, settings, faults. Every loop here is bounded."""
+"""Tests failures: signals, dead peers, bad packets, wrong settings, injected faults."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def test_death__fails_every_outstanding_request() -> None:
         for handle in handles:
             with pytest.raises(PeerDeadError):
                 handle.wait(PATIENCE_S)
-        # The kernel closed its sockets: a death that is proven needs no timeout.
+        # The kernel closed the peer's sockets, which proves its death without a timeout.
         assert time.monotonic() - begin < 5.0
         with pytest.raises(ConnectionLostError):
             connection.check()
@@ -87,7 +87,7 @@ def test_strangers__are_counted_and_change_nothing() -> None:
                 with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as stranger:
                     stranger.sendall(noise)
                     stranger.settimeout(5)
-                    # It is told nothing or refused, and not kept for ever.
+                    # The socket is closed or refused, and not kept open for ever.
                     with contextlib.suppress(ConnectionResetError):
                         stranger.recv(4096)
             # Data ports open with the first peer.
@@ -110,7 +110,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
     magic = b"WFTC"
     other = magic + struct.pack("<HHII", 999, 1, 0, 0)
     with Endpoint(**LOCAL) as endpoint:
-        # It dials us: refused, with our version in the answer, and the connection ends.
+        # Incoming: refused with our version in the answer, and the connection ends.
         with endpoint.listen() as listener:
             address = ("127.0.0.1", listener.port)
             with socket.create_connection(address, timeout=5) as stranger:
@@ -124,7 +124,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
                         break
                 assert answer.startswith(magic)
                 assert struct.unpack_from("<H", answer, 4)[0] != 999
-        # We dial it.
+        # Outgoing.
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(5)
             _, dial = endpoint._dial("127.0.0.1", server.getsockname()[1], 0)
@@ -141,7 +141,7 @@ def test_connect__to_one_who_never_answers_times_out() -> None:
         port = mute.getsockname()[1]
         with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
             endpoint.connect("127.0.0.1", port, timeout_s=0.2)
-        # Its kernel takes the connection, so it may be stalled: only the knob bounds the wait.
+        # The peer's kernel accepts, so its process may be stalled; only the knob limits the wait.
         knobs = {"handshake_timeout_ns": 100_000_000, "peer_stall_ns": 300_000_000}
         with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError, match="handshake"):
             endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)

@@ -1,6 +1,6 @@
-"""Two interfaces carry one connection together, and one does when the other goes down.
+"""Tests a connection over two interfaces, also when one of them goes down.
 
-Both ends live in namespaces made here and joined by veth; no interface of the host is touched.
+Both ends run in namespaces joined by veth; no interface of the host is changed.
 """
 
 import os
@@ -53,12 +53,12 @@ def ip(*words: str, namespace: str = "") -> str:
 
 
 def await_carrier(namespace: str) -> None:
-    """A veth that was just brought up has no carrier for a moment."""
+    """Waits for the carrier of a veth, which is missing for a moment after it is set up."""
     for _ in range(100):
         if ip("link", "show", namespace=namespace).count("state UP") == 2:
             return
         time.sleep(0.05)
-    raise RuntimeError(f"the links of {namespace} do not come up")
+    raise RuntimeError(f"the links of {namespace} have no carrier")
 
 
 def sent_bytes(namespace: str, interface: str) -> int:
@@ -86,7 +86,7 @@ def hosts() -> Iterator[tuple[str, str]]:
                 ip("netns", "add", name)
                 made.append(name)
         except RuntimeError as error:
-            pytest.skip(f"this host lets nobody make network namespaces: {error}")
+            pytest.skip(f"cannot make network namespaces: {error}")
         for number in range(2):
             end, device = f"e{number}", ["type", "veth", "peer", "name", f"e{number}"]
             ip("link", "add", end, *device, "netns", names[1], namespace=names[0])
@@ -142,14 +142,14 @@ def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> li
 def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
     before = [sent_bytes(hosts[0], name) for name in ("e0", "e1")]
     words = play(hosts, 40, 0.0, cut=False)
-    # Behind it one word a path: whether that path carried anything.
+    # After it follows one word per path: whether that path carried anything.
     assert words[-33:-32] == ["done"], words
     assert set(words[-32:]) == {"1"}
     carried = [
         sent_bytes(hosts[0], name) - was for name, was in zip(("e0", "e1"), before, strict=True)
     ]
     assert sum(carried) >= 40 * MESSAGE_BYTES
-    # A busy machine shifts the shares: each interface carries more than probes and acknowledgments.
+    # Other load shifts the shares, so only check that each carries more than probes and acks.
     assert min(carried) >= 64 << 10
 
 
@@ -171,7 +171,7 @@ except WeftError as error:
 
 
 def listed(namespace: str, **variables: str) -> str:
-    """The devices of an endpoint that names none, or why there are none."""
+    """The default devices of an endpoint, or the error if there are none."""
     done = subprocess.run(
         ["ip", "netns", "exec", namespace, sys.executable, "-c", LIST],
         cwd=ROOT,
@@ -194,7 +194,7 @@ def test_interfaces__bridges_and_link_local_ones_are_not_taken_by_default(
         ip("link", "add", name, "type", "bridge", namespace=here)
         ip("address", "add", address, "dev", name, namespace=here)
         ip("link", "set", name, "up", namespace=here)
-    # A bridge without a port has no carrier: each gets one.
+    # A bridge without a port has no carrier, so each gets a port.
     for number, name in enumerate(("docker0", "br7")):
         ends = (f"v{number}a", f"v{number}b")
         ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1], namespace=here)

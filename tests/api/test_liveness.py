@@ -1,4 +1,4 @@
-"""Peers that stop, die, fork, come back: what the survivor is told, and when. Real processes."""
+"""Tests peers that stop, die, fork and come back: the survivor's errors, and their time."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ SHORT = {"peer_silence_ns": 1_000_000_000}
 
 @contextlib.contextmanager
 def stopped(peer: subprocess.Popen[str]) -> Iterator[None]:
-    """The process stands still meanwhile."""
+    """Stops the process with SIGSTOP meanwhile."""
     peer.send_signal(signal.SIGSTOP)
     try:
         until = time.monotonic() + PATIENCE_S
@@ -42,7 +42,7 @@ def stopped(peer: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def echoed(connection: Connection, size_bytes: int, seed: int) -> bool:
-    """One message there and back through the `echo` child."""
+    """Whether one message comes back unchanged from the `echo` child."""
     data = content(size_bytes, seed)
     connection.send(data, timeout_s=PATIENCE_S)
     return connection.recv(size_bytes, timeout_s=PATIENCE_S) == data
@@ -56,7 +56,7 @@ def test_stall__a_stopped_peer_is_waited_for() -> None:
         with stopped(peer):
             send = connection.isend(data)
             receive = connection.irecv_into(back := bytearray(len(data)))
-            # Four times the silence that ends a connection whose network is dead.
+            # Four times the silence that ends a connection over a dead network.
             time.sleep(4.0)
             assert not send.done
             connection.check()
@@ -72,7 +72,7 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
         handle = bytes.fromhex(line(peer))
         with Endpoint(**LOCAL, **SHORT) as endpoint:
             connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
-            assert echoed(connection, 1000, 1)  # its next receive waits for us
+            assert echoed(connection, 1000, 1)  # the child's next receive waits for us
             for seed in range(2):
                 with stopped(peer):
                     time.sleep(2.5)
@@ -80,13 +80,13 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
 
 
 def test_stall__the_one_that_was_stopped_reads_every_greeting_that_waits() -> None:
-    """More sockets than it looks at in one turn, and a pause longer than a handshake may take."""
+    """More sockets than one event loop turn handles, stopped longer than a handshake may take."""
     with running(child("greets", WEFT_HANDSHAKE_TIMEOUT_NS="1000000000")) as peer:
         port = int(line(peer))
         sockets = [
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(100)
         ]
-        time.sleep(0.3)  # accepted, and their time runs
+        time.sleep(0.3)  # they are accepted, and their timeout runs
         with stopped(peer):
             for index, one in enumerate(sockets):
                 one.sendall(frames.hello(node=1000 + index, session=1000 + index))
@@ -103,7 +103,7 @@ def test_stall__ends_within_the_knob_where_one_is_set() -> None:
         assert line(peer) == "accepted"
         with stopped(peer), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
             connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
-        # The one that was stopped does not hear that its peer was.
+        # The stopped process reports its own stop, not a stall of its peer.
         assert peer.stderr is not None
         assert "this process did not run" in peer.stderr.readline()
 
@@ -125,7 +125,7 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
 
 
 def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
-    """Each pause is longer than a handshake may take."""
+    """Each stop is longer than a handshake may take."""
     with (
         Endpoint(**LOCAL, handshake_timeout_ns=300_000_000) as endpoint,
         endpoint.listen() as listener,
@@ -157,7 +157,7 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
 
 
 def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
-    """The verdict forgets the peer everywhere, so nothing of it is in the way."""
+    """The verdict removes all state of the peer, so that it can connect again."""
     knobs = SHORT | {"peer_stall_ns": 500_000_000}
     with (
         running(child("echoes")) as peer,
@@ -191,7 +191,7 @@ def test_death__is_told_although_a_forked_child_lives_on() -> None:
             peer.kill()
             with pytest.raises(PeerDeadError):
                 receive.wait(PATIENCE_S)
-            # Silence alone would take 20 s; a proven death needs no patience.
+            # Silence would take 20 s; a proven death is reported at once.
             assert time.monotonic() - begin < 10.0
             with pytest.raises(RefusedError):
                 endpoint.connect("127.0.0.1", connection_port(connection), timeout_s=5)
@@ -209,7 +209,7 @@ def test_death__what_was_sent_to_the_end_is_received_first() -> None:
         assert line(peer) == "sent"
         peer.kill()
         peer.wait(PATIENCE_S)
-        time.sleep(1.0)  # the death is known by now
+        time.sleep(1.0)  # the death is detected by now
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"first"
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"second"
         with pytest.raises(PeerDeadError):
@@ -246,7 +246,7 @@ def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> Non
 
 
 def test_dials__that_are_given_up_leave_room_for_the_next() -> None:
-    """To a stopped peer, which finds them all when it runs again."""
+    """They go to a stopped peer, which handles all of them when it runs again."""
     with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(line(peer))
         kept = endpoint.connect(handle, timeout_s=PATIENCE_S)
@@ -285,7 +285,7 @@ def test_close__of_an_endpoint_while_others_dial_and_listen_is_told_to_them() ->
 
 @pytest.mark.parametrize("deaf", ["dialler", "listener"])
 def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None:
-    """Control sockets work, datagrams arrive one way alone: whoever gives up tells the other."""
+    """Control sockets work, datagrams pass one way only: the end that gives up tells the other."""
     knobs = LOCAL | SHORT | {"log_level": "error"}
     with (
         Endpoint(**knobs, fault_loss=float(deaf == "dialler")) as left,
@@ -301,7 +301,7 @@ def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None
             with pytest.raises(PeerSilentError):
                 handle.wait(PATIENCE_S)
         assert time.monotonic() - begin > 0.5
-        # Nothing of it is in the way of the next connection, which fares no better.
+        # The next connection is not blocked by the first one, and fails in the same way.
         again = left.connect(listener.handle, timeout_s=PATIENCE_S)
         with pytest.raises(PeerSilentError):
             again.send(bytes(1 << 20), timeout_s=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Standard error that nobody reads: messages move, peers connect, and the process ends."""
+"""Tests a full, unread standard error: messages still move, peers connect, the process ends."""
 
 import socket
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 from tests.api.support import LOCAL, PATIENCE_S, ROOT
 
-# Its standard error is a pipe that is full from the start. What is said there comes from the thread
-# of the engine (a stranger's datagram) and from the control thread (a stranger's connection).
+# Standard error is a pipe that is full from the start. Both the engine thread (a datagram of an
+# unknown sender) and the control thread (a connection without authentication) log to it.
 SCRIPT = f"""
 import os, re, socket
 from transport import Endpoint

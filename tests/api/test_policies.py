@@ -1,7 +1,4 @@
-"""Decides that policies are chosen, replaced and tuned on live connections, and nothing is lost.
-
-Never judges what a policy decides: tests/policies does.
-"""
+"""Tests that policies are chosen, replaced and tuned on live connections without losing data."""
 
 from __future__ import annotations
 
@@ -66,13 +63,13 @@ def test_policies__a_connection_may_have_its_own() -> None:
         exchange(plain, plain_there)
         exchange(own, own_there)
         exchange(own_there, own)
-        left.set_policy("path", "fixed")  # for those without a choice of their own
+        left.set_policy("path", "fixed")  # for connections with the endpoint's policies
         assert plain.policies["path"].name == "fixed"
         assert own.policies["path"].name == "oblivious"
 
 
 def swap_while(here: Connection, there: Connection, swaps: list[tuple[str, str]]) -> int:
-    """Messages both ways while another thread swaps; returns how many swaps were done."""
+    """Sends both ways while another thread swaps policies; returns the number of swaps."""
     done = 0
     stopping = threading.Event()
     errors: list[BaseException] = []
@@ -127,7 +124,9 @@ def test_swap__of_the_whole_endpoint_reaches_live_connections() -> None:
         endpoint.set_params("window", window_bytes=200_000)
         assert here.policies["window"].params == {"window_bytes": 200_000}
         here.set_params("window", window_bytes=300_000)
-        endpoint.set_params("window", window_bytes=100_000)  # leaves what chose for itself
+        endpoint.set_params(
+            "window", window_bytes=100_000
+        )  # does not affect connections with their own policy
         assert here.policies["window"].params == {"window_bytes": 300_000}
         exchange(here, there)
 
@@ -156,7 +155,7 @@ def test_cache__what_does_not_fit_is_compiled_again(cache: Path, tmp_path: Path)
     shutil.copy(EXAMPLE, mine)
     first = cached_policy(mine)
     whole = first.read_bytes()
-    first.write_bytes(whole[:-100])  # cut short by a full disk
+    first.write_bytes(whole[:-100])  # truncated, as by a full disk
     assert cached_policy(mine).read_bytes() == whole
     first.with_suffix(".sha256").write_text("0" * 64)
     assert cached_policy(mine).read_bytes() == whole

@@ -1,4 +1,4 @@
-"""Public names are exported and documented; options are keyword-only, the same in every form."""
+"""Tests that public names are exported and documented, and options keyword-only and uniform."""
 
 import asyncio
 import inspect
@@ -86,6 +86,6 @@ def test_errors__of_arguments_are_of_this_library() -> None:
         ):
             with pytest.raises(InvalidArgumentError):
                 wrong()
-        handle = there.irecv(1)  # the connection lives
+        handle = there.irecv(1)  # the connection still works
         here.send(b"x", timeout_s=PATIENCE_S)
         assert handle.wait(PATIENCE_S) == 1

@@ -1,6 +1,6 @@
-"""Decides that recorded decisions come out the same through the simulator's calls.
+"""Tests that recorded decisions replay equally through the simulator's calls.
 
-And that a difference of one bit is seen: in an answer, in an event, in a parameter.
+A difference of one bit in an answer, an event or a parameter must be detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLICY, DECISION = 1, 2
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Both ends of a lossy transfer whose window policy and parameters change on the way."""
+    """Recordings of both ends of a lossy transfer, with changes of window policy and parameters."""
     folder = tmp_path_factory.mktemp("recording")
     knobs = {"fault_loss": 0.02, "credit_policy": "eqds", "path_policy": "reps", "paths": 8}
     with pair(**knobs, record_file=folder / "run-%p") as (here, there):
@@ -111,7 +111,9 @@ def test_replay__a_parameter_that_was_another_makes_other_answers(
             if head[1:3] == (POLICY, 1):
                 for word in range(at + 16 + 16 + 48 + 72, at + head[0], 8):
                     value = struct.unpack_from("<d", image, word)[0]
-                    if 1e-9 < value < 1e12:  # whole numbers look like far smaller ones
+                    if (
+                        1e-9 < value < 1e12
+                    ):  # integers, read as floats, look like far smaller numbers
                         struct.pack_into("<d", image, word, value / 2)
 
     assert replay_files([changed(most_of(files, 1), tmp_path / "weak", weaken)]).differ > 0

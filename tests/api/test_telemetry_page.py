@@ -1,4 +1,4 @@
-"""Telemetry pages: of processes that run, stand still, were killed or forked; and damaged ones."""
+"""Tests telemetry pages of running, stopped, killed and forked processes, and damaged pages."""
 
 import json
 import os
@@ -21,7 +21,7 @@ MESSAGE = content(300_000, 1)
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """States are written some milliseconds after they changed."""
+    """Waits until a condition holds, because pages are written some milliseconds after changes."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end
@@ -34,7 +34,7 @@ def only(where: Path, pid: int | None = None) -> telemetry.Page:
 
 
 def is_at_rest(page: telemetry.Page) -> bool:
-    """Whether the last acknowledgment is there, and the next receive posted."""
+    """Whether the last acknowledgment has arrived and the next receive is posted."""
     (flow,) = page.flows
     waits = flow.state["sends"] == 0 and flow.state["receives"] == 1
     return waits and flow.counters["bytes_sent"] == 7 * len(MESSAGE)
@@ -42,7 +42,7 @@ def is_at_rest(page: telemetry.Page) -> bool:
 
 @pytest.fixture
 def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that has sent two megabytes back and now waits for more; and where its page is."""
+    """A process that echoed two megabytes and waits for more, and the directory of its page."""
     with running(child("echo", WEFT_TELEMETRY=str(tmp_path), WEFT_PATHS="4")) as process:
         handle = bytes.fromhex(line(process))
         settings = LOCAL | {"paths": 4, "telemetry": "off"}
@@ -55,7 +55,7 @@ def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def check_traffic(page: telemetry.Page) -> None:
-    """What seven messages each way leave in the page of the process that echoed them."""
+    """Checks the page of a process that echoed seven messages."""
     (flow,) = page.flows
     (peer,) = page.peers
     assert flow.counters["bytes_received"] == flow.counters["bytes_sent"] == 7 * len(MESSAGE)
@@ -105,7 +105,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
     assert page.process_state == "gone"
     check_traffic(page)
     assert page.flows[0].state["receives"] == 1
-    # The next process that starts here marks it, and so tells later ones how old it is.
+    # The next process that starts here marks it, so that later ones know its age.
     with Endpoint(**LOCAL, telemetry=str(where)):
         assert len(telemetry.pages(where)) == 2
         path = page.path
@@ -186,7 +186,7 @@ def image(tmp_path: Path) -> bytes:
 
 
 def reads(path: Path, data: bytes) -> bool:
-    """Whether the file holds; anything but a page or a PageError fails the test."""
+    """Whether the file is a valid page; any exception except PageError fails the test."""
     path.write_bytes(data)
     try:
         page = telemetry.read_page(path)
@@ -226,7 +226,7 @@ def test_damage__a_header_that_lies_is_refused(image: bytes, tmp_path: Path) -> 
 def test_damage__random_bytes_never_crash_the_reader(image: bytes, tmp_path: Path) -> None:
     draw = random.Random(7)
     path = tmp_path / "random"
-    head = 8192  # header, schema and the first rows, where damage does something
+    head = 8192  # header, schema and the first rows, where damage has an effect
     for _ in range(400):
         data = bytearray(image)
         for _ in range(draw.choice((1, 2, 8, 64))):

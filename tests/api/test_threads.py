@@ -1,4 +1,4 @@
-"""Many threads at one endpoint, one connection, one handle; calls that block let others run."""
+"""Tests many threads at one endpoint, connection and handle; blocking calls release the GIL."""
 
 import os
 import threading
@@ -118,7 +118,7 @@ def test_threads__a_blocked_call_holds_no_lock() -> None:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """What starts inside runs on one core for good."""
+    """Threads and processes started inside are pinned to one core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -128,7 +128,7 @@ def one_core() -> Iterator[None]:
 
 
 def spent_ns(name: str) -> int:
-    """Processor time of this process's threads of a name."""
+    """Processor time of this process's threads with this name."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
         if (task / "comm").read_text().strip() == name:
@@ -137,7 +137,7 @@ def spent_ns(name: str) -> int:
 
 
 def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
-    """A control thread that spun would keep the engine it waits for from the core they share."""
+    """A spinning control thread would take the core from the engine that it waits for."""
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("needs a kernel with CONFIG_SCHED_INFO")
     count = 50

@@ -1,4 +1,4 @@
-"""Messages between two ends: sizes, order, lengths, buffers, both address families."""
+"""Tests messages between two ends: sizes, order, lengths, buffers, both address families."""
 
 import socket
 from typing import Any
@@ -111,7 +111,7 @@ def test_transfer__too_long_fails_both_ends(sent: int, room: int) -> None:
         send = here.isend(bytes(sent))
         with pytest.raises(MessageTooLongError):
             receive.wait(PATIENCE_S)
-        # A short one may come before its receive is known, and is done then: the host has it.
+        # A short message may be complete before its receive is posted: the peer's host has it.
         try:
             send.wait(PATIENCE_S)
             assert sent <= 100
@@ -237,7 +237,7 @@ def test_endpoint__forgotten_at_exit_ends_cleanly() -> None:
 
 
 def test_endpoint__daemon_threads_at_exit_end_nothing() -> None:
-    """They may come back from a call when the interpreter is gone."""
+    """Their calls may return when the interpreter has ended."""
     for _ in range(6):
         with running(child("threads_at_exit")) as peer:
             out, _ = peer.communicate(timeout=PATIENCE_S)
