@@ -1,4 +1,4 @@
-"""Options that every test of the tree may ask for."""
+"""Options and fixtures of all tests."""
 
 import signal
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # A suite that was started in the background has Ctrl-C ignored, and would hand that down.
+    # A suite started in the background ignores SIGINT, which its children would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests compile pushes nothing out of the user's cache."""
+    """Compiles into a temporary cache, so that tests evict nothing from the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

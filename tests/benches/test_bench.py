@@ -1,4 +1,4 @@
-"""Every benchmark and example that needs no GPU, run small: exit status, document, contents."""
+"""Runs every benchmark and example without a GPU, small: exit status, document, contents."""
 
 import importlib.util
 import json

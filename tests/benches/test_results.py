@@ -1,4 +1,4 @@
-"""Recorded results: hash, compare, CSV; options, places, and what foreign programs print."""
+"""Tests recorded results (hash, compare, CSV), options, places, and output of foreign programs."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def test_compare__wrong_usage(tmp_path: Path) -> None:
 
 
 def test_compare__recorded_results_can_still_be_read() -> None:
-    # The first of them was written before results named their bench.
+    # The first result was written before results named their benchmark.
     paths = sorted(path for path in RESULTS.glob("*.json") if "first" not in path.name)
     assert paths
     for path in paths:

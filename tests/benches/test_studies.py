@@ -1,4 +1,4 @@
-"""Every study of the harness, run tiny: its rows, its columns, its contents, its exit status."""
+"""Runs every study tiny: rows, columns, contents, exit status."""
 
 import contextlib
 import csv
@@ -111,7 +111,7 @@ def test_collectives__every_size_as_nccl_tests_count(name: str) -> None:
     [
         ({"counted_messages": study.FEW - 1}, True),
         ({"counted_messages": study.FEW}, False),
-        ({"iterations": 20}, False),  # of a collective: so many were asked for
+        ({"iterations": 20}, False),  # a collective: the number of repetitions is an option
     ],
 )
 def test_study__too_few_messages_are_marked(row: dict[str, Any], marked: bool) -> None:
@@ -257,7 +257,7 @@ def test_ring__a_wrong_sum_is_seen() -> None:
 
 
 def _children(pid: int) -> set[int]:
-    """Of a process and of its children, as /proc has them now."""
+    """The process and all its descendants, from /proc."""
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -288,7 +288,7 @@ def test_study__killed_it_leaves_no_process() -> None:
         [sys.executable, "-m", "bench", *words], cwd=ROOT, stdout=subprocess.DEVNULL
     ) as running:
         try:
-            # The server that they are forked from, its tracker, and both hosts.
+            # The fork server, its tracker, and both hosts.
             assert _eventually(lambda: len(_children(running.pid)) >= 4, 60)
             children = _children(running.pid)
         finally:
@@ -309,7 +309,7 @@ def test_study__ctrl_c_leaves_a_partial_result_and_no_process(tmp_path: Path) ->
     ) as running:
         try:
             assert _eventually(lambda: len(_children(running.pid)) >= 3, 60)
-            time.sleep(1.5)  # a round or some
+            time.sleep(1.5)  # at least a round
             children = _children(running.pid)
             os.killpg(running.pid, signal.SIGINT)  # as a terminal does
             said, errors = running.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit statuses, one clear line, JSON, `weft run`."""
+"""Tests the command line: exit statuses, one-line errors, JSON, `weft run`."""
 
 import json
 import os

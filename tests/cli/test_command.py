@@ -1,7 +1,4 @@
-"""Decides that `weft policy` shows what is registered and refuses with a place and a reason.
-
-Never touches the native extension.
-"""
+"""Tests `weft policy`: it lists registered policies, and errors give a place and a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RDMA ports, GIDs and the GPUs near them, over a fake of sysfs: no device has this many."""
+"""Tests the listing of RDMA ports, GIDs and nearby GPUs, over a fake sysfs."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def ports_at(**places: str) -> list[rdma.Port]:
 def test_pairing__nearest_and_in_turn() -> None:
     found = ports_at(mlx5_0=A, mlx5_1=C, mlx5_2="")
     assert rdma.pairing({"gpu0": B, "gpu1": C}, found) == {"gpu0": "mlx5_0", "gpu1": "mlx5_1"}
-    # As far from one as from the other: none is left idle.
+    # Both devices are equally far, so each gets a GPU.
     far = rdma.pairing({"gpu0": ELSEWHERE, "gpu1": ELSEWHERE}, found)
     assert sorted(far.values()) == ["mlx5_0", "mlx5_1"]
     assert rdma.pairing({"gpu0": A}, []) == {}

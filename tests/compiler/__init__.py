@@ -1,1 +1,1 @@
-"""Tests of the policy compiler: the language, its checks, the libraries it makes."""
+"""Tests of the policy compiler: the language, its checks, the compiled libraries."""

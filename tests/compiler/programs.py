@@ -1,7 +1,4 @@
-"""Decides random hook bodies in the policy language: what no shipped policy happens to do.
-
-Never touches the compiler.
-"""
+"""Generates random hook bodies in the policy language, beyond what shipped policies use."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ INTEGERS = (
 FLOATS = ("flow.x", "flow.y", "event.rand", "params.gain", "1.5", "-0.25", "0.0")
 CONDITIONS = ("event.path > 2", "flow.x < event.rand", "flow.i == 0")
 
-HEAD = '''"""Decides nothing: a random program."""
+HEAD = '''"""A random program."""
 import math
 from congestion.api import record, window_policy
 Flow = record(x=float, y=float, i=int, j=int, seen=(0, 0, 0, 0))
@@ -38,7 +35,7 @@ POLICY = window_policy("random", flow=Flow, params=Params,
 
 
 class Program:
-    """Draws one program."""
+    """Generates one program."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -103,7 +100,7 @@ class Program:
         if kind == 2:
             return [f"{margin}flow.y += {self.number(2)}"]
         if kind == 3:
-            # A constant that is no index would be refused; as a number it is only wrong.
+            # A constant index out of range would be refused; a computed one only fails at run time.
             return [f"{margin}flow.seen[({self.integer(0)} + 0)] = {self.integer(1)}"]
         inner = self.statement(indent + 1, depth - 1) if depth else [f"{margin}    pass"]
         if kind == 4:

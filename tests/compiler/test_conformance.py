@@ -1,6 +1,6 @@
-"""Decides what a compiled library says of itself: descriptor, symbols, the same bytes each time.
+"""Tests compiled libraries of all registered policies: descriptor, symbols, reproducible bytes.
 
-Never touches the engine. Runs over all registered policies; how they behave is tests/conformance.
+tests/conformance tests their behaviour.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_conformance__the_example_is_a_policy_like_any_other(folder: Path) -> No
 
 
 def test_bench_policy__runs_small() -> None:
-    """Equal results are asserted inside; the ratio of so few calls says nothing."""
+    """The bench itself checks for equal results; the ratio of so few calls means nothing."""
     bench = pytest.importorskip("bench.policy")
     if not (shutil.which("gcc") or shutil.which("clang")):
         pytest.skip("neither gcc nor clang is installed")

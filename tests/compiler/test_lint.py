@@ -1,7 +1,4 @@
-"""Decides that what cannot be shown to be safe is refused, at its line, with a reason and a remedy.
-
-Never touches the shipped policies.
-"""
+"""Tests that code that cannot be shown to be safe is refused, with line, reason and remedy."""
 
 from __future__ import annotations
 
@@ -143,7 +140,7 @@ def test_lint__refused(tmp_path: Path, body: str, line: int | None, reason: str)
 
 
 def statuses(folder: Path, body: str, **fields: float) -> tuple[int, int]:
-    """Of the compiled and the interpreted hook."""
+    """The statuses of the compiled and the interpreted hook."""
     from transport.compiler import Interpreted
     from transport.compiler.source import load
 
@@ -296,7 +293,7 @@ def test_lint__an_unknown_baseline_lists_those_there_are(tmp_path: Path) -> None
 
 
 def answer(policy: Policy, runner: Library | Interpreted) -> float:
-    """The window that on_ack answers to an empty event."""
+    """The answer of on_ack to an empty event."""
     result = policy.family.result.zeros()
     status = runner.call(
         "on_ack",
@@ -319,7 +316,7 @@ SAVED_TWICE = (
 def test_load__what_is_compiled_is_what_the_file_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two saves of one size within a second: Python's byte code would be that of the first."""
+    """After two saves of one size within a second, Python would use the first byte code."""
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     file = write(tmp_path, SAVED_TWICE[0])
     os.utime(file, (1_000_000_000, 1_000_000_000))
@@ -331,7 +328,7 @@ def test_load__what_is_compiled_is_what_the_file_holds(
     assert answer(second, Interpreted(second)) == 2.0
     assert answer(second, jit(second)) == 2.0
     with pytest.raises(PolicyError, match="differs from the file"):
-        jit(first)  # declared by a text that is gone
+        jit(first)  # its text has been replaced
 
 
 def test_load__helpers_from_stale_byte_code_are_refused(

@@ -1,7 +1,4 @@
-"""Decides that random programs compute the same both ways, and fail on the same input.
-
-Never touches the shipped policies.
-"""
+"""Tests that random programs give equal results and failures compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def test_programs__compiled_equals_interpreted(seed: int, tmp_path: Path) -> Non
             for runner, flow in zip(runners, flows, strict=True)
         ]
         assert statuses[0] == statuses[1], step
-        if statuses[0] != 0:  # what a failed call leaves behind is thrown away
+        if statuses[0] != 0:  # the records of a failed call are undefined
             flows = [policy.flow.zeros(), policy.flow.zeros()]
             continue
         for name in policy.flow.defaults:

@@ -1,7 +1,4 @@
-"""Decides what the registry and the declarations refuse, and that the C header is fresh.
-
-Never touches the compiler.
-"""
+"""Tests the errors of the registry and of declarations, and that records.h is up to date."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Decides that the conformance suite sees what it is for, and that what ships passes it."""
+"""Tests that the conformance suite finds faults, and that the shipped policies pass it."""

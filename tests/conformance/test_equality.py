@@ -1,4 +1,4 @@
-"""The equality check sees a difference where there is one, and means what the interpreter means."""
+"""Tests that the equality check finds differences, and that its interpreter is equivalent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ every_policy = pytest.mark.parametrize(
 
 
 def slowly(policy: Policy, chunk: Chunk) -> tuple[list[int], list[bytes], bytes]:
-    """The chunk by transport.compiler.interpret: what records.py has to mean."""
+    """Runs the chunk by transport.compiler.interpret, to which records.py must be equivalent."""
     runner, params = Interpreted(policy), policy.params.filled()
     flow, shared = policy.flow.zeros(), policy.shared.zeros(chunk.shared)
     statuses, answers, last = [], [], 0
@@ -151,7 +151,7 @@ def test_native_side__parameters_stay_as_they_are() -> None:
 
 
 def answers_of(family: str, name: str, **wrong: float) -> str:
-    """What is said of one wrong answer among plausible ones."""
+    """The complaint about one wrong answer among plausible ones."""
     policy = find(family, name)
     chunk = Stream(policy.family, 2).chunk(extreme=False)
     statuses, results, _ = play_interpreted(Interpreter(policy), chunk)
@@ -181,7 +181,7 @@ def test_example__passes_the_suite_and_promises_nothing(tmp_path: Path) -> None:
     assert report.passed, report.failures
     assert "fairness_min" in unpromised(policy)
     assert unpromised(find("window", "cubic")) == []
-    assert "reorder_segments" not in unpromised(find("loss", "go_back_n"))  # it promises 0
+    assert "reorder_segments" not in unpromised(find("loss", "go_back_n"))  # it declares 0
 
 
 def test_convergence__a_promise_that_is_not_kept_fails_and_says_what_was_measured() -> None:

@@ -1,4 +1,4 @@
-"""What every window policy owes, promised or not: each of these would have passed without it."""
+"""Tests the checks required of every window policy with faults that only these checks find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transport.conformance.result import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A plain window policy; each fault is a text of it and what stands there instead.
+# A plain window policy; each fault replaces a piece of its text.
 TEXT = """
 from congestion.api import record, window_policy
 from congestion.promises import Promises
@@ -115,7 +115,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def failed(file: Path) -> list[str]:
-    """The checks that fail, up to the first."""
+    """The first check that fails, as a list; empty if all pass."""
 
     def enough(outcome: Outcome) -> bool:
         return not outcome.passed
@@ -173,7 +173,7 @@ def test_names__a_parameter_may_be_called_as_a_function_of_the_file(tmp_path: Pa
 
 
 def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> None:
-    """Lines and words of shipped policies changed places, were lost, or came twice."""
+    """Lines and words of shipped policies are swapped, removed or duplicated."""
     chance = random.Random(7)
     packages = "__init__.py"  # one line each: nothing to change
     sources = [f for f in sorted((ROOT / "congestion").glob("*/*.py")) if f.name != packages]
@@ -200,4 +200,4 @@ def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> 
             answered += gates.language(load(file)).passed
         except PolicyError:
             continue
-    assert answered > 10  # some still are policies
+    assert answered > 10  # some are still valid

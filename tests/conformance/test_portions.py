@@ -1,4 +1,4 @@
-"""Random events are the same whoever compares them, and what was checked is what will run."""
+"""Tests that portions do not depend on the processes, and that the checked library is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every registered policy goes through the whole suite, with fewer events and shorter runs.
+"""Runs the whole suite on every registered policy, with fewer events and shorter runs.
 
 `make conformance` runs everything in full.
 """

@@ -1,4 +1,4 @@
-"""A hook that fails is named with its line and its exception, wherever it failed."""
+"""Tests that every report of a failed hook gives its line and exception."""
 
 from __future__ import annotations
 

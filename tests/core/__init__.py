@@ -1,1 +1,1 @@
-"""Tests of the protocol core through the rig."""
+"""Tests of the protocol core through the two-endpoint harness."""

@@ -1,6 +1,6 @@
-"""For every schedule: each step keeps the invariants, the end is reached, twice is the same.
+"""Tests random fault schedules: invariants hold after each step, runs end and are repeatable.
 
-Hypothesis draws the schedule and shrinks the one that breaks a rule.
+Hypothesis generates the schedules and minimises failing ones.
 """
 
 from typing import Any
@@ -72,7 +72,7 @@ ends: st.SearchStrategy[dict[str, int | bool]] = st.one_of(
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Any:
-    """A native schedule whose every field was drawn."""
+    """A native schedule with random values in all fields."""
     schedule = native.Schedule()
     for name, value in (draw(traffic) | draw(ends)).items():
         setattr(schedule, name, value)
@@ -126,7 +126,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
     schedule.outages = []
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long = False
-    schedule.staged_receives = 0.0  # what finds a ring full is sent again
+    schedule.staged_receives = 0.0  # segments that find a ring full are sent again
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
@@ -139,7 +139,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
 
 @st.composite
 def late_writes(draw: st.DrawFn) -> Any:
-    """Long messages through windows, over a network that delays, repeats and reorders originals."""
+    """Long messages through memory windows, over a network that delays, duplicates and reorders."""
     schedule = draw(schedules())
     schedule.windows = schedule.late_reads = True
     schedule.staged_sends = schedule.staged_receives = draw(st.sampled_from([0.0, 0.3]))
@@ -160,12 +160,12 @@ def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
-    assert report.writes > 0 or schedule.staged_sends > 0.0  # all of them, by chance
+    assert report.writes > 0 or schedule.staged_sends > 0.0  # by chance all messages were staged
 
 
 @st.composite
 def narrow_paths(draw: st.DrawFn) -> Any:
-    """Paths that swallow what is longer than they carry, one way or both, for a while."""
+    """Paths that drop datagrams above a size, one way or both, for a while."""
     schedule = draw(schedules())
     schedule.search_size, schedule.windows = True, False
     schedule.segment_bytes = draw(st.sampled_from([1472, 4096, 9000]))
@@ -207,7 +207,7 @@ def test_properties__a_narrow_network_is_used_at_its_own_size() -> None:
 
 
 def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
-    """The rule that late originals depend on, broken: P-1 has to fall."""
+    """Breaks the rule that protects against late originals: P-1 must fail."""
     found = []
     for seed in range(1, 40):
         schedule = native.Schedule()
