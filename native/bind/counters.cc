@@ -20,6 +20,15 @@ class Binding {
     type_.def_readonly(name, field, sentence);
     names_.append(name);
   }
+  void add(const char* name, telemetry::Histogram<std::int64_t> Counters::* field, const char* sentence) {
+    const auto counts = [field](const Counters& counters) {
+      py::tuple made(telemetry::kHistogramBuckets);
+      for (std::size_t i = 0; i < made.size(); ++i) made[i] = (counters.*field).buckets[i];
+      return made;
+    };
+    type_.def_property_readonly(name, counts, sentence);
+    names_.append(name);
+  }
   py::class_<Counters, Options...>& finish() {
     type_.attr("FIELDS") = py::tuple(names_);
     return type_;

@@ -6,17 +6,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace weft::telemetry {
 
 // How two values of a counter become one: those of several flows, paths or engines.
 enum class Kind : std::uint8_t {
-  sum,      // grows; added
-  gauge,    // a level, which rises and falls; added
-  maximum,  // the larger of the two
+  sum,        // grows; added
+  gauge,      // a level, which rises and falls; added
+  maximum,    // the larger of the two
+  histogram,  // how often each size of value came; added by bucket
 };
 
 // A row: name, unit, kind, sentence.
@@ -30,6 +33,7 @@ enum class Kind : std::uint8_t {
   X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")       \
   X(datagrams_received, datagrams, sum, "datagrams taken from the kernel or the NIC")  \
   X(calls, count, sum, "system calls and doorbells that moved datagrams")              \
+  X(batch_datagrams, datagrams, histogram, "datagrams sent by one call or doorbell")   \
   X(malformed, datagrams, sum, "datagrams that no decoder accepted")                   \
   X(bad_magic, datagrams, sum, "of these, those that are not weft's")                  \
   X(stray, datagrams, sum, "datagrams of no known peer, or with a wrong token")        \
@@ -106,13 +110,36 @@ class Cell {
 };
 static_assert(sizeof(Cell) == sizeof(std::int64_t) && std::atomic<std::int64_t>::is_always_lock_free);
 
+// Counts values by powers of two: bucket 0 counts values below 1, bucket i those from 2^(i-1) to 2^i - 1, and the last
+// bucket also everything above.
+inline constexpr std::size_t kHistogramBuckets = 40;
+template <class Value>
+struct Histogram {
+  Value buckets[kHistogramBuckets]{};
+
+  void record(std::int64_t value) noexcept {
+    const auto width = value < 1 ? std::size_t{0} : static_cast<std::size_t>(std::bit_width(std::uint64_t(value)));
+    buckets[std::min(width, kHistogramBuckets - 1)] += 1;
+  }
+};
+
+template <Kind kind, class Value>
+using CounterField = std::conditional_t<kind == Kind::histogram, Histogram<Value>, Value>;
+
+inline void copy_value(const Cell& cell, std::int64_t* copy) noexcept { *copy = cell; }
+inline void copy_value(const Histogram<Cell>& cells, Histogram<std::int64_t>* copy) noexcept {
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) copy->buckets[i] = cells.buckets[i];
+}
 inline void merge_value(Kind kind, std::int64_t one, std::int64_t* total) noexcept {
   *total = kind == Kind::maximum ? std::max(*total, one) : *total + one;
 }
+inline void merge_value(Kind, const Histogram<std::int64_t>& one, Histogram<std::int64_t>* total) noexcept {
+  for (std::size_t i = 0; i < kHistogramBuckets; ++i) total->buckets[i] += one.buckets[i];
+}
 
 // For each scope: `Cells` are counted in, `Counters` are a copy of their values; values() copies, merge() adds up.
-#define WEFT_COUNTER_FIELD(name, unit, kind, sentence) Value name{};
-#define WEFT_COUNTER_COPY(name, unit, kind, sentence) copy.name = cells.name;
+#define WEFT_COUNTER_FIELD(name, unit, kind, sentence) CounterField<Kind::kind, Value> name{};
+#define WEFT_COUNTER_COPY(name, unit, kind, sentence) copy_value(cells.name, &copy.name);
 #define WEFT_COUNTER_MERGE(name, unit, kind, sentence) merge_value(Kind::kind, one.name, &total->name);
 #define WEFT_COUNTER_SCOPE(Scope, TABLE)                              \
   template <class Value>                                              \

@@ -9,6 +9,13 @@ std::string line(const char* section, const char* name, const std::string& type,
   return std::string(section) + ' ' + name + ' ' + type + ' ' + unit + ' ' + kind + ' ' + std::to_string(offset) + '\n';
 }
 
+// A counter is one number; a histogram is one for each bucket.
+template <class Field>
+std::string type_of() {
+  const std::size_t numbers = sizeof(Field) / sizeof(Cell);
+  return numbers == 1 ? "i64" : "i64x" + std::to_string(numbers);
+}
+
 }  // namespace
 
 std::string page_schema() {
@@ -16,7 +23,7 @@ std::string page_schema() {
 #define WEFT_SCHEMA_STATE(name, unit, sentence) \
   text += line(section, #name, "i64", #unit, "state", offsetof(Row, name));
 #define WEFT_SCHEMA_COUNTER(name, unit, kind, sentence) \
-  text += line(section, #name, "i64", #unit, #kind, base + offsetof(Cells, name));
+  text += line(section, #name, type_of<CounterField<Kind::kind, Cell>>(), #unit, #kind, base + offsetof(Cells, name));
 #define WEFT_SCHEMA_SECTION(label, Scope, STATES, COUNTERS)          \
   {                                                                  \
     using Row = Scope##PageRow;                                      \

@@ -113,8 +113,8 @@ struct PageHeader {
 };
 static_assert(sizeof(PageHeader) == 280 && offsetof(PageHeader, sections) == 80);
 
-// The fields of every row, a line each: section, name, type (i64 or textN), unit, kind, offset in the row. Kind is that
-// of a counter, or `state`.
+// The fields of every row, a line each: section, name, type (i64, i64xN or textN), unit, kind, offset in the row. Kind
+// is that of a counter, or `state`.
 std::string page_schema();
 
 }  // namespace weft::telemetry

@@ -69,9 +69,23 @@ def check_traffic(page: telemetry.Page) -> None:
     (engine,) = page.engines
     segments = sum(path.counters["segments_sent"] for path in peer.paths)
     assert engine.counters["datagrams_sent"] >= segments == flow.counters["segments_sent"]
+    batches = engine.histograms["batch_datagrams"]
+    assert len(batches) == 40
+    assert 0 < sum(batches) <= engine.counters["datagrams_sent"]
     assert 0 < int(engine.state["turn_ns"]) <= page.read_ns
     assert page.process.state["engines"] == 1
     assert page.process.counters["rows_refused"] == 0
+
+
+def test_quantile__bounds_the_values_of_a_histogram() -> None:
+    counts = (1, 0, 2, 0, 5) + (0,) * 34 + (2,)  # one below 1, two of 2 or 3, five of 8 to 15
+    assert [telemetry.quantile(counts, share) for share in (0, 0.1, 0.3, 0.5, 0.8)] == [
+        *(0, 0, 3, 15, 15)
+    ]
+    assert telemetry.quantile(counts, 1) == 1 << 38  # the last bucket has no end
+    assert telemetry.quantile((0,) * 40, 0.5) is None
+    with pytest.raises(InvalidArgumentError, match="share must be from 0 to 1"):
+        telemetry.quantile(counts, 1.5)
 
 
 def test_page__a_running_process_is_read(echo: tuple[subprocess.Popen[str], Path]) -> None:

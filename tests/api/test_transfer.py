@@ -185,6 +185,9 @@ def test_connection__counts() -> None:
         assert there.counters().bytes_received == 1 << 20
         assert counters.acks_received > 0
         assert all(getattr(counters, name) >= 0 for name in counters.FIELDS)
+        batches = here._owner.counters().batch_datagrams
+        assert len(batches) == 40
+        assert 0 < sum(batches) <= here._owner.counters().datagrams_sent
         here.close()
         assert here.counters().bytes_sent == 1 << 20
 

@@ -155,7 +155,7 @@ def test_counters__generated_files_are_not_stale() -> None:
 def test_counters__json_has_each_once() -> None:
     rows = json.loads(weft("counters", "--json", "-").stdout)
     assert len({(row["scope"], row["name"]) for row in rows}) == len(rows) > 40
-    assert {row["kind"] for row in rows} == {"sum", "gauge", "maximum"}
+    assert {row["kind"] for row in rows} == {"sum", "gauge", "maximum", "histogram"}
 
 
 def test_native__a_missing_extension_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

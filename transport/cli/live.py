@@ -96,8 +96,18 @@ def _print_engines(page: telemetry.Page) -> None:
         values = [engine.counters.get(name, 0) for engine in page.engines]
         if any(values):
             rows.append([name, *map(str, values)])
+    rows += [
+        [name, *(_spread(engine.histograms.get(name, ())) for engine in page.engines)]
+        for name in (page.engines[0].histograms if page.engines else ())
+    ]
     rows += [[name, str(value)] for name, value in page.process.counters.items() if value]
     _section(["counter", *(f"engine {engine.index}" for engine in page.engines)], _even(rows))
+
+
+def _spread(counts: Sequence[int]) -> str:
+    """The number of values in a histogram, and bounds of two quantiles."""
+    median, high = (telemetry.quantile(counts, share) for share in (0.5, 0.99))
+    return "0" if median is None else f"{sum(counts)}: p50 <= {median}, p99 <= {high}"
 
 
 def _even(rows: list[list[str]]) -> list[list[str]]:

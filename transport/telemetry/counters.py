@@ -1,9 +1,11 @@
 """Reads the native table of counters and generates docs/COUNTERS.md and a stub file from it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transport import native
+from transport.errors import InvalidArgumentError
 
 # Python class -> the scopes of its counters, and further lines of its stub.
 CLASSES = {
@@ -27,7 +29,9 @@ HEAD = """# Counters
 
 The counters of weft, by scope. The values of several engines, paths or flows are merged by kind: a
 *sum* (which only grows) and a *gauge* (a level that rises and falls) are added; of a *maximum* the
-largest is taken. `weft counters` prints the same. `make docs` generates this page; do not edit it.
+largest is taken. A *histogram* is a row of numbers: the first counts values below 1, number i those
+from 2^(i-1) to 2^i - 1, and the last also all larger ones. Histograms are added number by number.
+`weft counters` prints the same. `make docs` generates this page; do not edit it.
 """
 
 
@@ -45,6 +49,25 @@ class CounterRow:
 def table() -> list[CounterRow]:
     """Every counter, in the order of the native declaration."""
     return [CounterRow(*row) for row in native.counter_table()]
+
+
+def quantile(counts: Iterable[int], share: float) -> int | None:
+    """An upper bound of a quantile of a histogram's values; None if it has counted nothing.
+
+    `counts` are the numbers of a histogram, `share` is from 0 to 1. The bound is the largest value
+    of the bucket that contains the quantile, so it is less than twice the quantile, except in the
+    last bucket, which has no largest value: there the smallest is returned.
+    """
+    numbers = tuple(counts)
+    if not 0 <= share <= 1:
+        raise InvalidArgumentError(f"share must be from 0 to 1, not {share}")
+    left = max(1, math.ceil(share * sum(numbers)))
+    for bucket, count in enumerate(numbers):
+        left -= count
+        if left <= 0:
+            last = bucket == len(numbers) - 1
+            return 1 << (bucket - 1) if last and bucket else (1 << bucket) - 1
+    return None
 
 
 def markdown(rows: Sequence[CounterRow]) -> str:
@@ -80,6 +103,7 @@ def stub(rows: Sequence[CounterRow]) -> str:
         for scope in scopes:
             for row in rows:
                 if row.scope == scope:
-                    text += f"    @property\n    def {row.name}(self) -> int: ...\n"
+                    kind = "tuple[int, ...]" if row.kind == "histogram" else "int"
+                    text += f"    @property\n    def {row.name}(self) -> {kind}: ...\n"
         text += more
     return text

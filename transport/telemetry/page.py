@@ -30,6 +30,9 @@ SECTIONS_MAX = 64
 BOOT_BYTES = 40
 SCHEMA_BYTES_MAX = 1 << 20
 NAME = re.compile(r"weft-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)\.page")
+SCHEMA_LINE = re.compile(
+    r"(\w+) (\w+) (?:i64(?:x(\d{1,4}))?|text(\d{1,4})) (\w+) (\w+) (\d{1,9})", re.ASCII
+)
 NEEDED = ("process", "engine", "peer", "path", "flow")
 
 
@@ -45,17 +48,24 @@ class Field:
     unit: str
     kind: str
     offset: int
-    text_bytes: int  # 0: a number
+    text_bytes: int  # 0: numbers
+    numbers: int = 1  # more than one: a histogram
+
+    @property
+    def bytes(self) -> int:
+        """The size of the field."""
+        return self.text_bytes or 8 * self.numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row in use: its index and generation, state fields and counters."""
+    """A row in use: its index and generation, state fields, counters and histograms."""
 
     index: int
     generation: int
     state: Mapping[str, int | str]
     counters: Mapping[str, int]
+    histograms: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +226,7 @@ def _layout(data: bytes) -> _Layout:
         if row_bytes == 0 or rows > ROWS_MAX or offset + row_bytes * rows > file_bytes:
             raise PageError(f"damaged header: its section {name} lies outside the file")
         mine = tuple(fields.get(name, {}).values())
-        if len(mine) > FIELDS_MAX or any(
-            field.offset + (field.text_bytes or 8) > row_bytes for field in mine
-        ):
+        if len(mine) > FIELDS_MAX or any(field.offset + field.bytes > row_bytes for field in mine):
             raise PageError(f"damaged schema: the fields of section {name} exceed a row")
         sections[name] = _Section(offset, row_bytes, rows, mine)
     for name in NEEDED:
@@ -233,11 +241,13 @@ def _layout(data: bytes) -> _Layout:
 def _schema(text: bytes) -> dict[str, dict[str, Field]]:
     fields: dict[str, dict[str, Field]] = {}
     for line in text.decode("ascii", "replace").splitlines():
-        match = re.fullmatch(r"(\w+) (\w+) (?:i64|text(\d{1,4})) (\w+) (\w+) (\d{1,9})", line, re.A)
-        if match is None or match[3] == "0":
+        match = SCHEMA_LINE.fullmatch(line)
+        if match is None or "0" in match.group(3, 4):
             raise PageError("damaged schema: a line cannot be parsed")
-        section, name, size, unit, kind, offset = match.groups()
-        fields.setdefault(section, {})[name] = Field(name, unit, kind, int(offset), int(size or 0))
+        section, name, count, size, unit, kind, offset = match.groups()
+        fields.setdefault(section, {})[name] = Field(
+            name, unit, kind, int(offset), int(size or 0), int(count or 1)
+        )
     return fields
 
 
@@ -266,15 +276,19 @@ def _row(section: _Section, data: bytes, index: int, generation: int) -> Row:
     at = section.offset + index * section.row_bytes
     state: dict[str, int | str] = {}
     counters: dict[str, int] = {}
+    histograms: dict[str, tuple[int, ...]] = {}
     for field in section.fields:
         where = at + field.offset
         if field.text_bytes:
             state[field.name] = _text(data[where : where + field.text_bytes])
+        elif field.kind == "histogram":
+            numbers = (_number(data, where + 8 * i) for i in range(field.numbers))
+            histograms[field.name] = tuple(numbers)
         elif field.kind != "state":
             counters[field.name] = _number(data, where)
         elif field.name != "generation":
             state[field.name] = _number(data, where)
-    return Row(index, generation, state, counters)
+    return Row(index, generation, state, counters, histograms)
 
 
 def _count(row: Row) -> int:
@@ -289,7 +303,7 @@ def _with_paths(row: Row, paths: _Section, data: bytes) -> PeerRow:
     if not isinstance(first, int) or first < 0 or first + count > paths.rows:
         raise PageError("damaged row: a peer's paths lie outside the section path")
     mine = (_row(paths, data, index, row.generation) for index in range(first, first + count))
-    return PeerRow(row.index, row.generation, row.state, row.counters, tuple(mine))
+    return PeerRow(row.index, row.generation, row.state, row.counters, row.histograms, tuple(mine))
 
 
 def _process_state(layout: _Layout) -> str:

@@ -93,9 +93,11 @@ void UdpDatapath::send_run(const Item* items, std::size_t count) {
     ++counters_->calls;
     const int sent = ::sendmmsg(port.descriptor, staging.tx_headers + done, static_cast<unsigned>(run), MSG_NOSIGNAL);
     if (sent > 0) {
-      for (int i = 0; i < sent; ++i)
-        counters_->datagrams_sent += items[done + static_cast<std::size_t>(i)].burst->count;
-      done += static_cast<std::size_t>(sent);
+      std::int64_t datagrams = 0;
+      for (const std::size_t end = done + static_cast<std::size_t>(sent); done < end; ++done)
+        datagrams += static_cast<std::int64_t>(items[done].burst->count);
+      counters_->datagrams_sent += datagrams;
+      counters_->batch_datagrams.record(datagrams);
       continue;
     }
     if (errno == EINTR) continue;
@@ -125,6 +127,7 @@ void UdpDatapath::send_singly(const Item& item) {
     ++counters_->calls;
     if (::sendmsg(port.descriptor, &header, MSG_NOSIGNAL) >= 0) {
       ++counters_->datagrams_sent;
+      counters_->batch_datagrams.record(1);
     } else {
       ++counters_->host_drops;
     }
