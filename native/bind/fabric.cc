@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -164,6 +165,25 @@ py::dict samples_of(BoundFabric& self) {
   return made;
 }
 
+// The columns are the rows of the table of counters.
+py::array streams_of(BoundFabric& self) {
+  py::list names, formats, offsets;
+  const auto add = [&](const char* name, const py::dtype& format, std::size_t offset) {
+    names.append(name);
+    formats.append(format);
+    offsets.append(offset);
+  };
+  add("from", py::dtype::of<u32>(), offsetof(sim::StreamReport, from));
+  add("to", py::dtype::of<u32>(), offsetof(sim::StreamReport, to));
+#define WEFT_STREAM_COLUMN(name, unit, kind, sentence) \
+  add(#name, py::dtype::of<i64>(), offsetof(sim::StreamReport, counters) + offsetof(telemetry::FlowCounters, name));
+  WEFT_FLOW_COUNTER_TABLE(WEFT_STREAM_COLUMN)
+#undef WEFT_STREAM_COLUMN
+  const std::vector<sim::StreamReport> streams = self.fabric->streams();
+  const py::dtype columns(std::move(names), std::move(formats), std::move(offsets), sizeof(sim::StreamReport));
+  return py::array(columns, static_cast<py::ssize_t>(streams.size()), streams.data());
+}
+
 }  // namespace
 
 void bind_fabric(py::module_& module) {
@@ -173,8 +193,6 @@ void bind_fabric(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
   PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
   PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, received_ns, sent_ns);
-  PYBIND11_NUMPY_DTYPE(sim::StreamReport, from, to, bytes_sent, segments_sent, segments_resent, segments_lost,
-                       segments_trimmed, spurious_resends, segments_duplicate, acks_sent);
   PYBIND11_NUMPY_DTYPE(sim::PortReport, from, to, packets, bytes, data_packets, marked, trimmed, dropped, lost, pauses,
                        busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
   module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
@@ -194,9 +212,7 @@ void bind_fabric(py::module_& module) {
       .def(
           "transfers", [](BoundFabric& self) { return array_of(self.fabric->transfers()); },
           "When each was ready, received, and known to be; -1: not yet. A row a transfer.")
-      .def(
-          "streams", [](BoundFabric& self) { return array_of(self.fabric->streams()); },
-          "Sums over each connection, by from, to and stream.")
+      .def("streams", &streams_of, "Every connection, by from, to and stream: a column for each counter of a flow.")
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
           "What each port has sent, lost and held, in the plan's order.")

@@ -37,7 +37,8 @@ FabricTotals Fabric::totals() {
     mix(static_cast<u64>(transfer.sent_ns));
   }
   totals.fingerprint = print;
-  for (const StreamReport& stream : streams()) totals.segments += stream.segments_sent - stream.segments_resent;
+  for (const StreamReport& stream : streams())
+    totals.segments += stream.counters.segments_sent - stream.counters.segments_resent;
   return totals;
 }
 
@@ -47,11 +48,11 @@ std::vector<StreamReport> Fabric::streams() {
   for (const FabricConnection& connection : work_.connections) {
     core::Flow& sender = *nodes_.hosts[connection.from]->stack().flow(connection.at_sender);
     core::Flow& receiver = *nodes_.hosts[connection.to]->stack().flow(connection.at_receiver);
-    const core::FlowCells& sent = sender.tx.counters();
-    const core::FlowCells& received = receiver.rx.counters();
-    made.push_back({connection.from, connection.to, sent.bytes_sent, sent.segments_sent, sent.segments_resent,
-                    sent.segments_lost, sent.segments_trimmed, sent.spurious_resends, received.segments_duplicate,
-                    received.acks_sent});
+    StreamReport& report = made.emplace_back();
+    report.from = connection.from;
+    report.to = connection.to;
+    merge(sender.counters(), &report.counters);
+    merge(receiver.counters(), &report.counters);
   }
   return made;
 }

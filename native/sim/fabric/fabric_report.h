@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "native/sim/fabric/fabric_plan.h"
+#include "native/telemetry/counters.h"
 
 namespace weft::sim {
 
@@ -14,17 +15,10 @@ struct TransferReport {
   i64 sent_ns = -1;      // when the sender knew that
 };
 
-// Totals of a connection, that is of the transfers with the same from, to and stream.
+// A connection, that is the transfers with the same from, to and stream: the counters of its two flows together.
 struct StreamReport {
   u32 from = 0, to = 0;
-  i64 bytes_sent = 0;
-  i64 segments_sent = 0;
-  i64 segments_resent = 0;
-  i64 segments_lost = 0;     // loss verdicts
-  i64 segments_trimmed = 0;  // trimmed and reported back
-  i64 spurious_resends = 0;
-  i64 segments_duplicate = 0;  // at the receiver
-  i64 acks_sent = 0;
+  telemetry::FlowCounters counters;
 };
 
 struct PortReport {
