@@ -32,8 +32,7 @@ bool VerbsDatapath::open(std::string* error) {
     *error = std::string("cannot create an epoll instance: ") + std::strerror(errno);
     return false;
   }
-  records_.resize(options_.slots);
-  for (std::uint32_t i = 0; i < records_.size(); ++i) free_records_.push_back(i);
+  records_.reset(options_.slots);
   return true;
 }
 

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "native/datapath/verbs/immediate.h"
+#include "native/datapath/verbs/send_records.h"
 #include "native/datapath/verbs/verbs_port.h"
+#include "native/datapath/verbs/work_requests.h"
 
 namespace weft::datapath {
 
@@ -84,19 +86,6 @@ class VerbsDatapath final : public Datapath {
     Memory memory;
     std::vector<Region> regions;  // by port
   };
-  static constexpr std::uint32_t kSeveral = ~std::uint32_t{0};
-  // What one signalled completion releases.
-  struct Record {
-    QueuePair* pair = nullptr;  // null: the record is free
-    VerbsPort* port = nullptr;
-    std::uint32_t peer = 0;
-    std::uint32_t generation = 0;  // of the record: late completions carry an older one
-    std::uint32_t memory = 0;      // registration that the payload is read from; 0: none, kSeveral: more than one
-    std::uint16_t requests = 0, slot_count = 0;
-    std::uint8_t path = 0;
-    std::uint32_t slots[wire::kMaxBurstSegments];
-  };
-
   struct Mending {
     std::uint32_t peer;
     std::uint8_t path;
@@ -119,9 +108,9 @@ class VerbsDatapath final : public Datapath {
   };
   bool send(const Way& way, const wire::TxBurst& burst);
   bool send_on_path(Link* link, const wire::TxBurst& burst);
-  Record* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
-  void give_back(Record* record) noexcept;
-  void give_back_of(const QueuePair* pair) noexcept;
+  SendRecord* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
+  bool is_written(const Way& way, const wire::Payload& payload) const noexcept;
+  bool append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record, WorkRequests* requests);
   void reap(VerbsPort* port);
   // verbs_rx.cc
   std::size_t poll_control(VerbsPort* port, RxSink* sink);
@@ -158,8 +147,7 @@ class VerbsDatapath final : public Datapath {
   std::vector<std::unique_ptr<Link>> links_;                    // by peer
   std::unordered_map<std::uint32_t, Registered> memories_;      // by id
   std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // by key
-  std::vector<Record> records_;
-  std::vector<std::uint32_t> free_records_;
+  SendRecords records_;
   std::vector<Mending> mendings_;
   std::int64_t mend_ns_ = INT64_MAX;  // when the first of them is due
   std::uint64_t random_ = 1;

@@ -239,7 +239,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   for (Path& path : gone->paths) {
     if (path.own.get() != nullptr) path.port->forget_received(path.own.number());
     path.own.reset();
-    give_back_of(&path.own);  // its requests will never complete
+    records_.give_back_of(&path.own);  // its requests will never complete
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
   }
   for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));

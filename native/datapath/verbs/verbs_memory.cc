@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -85,33 +84,35 @@ bool VerbsDatapath::lies_on_device(std::uint32_t memory) const noexcept {
 // Waits for requests that read the memory: a NIC that reads memory after it was freed or reused would send wrong bytes.
 template <class Chosen>
 void VerbsDatapath::drain(const Chosen& chosen) noexcept {
-  const auto reads_it = [&](const Record& record) {
-    return record.pair != nullptr && record.memory != 0 && chosen(record);
+  const auto reads_it = [&](const SendRecord& record) { return record.memory != 0 && chosen(record); };
+  const auto under_way = [&] {
+    bool any = false;
+    records_.for_each([&](const SendRecord& record) { any = any || reads_it(record); });
+    return any;
   };
-  const auto under_way = [&] { return std::any_of(records_.begin(), records_.end(), reads_it); };
   if (!under_way()) return;
   for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) {
     for (std::size_t i = 0; i < ports_.size(); ++i) reap(ports_[i].get());
   }
   // Requests that do not finish are flushed by resetting their queue pair, which is then re-established.
-  for (Record& record : records_) {
-    if (!reads_it(record)) continue;
+  records_.for_each([&](const SendRecord& record) {
+    if (!reads_it(record)) return;
     QueuePair* pair = record.pair;
     const std::uint32_t peer = record.peer;
     const std::uint8_t path = record.path;
-    if (record.port->reset_pair(pair)) give_back_of(pair);
+    if (record.port->reset_pair(pair)) records_.give_back_of(pair);
     on_broken(peer, path);
-  }
+  });
 }
 
 void VerbsDatapath::settle(std::uint32_t peer) noexcept {
-  drain([peer](const Record& record) { return record.peer == peer; });
+  drain([peer](const SendRecord& record) { return record.peer == peer; });
 }
 
 void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
   const auto found = memories_.find(id);
   if (found == memories_.end()) return;
-  drain([id](const Record& record) { return record.memory == id || record.memory == kSeveral; });
+  drain([id](const SendRecord& record) { return record.memory == id || record.memory == SendRecord::kSeveral; });
   for (const auto& port : ports_) {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];

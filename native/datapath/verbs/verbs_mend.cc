@@ -74,7 +74,7 @@ void VerbsDatapath::on_mended(Path* path) {
 
 bool VerbsDatapath::rejoin(Path* path) {
   if (!path->port->reset_pair(path->pair)) return false;
-  give_back_of(path->pair);
+  records_.give_back_of(path->pair);
   const auto landed = path->port->landed.find(path->pair->number());
   if (landed != path->port->landed.end()) landed->second.fresh = false;
   std::string unused;

@@ -1,0 +1,56 @@
+// Records of posted bursts: which send slots, queue entries and registration each one uses until its completion.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "native/datapath/verbs/verbs_port.h"
+
+namespace weft::datapath {
+
+struct SendRecord {
+  static constexpr std::uint32_t kSeveral = ~std::uint32_t{0};
+
+  QueuePair* pair = nullptr;  // null: the record is free
+  VerbsPort* port = nullptr;
+  std::uint32_t peer = 0;
+  std::uint32_t generation = 0;  // of the record: late completions carry an older one
+  std::uint32_t memory = 0;      // registration that the payload is read from; 0: none, kSeveral: more than one
+  std::uint16_t requests = 0, slot_count = 0;
+  std::uint8_t path = 0;
+  std::uint32_t slots[wire::kMaxBurstSegments];
+
+  void reads_from(std::uint32_t id) noexcept { memory = memory == 0 || memory == id ? id : kSeveral; }
+};
+
+class SendRecords {
+ public:
+  void reset(std::uint32_t count);
+
+  // Whether the burst's record, slots and queue entries are free.
+  bool has_room(const VerbsPort& port, const QueuePair& pair, std::size_t requests, std::size_t slots) const noexcept;
+  // Takes them. Only if there is room.
+  SendRecord* take(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots) noexcept;
+  void give_back(SendRecord* record) noexcept;
+  // Gives back every record of a queue pair whose requests will not complete.
+  void give_back_of(const QueuePair* pair) noexcept;
+
+  // The id of a record's work requests, and the record of a completion's id: `foreign` if there is no such record; null
+  // if the record was given back before.
+  std::uint64_t id_of(const SendRecord& record) const noexcept;
+  SendRecord* completed(std::uint64_t id, bool* foreign) noexcept;
+
+  // Calls `act` for each record in use; it may give records back.
+  template <class Act>
+  void for_each(const Act& act) {
+    for (SendRecord& record : records_) {
+      if (record.pair != nullptr) act(record);
+    }
+  }
+
+ private:
+  std::vector<SendRecord> records_;
+  std::vector<std::uint32_t> free_;
+};
+
+}  // namespace weft::datapath
