@@ -7,11 +7,6 @@
 #include "native/wire/crc32c.h"
 
 namespace weft::core {
-namespace {
-
-constexpr u8 kDemandDoublings = 4;
-
-}  // namespace
 
 FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
                        PathSet* paths) noexcept
@@ -21,6 +16,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       ledger_(&shared->send_slabs),
       window_(shared, flow_config.window ? flow_config.window : shared->config.window, flow, peer_config.segment_bytes),
       loss_(shared, flow_config.loss ? flow_config.loss : shared->config.loss, flow, peer_config.segment_bytes),
+      credit_(flow_config.speculative_bytes),
       path_key_(static_cast<i64>(Random(flow_config.remote_token).next() >> 33)),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
@@ -30,10 +26,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       eager_(eager_limits(shared->config, flow_config)),
       stripe_(flow_config.stripe),
       stripes_(flow_config.stripes),
-      payload_crc_(shared->config.payload_crc || peer_config.payload_crc),
-      credit_in_force_(flow_config.speculative_bytes != ~u64{0}) {
-  if (credit_in_force_) granted_bytes_ = flow_config.speculative_bytes;
-}
+      payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
 
 Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
                         Stage* stage) noexcept {
@@ -99,7 +92,7 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
   }
   unstaged_ = !message.is_there(next_bytes);
   if (unstaged_) return Blocked::stage;
-  if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && message.stripe.bytes() != 0) return Blocked::credit;
+  if (credit_.is_spent() && message.stripe.bytes() != 0) return Blocked::credit;
   const Blocked gate = gate_window(now_ns, segment_payload_bytes());
   if (gate != Blocked::sent) return gate;
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
@@ -108,8 +101,7 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
 // A resend consumes credit like the first copy: the receiver paces arrivals, and counts bytes reported as lost as
 // arrived.
 FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
-  if (credit_in_force_ && spent_bytes_ >= granted_bytes_ && ledger_.at(ledger_.first_lost()).payload_bytes != 0)
-    return Blocked::credit;
+  if (credit_.is_spent() && ledger_.at(ledger_.first_lost()).payload_bytes != 0) return Blocked::credit;
   return gate_window(now_ns, next_payload_bytes(true));
 }
 
@@ -131,10 +123,8 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   if (resend) request.avoid_path = ledger_.at(ledger_.first_lost()).path;
   const Pick pick = paths_->pick(now_ns, request);
   if (pick.path < 0) return Blocked::paths;
-  i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max()});
+  i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max(), credit_.burst_bytes_max()});
   limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
-  if (credit_in_force_ && granted_bytes_ > spent_bytes_)
-    limit = std::min(limit, static_cast<i64>(std::min(granted_bytes_ - spent_bytes_, u64{1} << 40)));
   *limit_bytes = std::max(limit, request.segment_bytes);
   out->peer = peer_;
   out->path = static_cast<u8>(pick.path);
@@ -227,7 +217,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++counters_->segments_resent;
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
-    spent_bytes_ += segment.payload_bytes;
+    credit_.on_sent(segment.payload_bytes);
     // Resends carry the payload in the datagram instead of writing through the memory window: a spurious copy must not
     // become a late write, and a copy whose window is closed must still arrive.
     const SendMessage& message = queue_.at(segment.message_slot);
@@ -251,7 +241,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     const u64 seq = ledger_.append(&path.order, sent_ns, out->path, queue_.next_slot(), offset, payload_bytes);
     ++path.inflight_segments;
     limit_bytes -= payload_bytes;
-    spent_bytes_ += payload_bytes;
+    credit_.on_sent(payload_bytes);
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
       // No window write from a bounce buffer: a NIC that retransmits the original late, after a copy has been
@@ -289,17 +279,10 @@ i64 FlowSender::stuck_since_ns() noexcept {
 }
 
 bool FlowSender::poll_demand(i64 now_ns, wire::Demand* demand) noexcept {
-  if (!credit_in_force_ || queue_.posted_bytes() == 0) return false;
+  if (!credit_.in_force() || queue_.posted_bytes() == 0) return false;
   const u64 wanted_bytes = queue_.posted_bytes() + lost_bytes_;
-  const bool news = wanted_bytes != demanded_bytes_;
-  if (!news && !(starved() && now_ns >= demand_ns_)) return false;
-  if (news) demands_ = 0;
-  demanded_bytes_ = wanted_bytes;
+  if (!credit_.take_request(now_ns, wanted_bytes, starved(), shared_->config)) return false;
   *demand = {wanted_bytes, lost_bytes_};
-  // A receiver with many senders may have good reason to grant nothing for long, but the grant may also have been lost.
-  const i64 most_ns = std::max<i64>(shared_->config.rto_ns_max >> demands_, 1);
-  demand_ns_ = now_ns + std::min(shared_->config.rto_ns_min, most_ns) * (2 << demands_);
-  if (demands_ < kDemandDoublings) ++demands_;
   return true;
 }
 
@@ -311,8 +294,8 @@ void FlowSender::abandon() noexcept {
   }
   ledger_.advance();
   active_paths_.fill(0);
-  next_check_ns_ = demand_ns_ = room_ns_ = kNever;
-  credit_in_force_ = false;
+  next_check_ns_ = room_ns_ = kNever;
+  credit_.end();
   paced_ = blockless_ = roomless_ = false;
   queue_ = SendQueue();
 }

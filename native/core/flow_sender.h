@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "native/core/advert_ledger.h"
+#include "native/core/credit_account.h"
 #include "native/core/loss_control.h"
 #include "native/core/path_set.h"
 #include "native/core/send_queue.h"
@@ -50,7 +51,7 @@ class FlowSender {
   i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
   // Pacing needs no timer when nothing is left to send: a segment to resend may have been acknowledged meanwhile.
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
-  i64 demand_ns() const noexcept { return starved() ? demand_ns_ : kNever; }
+  i64 demand_ns() const noexcept { return starved() ? credit_.request_ns() : kNever; }
 
   // Fills the next credit request for the receiver. False: none is due.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
@@ -101,9 +102,7 @@ class FlowSender {
     i64 echo_sent_ns[wire::kAckReportsMax];
     u16 echo_bytes[wire::kAckReportsMax];
   };
-  bool starved() const noexcept {
-    return credit_in_force_ && (queue_.has_unsent() || ledger_.has_lost()) && spent_bytes_ >= granted_bytes_;
-  }
+  bool starved() const noexcept { return credit_.is_spent() && (queue_.has_unsent() || ledger_.has_lost()); }
   bool activate() noexcept;
   FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
@@ -140,12 +139,7 @@ class FlowSender {
     u16 longest_bytes = 0;
   };
   void on_granted(i64 now_ns, u64 granted_bytes) noexcept {
-    if (granted_bytes == kNoCredit) return;
-    credit_in_force_ = true;
-    if (granted_bytes <= granted_bytes_) return;
-    on_progress(now_ns);
-    granted_bytes_ = granted_bytes;
-    demands_ = 0;
+    if (credit_.on_granted(granted_bytes)) on_progress(now_ns);
   }
   void report_message(Event::Kind kind, const SendMessage& message) noexcept {
     if (!shared_->trace.wants(kind)) return;
@@ -206,14 +200,11 @@ class FlowSender {
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
   i64 next_check_ns_ = kNever;  // no later than the earliest check of any path
-  i64 demand_ns_ = kNever;      // when to repeat the credit request
   i64 room_ns_ = kNever;        // when to try a refused message or segment without news of room
   i64 room_interval_ns_ = 0;
   u64 tried_message_ = ~u64{0};  // message of such a try that has not been answered
-  u64 demanded_bytes_ = 0;
-  u64 lost_bytes_ = 0;   // judged lost so far, copies included
-  u64 spent_bytes_ = 0;  // credit spent: bytes sent, copies included
-  u64 granted_bytes_ = 0;
+  CreditAccount credit_;
+  u64 lost_bytes_ = 0;  // judged lost so far, copies included
   u64 highest_acked_seq_ = 0;
   i64 acked_segments_ = 0;       // each counted once
   i64 path_key_;                 // hash of the flow, for path policies that distinguish flows
@@ -227,9 +218,7 @@ class FlowSender {
   u32 train_bytes_max_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
-  u8 demands_ = 0;  // credit requests since the last grant
   bool payload_crc_;
-  bool credit_in_force_;
   bool too_long_ = false;
   bool paced_ = false;
   bool blockless_ = false;  // messages with unknown receives wait for eager blocks

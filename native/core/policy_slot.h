@@ -23,8 +23,9 @@ class PolicySlot {
   }
   void close() noexcept;  // frees the records; open() starts afresh
 
-  // False when the policy failed; the caller then calls fall_back().
-  bool call(std::size_t hook, const void* event, void* result, const Trace& trace, u32 owner) noexcept {
+  // False when the policy failed; the caller then calls fall_back(). Inlined, as every packet takes several calls.
+  [[gnu::always_inline]] bool call(std::size_t hook, const void* event, void* result, const Trace& trace,
+                                   u32 owner) noexcept {
     const bool ok =
         descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
     if (trace.wants_decisions()) tell(trace, owner, hook, event, result, ok);
