@@ -8,22 +8,6 @@
 namespace weft::core {
 namespace {
 
-// Free indices are reused, so that the table is no larger than the most that were ever open at once.
-Status reserve(std::vector<u8>* reserved, std::vector<u32>* free, u32 most, u32* index) {
-  if (!free->empty()) {
-    *index = free->back();
-    free->pop_back();
-  } else {
-    if (reserved->size() >= most) return Status::out_of_memory;
-    *index = static_cast<u32>(reserved->size());
-    reserved->push_back(0);
-  }
-  (*reserved)[*index] = 1;
-  return Status::ok;
-}
-
-constexpr u32 kIndexMax = 1u << 20;
-
 Event failed_message(u32 index, const Flow& flow, Status reason) noexcept {
   Event event{};
   event.kind = Event::Kind::message_failed;
@@ -42,27 +26,30 @@ Stack::~Stack() { flows_.clear(); }
 
 Status Stack::reserve_peer(u32* index) noexcept {
   try {
-    const Status status = reserve(&reserved_peers_, &free_peers_, kIndexMax, index);
+    const Status status = peers_.reserve(index);
     if (status != Status::ok) return status;
-    peers_.resize(reserved_peers_.size());
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+  try {
     peer_control_.reserve(peers_.size());
     timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
+    peers_.release(*index);
     return Status::out_of_memory;
   }
 }
 
 Status Stack::open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept {
   shared_.trace.now_ns = now_ns;
-  if (index >= peers_.size() || reserved_peers_[index] == 0 || peers_[index] != nullptr)
-    return Status::invalid_argument;
+  if (!peers_.awaits(index)) return Status::invalid_argument;
   if (config.path_count == 0 || config.path_count > kMaxPaths || config.segment_bytes <= wire::kDataBytes ||
       config.train_bytes_max < config.segment_bytes || config.port_buffer_bytes <= 0) {
     return Status::invalid_argument;
   }
   try {
-    peers_[index] = std::make_unique<Peer>(&shared_, index, config);
+    peers_.put(index, std::make_unique<Peer>(&shared_, index, config));
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
@@ -76,27 +63,30 @@ Status Stack::open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcep
 
 Status Stack::reserve_flow(u32* index) noexcept {
   try {
-    const Status status = reserve(&reserved_flows_, &free_flows_, kIndexMax, index);
+    const Status status = flows_.reserve(index);
     if (status != Status::ok) return status;
-    flows_.resize(reserved_flows_.size());
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+  try {
     for (FlowQueue* queue : {&control_, &resend_, &ready_, &block_waiters_}) queue->reserve(flows_.size());
     timers_.reserve(flows_.size(), peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
+    flows_.release(*index);
     return Status::out_of_memory;
   }
 }
 
 Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept {
-  if (index >= flows_.size() || reserved_flows_[index] == 0 || flows_[index] != nullptr)
-    return Status::invalid_argument;
+  if (!flows_.awaits(index)) return Status::invalid_argument;
   Peer* owner = peer(config.peer);
   if (owner == nullptr || config.stripes == 0 || config.stripe >= config.stripes) return Status::invalid_argument;
   if (owner->dead()) return Status::peer_dead;
   try {
     owner->path_waiters().reserve(flows_.size());
     const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
-    flows_[index] = std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner);
+    flows_.put(index, std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner));
     owner->on_flow_opened();
     owner->paths().measure(now_ns);
     if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);
@@ -108,7 +98,7 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
 }
 
 void Stack::release_flow(u32 index) noexcept {
-  if (index >= flows_.size() || reserved_flows_[index] == 0) return;
+  if (!flows_.is_reserved(index)) return;
   if (Flow* gone = flow(index)) {
     if (gone->waits) gone->peer->on_flow_rests();
     Peer* owner = gone->peer;
@@ -123,23 +113,21 @@ void Stack::release_flow(u32 index) noexcept {
     if (gone->in_room_wait) block_waiters_.remove(index);
     const u64 held = gone->rx.eager_held();
     const u32 owner_index = gone->config.peer;
-    flows_[index].reset();
+    flows_.destroy(index);
     timers_.set(kNever, index);
     for (u64 i = 0; i < held; ++i) wake_block_waiters();
     owner->on_flow_released();
     if (owner->flows() == 0 && owner->dead()) on_peer_unused(owner_index);
   }
-  reserved_flows_[index] = 0;
-  free_flows_.push_back(index);
+  flows_.release(index);
 }
 
 void Stack::release_peer(u32 index) noexcept {
-  if (index >= peers_.size() || reserved_peers_[index] == 0) return;
-  if (peers_[index] != nullptr && peers_[index]->in_control) peer_control_.remove(index);  // the index will be reused
-  peers_[index].reset();
+  if (!peers_.is_reserved(index)) return;
+  const Peer* gone = peer(index);
+  if (gone != nullptr && gone->in_control) peer_control_.remove(index);  // the index will be reused
   timers_.set(kNever, index | TimerHeap::kPeerBit);
-  reserved_peers_[index] = 0;
-  free_peers_.push_back(index);
+  peers_.release(index);
 }
 
 Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
@@ -311,7 +299,7 @@ void Stack::probe_peer(u32 index) noexcept {
 
 // Updates queues, the peer's count of waiting flows and timers to match the flow's state.
 void Stack::refresh(i64 now_ns, u32 index) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.awaits());
   if (waits != target.waits) {
     target.waits = waits;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/core/flow.h"
+#include "native/core/slot_table.h"
 #include "native/core/timer_heap.h"
 
 namespace weft::core {
@@ -71,14 +72,14 @@ class Stack {
   // Prefetches the stack and its first flows; for callers that step many stacks in turn.
   void prefetch() const noexcept {
     for (std::size_t at = 0; at < sizeof(Stack); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
-    for (std::size_t i = 0; i < flows_.size() && i < 2; ++i) {
-      const char* flow = reinterpret_cast<const char*>(flows_[i].get());
+    for (u32 i = 0; i < flows_.size() && i < 2; ++i) {
+      const char* flow = reinterpret_cast<const char*>(flows_.get(i));
       for (std::size_t at = 0; at < sizeof(Flow); at += 64) __builtin_prefetch(flow + at);
     }
   }
   // Prefetches what a datagram for this flow and path will touch; the flow itself should be in the cache already.
   void prefetch(u32 index, u8 path) const noexcept {
-    if (index < flows_.size() && flows_[index] != nullptr) flows_[index]->prefetch(path);
+    if (const Flow* flow = flows_.get(index)) flow->prefetch(path);
   }
   bool has_control() const noexcept { return !control_.empty() || !peer_control_.empty(); }
   bool has_events() const noexcept { return !shared_.events.empty(); }
@@ -101,11 +102,11 @@ class Stack {
   const StackConfig& config() const noexcept { return shared_.config; }
   Shared& shared() noexcept { return shared_; }
   Trace& trace() noexcept { return shared_.trace; }
-  Flow* flow(u32 index) noexcept { return index < flows_.size() ? flows_[index].get() : nullptr; }
-  Peer* peer(u32 index) noexcept { return index < peers_.size() ? peers_[index].get() : nullptr; }
+  Flow* flow(u32 index) noexcept { return flows_.get(index); }
+  Peer* peer(u32 index) noexcept { return peers_.get(index); }
   // Upper bounds of the indices.
-  u32 flow_count() const noexcept { return static_cast<u32>(flows_.size()); }
-  u32 peer_count() const noexcept { return static_cast<u32>(peers_.size()); }
+  u32 flow_count() const noexcept { return flows_.size(); }
+  u32 peer_count() const noexcept { return peers_.size(); }
   std::size_t storage_bytes() const noexcept;
 
  private:
@@ -155,10 +156,8 @@ class Stack {
 
   Shared shared_;
   std::vector<std::unique_ptr<CreditPort>> credit_ports_;
-  std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<Flow>> flows_;
-  std::vector<u8> reserved_peers_, reserved_flows_;
-  std::vector<u32> free_peers_, free_flows_;
+  SlotTable<Peer> peers_;
+  SlotTable<Flow> flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
   FlowQueue block_waiters_;  // flows that were refused an eager block and still want one
   TimerHeap timers_;

@@ -39,7 +39,7 @@ CreditPort* Stack::credit_port(PolicyChoice choice) {
 }
 
 bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   bool ok = true;
   switch (family) {
     case policy::Family::window: {
@@ -82,7 +82,7 @@ void Stack::report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 pee
 }
 
 bool Stack::change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept {
-  PathSet& paths = peers_[index]->paths();
+  PathSet& paths = peers_[index].paths();
   if (params_only) return static_cast<void>(paths.policy().set_params(choice)), true;
   if (!paths.replace(now_ns, choice)) return false;
   report_replaced(now_ns, policy::Family::path, kNone, index);
@@ -133,13 +133,13 @@ bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, 
   if (family == policy::Family::path) {
     for (u32 index = 0; index < peers_.size(); ++index) {
       const Peer* each = peer(index);
-      if (each == nullptr || each->config().path || passed_by(peers_[index]->paths().policy().choice())) continue;
+      if (each == nullptr || each->config().path || passed_by(peers_[index].paths().policy().choice())) continue;
       ok = change_path(now_ns, index, choice, params_only) && ok;
     }
     return ok;
   }
   for (u32 index = 0; index < flows_.size(); ++index) {
-    if (flows_[index] == nullptr || has_own(family, *flows_[index]) || passed_by(in_force(family, index))) continue;
+    if (flows_.get(index) == nullptr || has_own(family, flows_[index]) || passed_by(in_force(family, index))) continue;
     ok = change_flow(now_ns, family, index, choice, params_only) && ok;
   }
   return ok;
@@ -164,12 +164,13 @@ PolicyChoice Stack::in_force(policy::Family family, u32 index) noexcept {
 void Stack::policies_in_use(std::vector<PolicyChoice>* out) {
   const StackConfig& config = shared_.config;
   out->insert(out->end(), {config.window, config.path, config.loss, config.credit});
-  for (const auto& peer : peers_) {
-    if (peer != nullptr) out->insert(out->end(), {peer->config().path, peer->paths().policy().choice()});
+  for (u32 index = 0; index < peers_.size(); ++index) {
+    Peer* each = peer(index);
+    if (each != nullptr) out->insert(out->end(), {each->config().path, each->paths().policy().choice()});
   }
   for (u32 index = 0; index < flows_.size(); ++index) {
-    if (flows_[index] == nullptr) continue;
-    const FlowConfig& own = flows_[index]->config;
+    if (flows_.get(index) == nullptr) continue;
+    const FlowConfig& own = flows_[index].config;
     out->insert(out->end(), {own.window, own.loss, own.credit});
     for (const auto family : {policy::Family::window, policy::Family::loss, policy::Family::credit}) {
       out->push_back(in_force(family, index));

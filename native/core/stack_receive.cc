@@ -177,8 +177,8 @@ void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
 }
 
 void Stack::wait_for_block(u32 index) noexcept {
-  if (flows_[index]->in_room_wait) return;
-  flows_[index]->in_room_wait = true;
+  if (flows_[index].in_room_wait) return;
+  flows_[index].in_room_wait = true;
   block_waiters_.push(index);
 }
 
@@ -187,7 +187,7 @@ void Stack::wait_for_block(u32 index) noexcept {
 void Stack::wake_block_waiters() noexcept {
   for (std::size_t turns = block_waiters_.size(); turns != 0; --turns) {
     const u32 index = block_waiters_.pop();
-    Flow& target = *flows_[index];
+    Flow& target = flows_[index];
     target.in_room_wait = target.is_open() && target.rx.wants_block();
     if (!target.in_room_wait) continue;
     block_waiters_.push(index);

@@ -55,19 +55,19 @@ u8 control_path(Shared& shared, const PathSet& paths) noexcept {
 }  // namespace
 
 void Stack::queue_control(u32 index) noexcept {
-  if (flows_[index]->in_control) return;
-  flows_[index]->in_control = true;
+  if (flows_[index].in_control) return;
+  flows_[index].in_control = true;
   control_.push(index);
 }
 
 void Stack::queue_peer_control(u32 index) noexcept {
-  if (peers_[index]->in_control) return;
-  peers_[index]->in_control = true;
+  if (peers_[index].in_control) return;
+  peers_[index].in_control = true;
   peer_control_.push(index);
 }
 
 void Stack::queue_ready(u32 index) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   if (target.in_path_wait) return;
   if (target.tx.has_lost()) {
     if (!target.in_resend) {
@@ -182,7 +182,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
 }
 
 void Stack::schedule_flow(u32 index) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   // A queued flow is examined anyway and needs no timer for this; its deadline may even have passed.
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
@@ -198,7 +198,7 @@ void Stack::schedule_flow(u32 index) noexcept {
 }
 
 void Stack::schedule_peer(u32 index) noexcept {
-  Peer& target = *peers_[index];
+  Peer& target = peers_[index];
   const i64 at_ns = target.poll_timeout();
   if (at_ns >= target.scheduled_ns) return;
   target.scheduled_ns = at_ns;
@@ -221,7 +221,7 @@ void Stack::on_timer(i64 now_ns) noexcept {
 }
 
 void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   if (target.closer.poll_timeout() <= now_ns) queue_control(index);
   if (target.idle_ns <= now_ns) {
     const bool idle = now_ns - target.active_ns >= kIdleNs && !target.tx.has_outstanding();
@@ -255,7 +255,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
 
 // Decides about a flow without progress. A peer that is not heard at all is handled by its own timer instead.
 void Stack::judge(i64 now_ns, u32 index) noexcept {
-  Flow& target = *flows_[index];
+  Flow& target = flows_[index];
   target.judged_ns = now_ns;
   if (now_ns - target.peer->heard_ns() >= shared_.config.peer_silence_ns) return;
   Event event{};
