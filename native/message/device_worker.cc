@@ -46,7 +46,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   std::size_t parts() const noexcept { return core::stripe_count(bytes(), connection->flows()); }
   bool failed() const noexcept { return failure != Status::ok; }
   void release() noexcept {
-    for (const auto& [pool, run] : runs) pool->give(run);
+    for (const PinnedRun& run : runs) PinnedPools::give(run);
     runs.clear();
   }
 
@@ -56,7 +56,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   After after;
   std::unique_ptr<core::Stage[]> stages;
   std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
-  std::vector<std::pair<gpu::PinnedPool*, std::uint8_t*>> runs;
+  std::vector<PinnedRun> runs;
   gpu::PieceTable table;
   Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
@@ -78,8 +78,10 @@ std::unique_ptr<DeviceWorker> DeviceWorker::open(const gpu::Driver& driver, int 
 bool DeviceWorker::start(int device, std::string* error) {
   copier_ = gpu::Copier::open(driver_, device, error, limits_.image);
   if (copier_ == nullptr) return false;
-  pools_.push_back(copier_->shared().pool(up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error));
-  if (pools_.back() == nullptr) return false;
+  auto pool = copier_->shared().pool(up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error);
+  if (pool == nullptr) return false;
+  pools_.add(std::move(pool));
+  intakes_ = std::make_unique<IntakeStreams>(driver_, *copier_);
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
   // Signals belong to the application's threads.
@@ -106,34 +108,17 @@ DeviceWorker::~DeviceWorker() {
     thread_.join();
   }
   if (copier_ == nullptr) return;
-  for (auto& pool : pools_) {
-    if (pool != nullptr) copier_->shared().retire(std::move(pool));
-  }
-  if (intakes_.empty()) return;
-  const gpu::Current current(driver_, copier_->context());
-  for (const After& resting : intakes_) {  // gone with their context, where that is gone
-    const bool idle = resting.event == nullptr || driver_.event_query(resting.event) == gpu::kSuccess;
-    if (resting.event != nullptr) static_cast<void>(driver_.event_destroy(resting.event));
-    if (idle) {
-      copier_->shared().give_stream(resting.intake);
-    } else {
-      static_cast<void>(driver_.stream_destroy(resting.intake));
-    }
-  }
+  pools_.retire(&copier_->shared());
 }
 
 std::size_t DeviceWorker::pinned_bytes() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = 0;
-  for (const auto& pool : pools_) bytes += pool->bytes();
-  return bytes;
+  return pools_.bytes();
 }
 
 std::size_t DeviceWorker::pinned_bytes_lent() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = 0;
-  for (const auto& pool : pools_) bytes += pool->lent_bytes();
-  return bytes;
+  return pools_.lent_bytes();
 }
 
 // Under the mutex: rings for all parts, of these sizes, or none.
@@ -143,18 +128,14 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
   job->runs.reserve(parts);
   for (std::size_t i = 0; i < parts; ++i) {
-    for (const auto& pool : pools_) {
-      if (std::uint8_t* const run = pool->take(ring)) {
-        job->runs.emplace_back(pool.get(), run);
-        break;
-      }
-    }
-    if (job->runs.size() == i) {
+    const PinnedRun run = pools_.take(ring);
+    if (run.begin == nullptr) {
       job->release();
       return false;
     }
+    job->runs.push_back(run);
     core::Stage& stage = job->stages[i];
-    stage.ring = job->runs[i].second;
+    stage.ring = run.begin;
     stage.ring_bytes = ring;
     stage.piece_bytes = shape.piece_bytes;
     stage.settled = &job->settled[i * pieces];
@@ -169,14 +150,11 @@ void DeviceWorker::take_table(Job* job) {
   if (pieces.size() <= 2 || !has_kernels()) return;
   const std::size_t bytes = pieces.size() * sizeof(gpu::Piece);
   job->runs.reserve(job->runs.size() + 1);
-  for (const auto& pool : pools_) {
-    std::uint8_t* const run = pool->take(bytes);
-    if (run == nullptr) continue;
-    job->runs.emplace_back(pool.get(), run);
-    std::memcpy(run, pieces.data(), bytes);
-    job->table = {reinterpret_cast<std::uintptr_t>(run), pieces.size()};
-    return;
-  }
+  const PinnedRun run = pools_.take(bytes);
+  if (run.begin == nullptr) return;
+  job->runs.push_back(run);
+  std::memcpy(run.begin, pieces.data(), bytes);
+  job->table = {reinterpret_cast<std::uintptr_t>(run.begin), pieces.size()};
 }
 
 // Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
@@ -198,7 +176,7 @@ bool DeviceWorker::pin_beside() {
   auto beside = copier_->shared().pool(kBesideBytes, kGranuleBytes, &unused);
   if (beside == nullptr) return false;
   const std::lock_guard lock(mutex_);
-  pools_.push_back(std::move(beside));
+  pools_.add(std::move(beside));
   return true;
 }
 
@@ -380,36 +358,15 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
 }
 
 gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
-  {
-    const std::lock_guard lock(mutex_);
-    const gpu::Current current(driver_, copier_->context());
-    for (After& resting : intakes_) {
-      if (resting.event != nullptr && driver_.event_query(resting.event) != gpu::kSuccess) continue;
-      std::swap(resting, intakes_.back());
-      const After lent = intakes_.back();
-      intakes_.pop_back();
-      if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
-      return lent.intake;
-    }
-    intakes_.reserve(intakes_made_ + 1);
-    ++intakes_made_;
-  }
-  gpu::Result result = gpu::kSuccess;
-  const gpu::Stream taken = copier_->shared().take_stream(&result);
-  if (taken == nullptr) *error = driver_.say("cuStreamCreate", result);
-  return taken;
+  return intakes_->lend(error);
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
   return nullptr;
 }
 
 void DeviceWorker::drop(const After& after) noexcept {
-  if (after.intake == nullptr) {
-    if (after.event != nullptr) copier_->drop(after.event);
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  intakes_.push_back(after);  // has room: see lend_intake
+  if (after.intake != nullptr) return intakes_->give_back(after);
+  if (after.event != nullptr) copier_->drop(after.event);
 }
 
 void DeviceWorker::sleep_a_while(bool busy) noexcept {

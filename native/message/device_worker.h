@@ -15,7 +15,9 @@
 #include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
 #include "native/gpu/ring_shape.h"
+#include "native/message/intake_streams.h"
 #include "native/message/outcome.h"
+#include "native/message/pinned_pools.h"
 #include "native/message/runtime.h"
 #include "native/message/stream_waits.h"
 
@@ -25,13 +27,6 @@ struct DeviceLimits {
   std::size_t pool_bytes = 256 << 20;       // pinned, for all messages of the device
   std::size_t ring_bytes_max = 32 << 20;    // of a part of a message: a window and what is being copied
   const void* image = gpu::kernel_image();  // of the kernels; null: there are none
-};
-
-// What comes before a message: all that a stream had when the event was recorded. With a stream of ours that was lent
-// for it, or none.
-struct After {
-  gpu::Event event = nullptr;
-  gpu::Stream intake = nullptr;
 };
 
 // A message on its way, shared by its caller and the worker. ok: the bytes of a receive are on the device, those of a
@@ -105,12 +100,11 @@ class DeviceWorker {
   std::unique_ptr<gpu::Copier> copier_;  // the thread's, once it runs
   mutable std::mutex mutex_;
   std::condition_variable posted_;
-  std::vector<std::unique_ptr<gpu::PinnedPool>> pools_;  // the first is the stated one
-  std::list<std::unique_ptr<Job>> fresh_;                // not yet seen by the thread
-  std::vector<Job*> under_way_;                          // all, by the order of their posts
+  PinnedPools pools_;
+  std::list<std::unique_ptr<Job>> fresh_;  // not yet seen by the thread
+  std::vector<Job*> under_way_;            // all, by the order of their posts
   std::unique_ptr<StreamWaits> waits_;
-  std::vector<After> intakes_;  // that nobody uses; lent again once their events have passed
-  std::size_t intakes_made_ = 0;
+  std::unique_ptr<IntakeStreams> intakes_;
   bool stopping_ = false;
   std::list<std::unique_ptr<Job>> jobs_;  // the thread's
   std::thread thread_;

@@ -1,0 +1,50 @@
+// Lends streams and takes them back; see the header.
+#include "native/message/intake_streams.h"
+
+#include <utility>
+
+#include "native/gpu/shared_device.h"
+
+namespace weft::engine {
+
+IntakeStreams::~IntakeStreams() {
+  if (resting_.empty()) return;
+  const gpu::Current current(driver_, copier_.context());
+  for (const After& each : resting_) {  // the driver refuses them if their context is gone
+    const bool idle = each.event == nullptr || driver_.event_query(each.event) == gpu::kSuccess;
+    if (each.event != nullptr) static_cast<void>(driver_.event_destroy(each.event));
+    if (idle) {
+      copier_.shared().give_stream(each.intake);
+    } else {
+      static_cast<void>(driver_.stream_destroy(each.intake));
+    }
+  }
+}
+
+gpu::Stream IntakeStreams::lend(std::string* error) {
+  {
+    const std::lock_guard lock(mutex_);
+    const gpu::Current current(driver_, copier_.context());
+    for (After& each : resting_) {
+      if (each.event != nullptr && driver_.event_query(each.event) != gpu::kSuccess) continue;
+      std::swap(each, resting_.back());
+      const After lent = resting_.back();
+      resting_.pop_back();
+      if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
+      return lent.intake;
+    }
+    resting_.reserve(made_ + 1);  // give_back() must not fail
+    ++made_;
+  }
+  gpu::Result result = gpu::kSuccess;
+  const gpu::Stream taken = copier_.shared().take_stream(&result);
+  if (taken == nullptr) *error = driver_.say("cuStreamCreate", result);
+  return taken;
+}
+
+void IntakeStreams::give_back(const After& after) noexcept {
+  const std::lock_guard lock(mutex_);
+  resting_.push_back(after);
+}
+
+}  // namespace weft::engine
