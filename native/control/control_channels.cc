@@ -223,7 +223,7 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, channel->descriptor(), nullptr);
   by_descriptor_.erase(channel->descriptor());
   channels_.erase(id);
-  if (turned_away) open_spare();
+  if (turned_away) accept_gate_.open_spare();
 
   Session* session = find_session(session_id);
   if (session == nullptr) return;

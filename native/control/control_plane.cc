@@ -54,7 +54,6 @@ ControlPlane::~ControlPlane() {
   close_sockets();
   if (doorbell_ >= 0) ::close(doorbell_);
   if (epoll_ >= 0) ::close(epoll_);
-  if (spare_ >= 0) ::close(spare_);
 }
 
 Status ControlPlane::start(std::string* error) {
@@ -80,7 +79,7 @@ Status ControlPlane::start(std::string* error) {
     *error += "; " + raise_limit_advice();
     return Status::out_of_descriptors;
   }
-  open_spare();
+  accept_gate_.open_spare();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = doorbell_;
@@ -120,7 +119,7 @@ void ControlPlane::wake() noexcept {
 
 int ControlPlane::pause_ms() const noexcept {
   if (!unread_.empty()) return 0;
-  bool waits = accept_again_ns_ != 0 || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
+  bool waits = accept_gate_.is_paused() || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
   for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
   for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
   return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
@@ -244,13 +243,12 @@ void ControlPlane::credit_pause(std::int64_t now_ns) {
 }
 
 void ControlPlane::check_deadlines(std::int64_t now_ns) {
-  if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
-    accept_again_ns_ = 0;
+  if (accept_gate_.resume_due(now_ns)) {
     std::string ignored;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
-  open_spare();  // where there was no descriptor for it
+  accept_gate_.open_spare();  // where there was no descriptor for it
   check_strangers(now_ns);
   check_dials(now_ns);
   check_accepts(now_ns);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "native/control/accept_gate.h"
 #include "native/control/channel.h"
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
@@ -61,11 +62,6 @@ class ControlPlane final : private PeerWatch {
     std::int64_t until_ns;
     std::uint64_t session, dial;
   };
-  struct Trouble {
-    Status status = Status::ok;
-    std::int64_t at_ns = 0;
-    std::string text;
-  };
   struct Notice {
     std::uint32_t engine, peer;
   };
@@ -98,7 +94,6 @@ class ControlPlane final : private PeerWatch {
   void accept_to_refuse(int listening, std::uint32_t device);
   bool make_room(std::int64_t now_ns);
   void pause_accepting();
-  void open_spare() noexcept;
   void close_sockets() noexcept;
 
   // control_channels.cc
@@ -176,12 +171,9 @@ class ControlPlane final : private PeerWatch {
   std::unique_ptr<TlsContext> tls_;  // where a secret is set
   std::uint64_t node_ = 0;
   int epoll_ = -1, doorbell_ = -1;
-  int spare_ = -1;  // given up to refuse a peer when there is no other descriptor; -1: in use for that
   std::atomic<bool> stopping_{false};
   telemetry::ProcessCells own_counters_;  // where there is no telemetry page
   telemetry::ProcessCells& counters_;
-  std::int64_t accept_again_ns_ = 0;     // out of descriptors: try again then
-  std::int64_t exhausted_since_ns_ = 0;  // 0: the last accept succeeded
   std::int64_t idle_check_ns_ = 0;
   LogLimit stranger_log_, refusal_log_, exhausted_log_;
   ProcessLog process_log_;
@@ -190,8 +182,8 @@ class ControlPlane final : private PeerWatch {
   std::mutex notices_mutex_;  // held for moments alone: engines take it
   std::vector<Notice> notices_;
 
-  std::mutex mutex_;  // the next five are shared with callers' threads
-  Trouble trouble_;   // the last of accepting
+  std::mutex mutex_;        // the next five are shared with callers' threads
+  AcceptGate accept_gate_;  // callers' threads read its problem() alone
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
   std::map<int, std::uint32_t> listening_;  // socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;

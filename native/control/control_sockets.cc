@@ -23,9 +23,6 @@ namespace weft::engine {
 namespace {
 
 constexpr int kBacklog = 4096;
-constexpr std::int64_t kAcceptPauseNs = 100'000'000;
-// Peers wait this long for a descriptor before they are refused.
-constexpr std::int64_t kExhaustedNs = 1'000'000'000;
 
 // Control sockets that have not greeted: an eighth of the descriptors that this process may have, within these.
 constexpr std::size_t kStrangersMin = 16, kStrangersMax = 256;
@@ -239,20 +236,18 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
     if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
     if ((problem == EMFILE && raise_descriptor_limit()) || make_room(0)) return true;
     const std::int64_t now = now_ns();
-    if (exhausted_since_ns_ == 0) exhausted_since_ns_ = now;
     const bool descriptors = is_out_of_descriptors(problem);
-    trouble_ = {descriptors ? Status::out_of_descriptors : Status::out_of_memory, now,
-                std::string("cannot accept peers that have connected: ") + std::strerror(problem)};
+    std::string text = std::string("cannot accept peers that have connected: ") + std::strerror(problem);
     if (descriptors) {
-      trouble_.text += " (the limit is " + std::to_string(soft_descriptor_limit()) + "); " + raise_limit_advice();
+      text += " (the limit is " + std::to_string(soft_descriptor_limit()) + "); " + raise_limit_advice();
     }
-    exhausted_log_.log(now, LogLevel::warn, trouble_.text);
-    if (now - exhausted_since_ns_ >= kExhaustedNs) accept_to_refuse(listening, device);
+    accept_gate_.on_failed(now, descriptors ? Status::out_of_descriptors : Status::out_of_memory, text);
+    exhausted_log_.log(now, LogLevel::warn, text);
+    if (accept_gate_.turns_away(now)) accept_to_refuse(listening, device);
     pause_accepting();
     return false;
   }
-  exhausted_since_ns_ = 0;
-  trouble_ = {};
+  accept_gate_.on_accepted();
   if (const Channel* channel = add_accepted(descriptor, listening, device, from)) {
     std::size_t strangers = 0;
     for (const auto& [id, each] : channels_) {
@@ -273,31 +268,24 @@ Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t
   return channel;
 }
 
-void ControlPlane::open_spare() noexcept {
-  if (spare_ < 0) spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
 // Otherwise a peer would wait in the backlog until its own patience ends, and be told nothing. One at a time takes the
 // spare descriptor, greets, and is told why there is no place for it.
 void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
-  open_spare();  // it may not have been possible until now
+  accept_gate_.open_spare();  // it may not have been possible until now
   const bool busy =
       std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
-  if (spare_ < 0 || busy) return;
-  ::close(std::exchange(spare_, -1));
+  if (busy || !accept_gate_.take_spare()) return;
   datapath::SocketAddress from;
   socklen_t length = sizeof from;
   const int descriptor = datapath::accept_socket(listening, &from.any, &length);
   Channel* channel = descriptor < 0 ? nullptr : add_accepted(descriptor, listening, device, from);
-  if (channel == nullptr) return open_spare();
+  if (channel == nullptr) return accept_gate_.open_spare();
   channel->turned_away = true;
 }
 
 Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (trouble_.status == Status::ok || now_ns() - trouble_.at_ns > within_ns) return Status::ok;
-  *text = trouble_.text;
-  return trouble_.status;
+  return accept_gate_.problem(now_ns(), within_ns, text);
 }
 
 // Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
@@ -326,9 +314,8 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
 
 // Level-triggered, the sockets would be reported again and again: all are left alone for a while.
 void ControlPlane::pause_accepting() {
-  if (accept_again_ns_ != 0) return;
+  if (!accept_gate_.pause(now_ns())) return;
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
-  accept_again_ns_ = now_ns() + kAcceptPauseNs;
 }
 
 }  // namespace weft::engine
