@@ -127,11 +127,10 @@ bool Rig::post_receive(int end, Transfer& transfer) {
     core::Stage* const stage = transfer.incoming != nullptr ? transfer.incoming->stage(i) : nullptr;
     u8* const buffer = stage != nullptr ? nullptr : transfer.receive_buffer.data();
     const bool window = schedule_.windows && stage == nullptr && transfer.capacity_bytes > schedule_.eager_bytes;
-    const u32 key = window ? ++side.next_key : 0;
-    if (key != 0) side.windows[key] = {buffer, transfer.capacity_bytes};
+    const u32 key = window ? side.windows.open(buffer, transfer.capacity_bytes) : 0;
     const Status status = side.stack.post_receive(now_ns_, side.flows[i], transfer.number, buffer,
                                                   transfer.capacity_bytes, key, &transfer.ticket, stage);
-    if (status != Status::ok) side.windows.erase(key);
+    if (status != Status::ok) side.windows.close(key);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
     ++transfer.next_receive_stripe;
@@ -243,7 +242,7 @@ void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
 void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
-  side.windows.clear();
+  side.windows.close_all();
   // Engines return a buffer only when no NIC reads it any more, so everything in flight counts as read before.
   link_.settle(end);
   if (side.first_failure == Status::ok) side.first_failure = status;
@@ -293,10 +292,10 @@ void Rig::drain_events(int end) {
         if (!side.failed) on_send_done(end, *static_cast<Transfer*>(event.cookie));
         break;
       case core::Event::Kind::window_unused:
-        side.windows.erase(event.key);
+        side.windows.close(event.key);
         break;
       case core::Event::Kind::stripe_placed:
-        if (!schedule_.windows_outlive) side.windows.erase(event.key);
+        if (!schedule_.windows_outlive) side.windows.close(event.key);
         if (!side.failed) {
           on_received(end, *Transfer::of(static_cast<core::ReceiveTicket*>(event.cookie)), event.value);
         }
@@ -402,21 +401,12 @@ bool Rig::step() {
   return true;
 }
 
-// Emulates a NIC's RDMA write: all of it if the key belongs to an open window that contains the range, else nothing.
 core::RxDatagram::Body Rig::write(const Arrival& arrival) {
-  const Side& side = *sides_[arrival.to];
-  const auto open = side.windows.find(arrival.source.remote_key);
-  const u64 offset = open == side.windows.end()
-                         ? 0
-                         : arrival.source.remote_address - reinterpret_cast<std::uintptr_t>(open->second.begin);
-  if (open == side.windows.end() || offset > open->second.bytes || arrival.source.bytes > open->second.bytes - offset) {
-    ++report_.writes_refused;
-    return core::RxDatagram::Body::missing;
-  }
-  const u8* const from = read_late(arrival) ? arrival.source.data : arrival.payload.data();
-  std::memcpy(open->second.begin + offset, from, arrival.source.bytes);
-  ++report_.writes;
-  return core::RxDatagram::Body::written;
+  const core::Payload& source = arrival.source;
+  const u8* const from = read_late(arrival) ? source.data : arrival.payload.data();
+  const bool written = sides_[arrival.to]->windows.write(source.remote_key, source.remote_address, from, source.bytes);
+  ++(written ? report_.writes : report_.writes_refused);
+  return written ? core::RxDatagram::Body::written : core::RxDatagram::Body::missing;
 }
 
 void Rig::deliver(const Arrival& arrival) {

@@ -6,6 +6,7 @@
 
 #include "native/sim/rig/rig.h"
 #include "native/sim/rig/rig_stage.h"
+#include "native/sim/rig/rig_windows.h"
 
 namespace weft::sim {
 
@@ -44,12 +45,7 @@ struct Rig::Side {
   bool failed = false;
   Status first_failure = Status::ok;
   std::unordered_map<u64, u8> last_path;  // path of the last copy of each (flow, seq) sent
-  struct Window {
-    u8* begin;
-    u64 bytes;
-  };
-  std::unordered_map<u32, Window> windows;  // open ones, by key
-  u32 next_key = 0;
+  Windows windows;
 };
 
 inline u64 token(const Schedule& schedule, int end, u32 flow) noexcept {
