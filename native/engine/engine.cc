@@ -1,5 +1,5 @@
-// One round: urgent requests, commands, datagrams in, timers, bursts out, events. Then again, or spin, or sleep.
-// Everything but the rings and the urgent list is touched by this thread alone.
+// One round: calls, commands, datagrams in, timers, bursts out, events. Then again, or spin, or sleep.
+// Everything but the rings and the queue of calls is touched by this thread alone.
 #include "native/engine/engine.h"
 
 #include <pthread.h>
@@ -35,8 +35,8 @@ constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
 // An engine that was away for so long reads what has come before it believes its timers.
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
-constexpr int kUrgentTries = 1'000;
-constexpr std::chrono::milliseconds kUrgentPause{1};
+constexpr int kCallTries = 1'000;
+constexpr std::chrono::milliseconds kCallPause{1};
 
 inline void relax() noexcept {
 #if defined(__x86_64__)
@@ -134,7 +134,7 @@ void Engine::run() noexcept {
     }
     was_busy = busy;
   }
-  take_urgent();
+  take_calls();
 }
 
 bool Engine::round() noexcept {
@@ -143,7 +143,7 @@ bool Engine::round() noexcept {
   if (now_ns_ - before_ns > kAwayNs) stack_.on_away(before_ns, now_ns_);
   realtime_ahead_ns_ = 0;
   row_->turn_ns.set(now_ns_);
-  bool busy = has_urgent_.load(std::memory_order_acquire) && take_urgent();
+  bool busy = take_calls();
   busy |= take_commands();
   // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
   const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
@@ -165,7 +165,7 @@ void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Whoever posted before it saw the flag rang no bell: look once more.
-  if (ring_.empty() && !has_urgent_.load(std::memory_order_seq_cst) && !stopping_.load(std::memory_order_seq_cst)) {
+  if (ring_.empty() && calls_.empty() && !stopping_.load(std::memory_order_seq_cst)) {
     const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
@@ -192,78 +192,35 @@ void Engine::post(const Command& command) noexcept {
 }
 
 void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept {
-  Urgent urgent{};
-  urgent.kind = Urgent::Kind::abort;
-  urgent.flow = flow;
-  urgent.connection = connection;
-  urgent.reason = reason;
-  // Nobody else tells the engine to let go: without memory for the word it is said a little later.
-  for (int tries = 0; !post_urgent(urgent) && tries < kUrgentTries; ++tries) std::this_thread::sleep_for(kUrgentPause);
-}
-
-bool Engine::post_urgent(const Urgent& urgent) noexcept {
-  try {
-    const std::lock_guard<std::mutex> lock(urgent_mutex_);
-    urgent_.push_back(urgent);
-    has_urgent_.store(true, std::memory_order_seq_cst);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  // Without memory for the request, it is tried again a little later: nothing else makes the engine release the
+  // buffers.
+  const CallQueue::Abort abort{flow, connection, reason};
+  for (int tries = 0; !calls_.post(abort) && tries < kCallTries; ++tries) std::this_thread::sleep_for(kCallPause);
   wake();
-  return true;
 }
 
 void Engine::call(const std::function<void()>& work) {
-  std::atomic<std::int32_t> done{0};
-  std::exception_ptr thrown;
-  Urgent urgent{};
-  urgent.kind = Urgent::Kind::call;
-  urgent.work = &work;
-  urgent.thrown = &thrown;
-  urgent.done = &done;
-  if (!post_urgent(urgent)) throw std::bad_alloc();
-  while (done.load(std::memory_order_acquire) == 0) futex_wait(&done, 0, 1'000'000);
-  if (thrown != nullptr) std::rethrow_exception(thrown);
+  Call call(work);
+  if (!calls_.post(&call)) throw std::bad_alloc();
+  wake();
+  call.wait();
 }
 
-bool Engine::take_urgent() noexcept {
-  {
-    const std::lock_guard<std::mutex> lock(urgent_mutex_);
-    urgent_taken_.swap(urgent_);
-    has_urgent_.store(false, std::memory_order_relaxed);
-  }
-  for (const Urgent& urgent : urgent_taken_) {
-    if (urgent.kind == Urgent::Kind::abort) {
-      do_abort(urgent);
-      continue;
-    }
-    try {
-      (*urgent.work)();
-    } catch (...) {
-      *urgent.thrown = std::current_exception();
-    }
-    urgent.done->store(1, std::memory_order_release);
-    // The caller's frame, and the word in it, may be gone by now. The kernel needs only the address to wake and reads
-    // nothing there; who sleeps there by then looks again. A caller that stayed until the wake is over would spin, and
-    // on a core that it shares with this thread so for a whole time slice.
-    futex_wake_all(urgent.done);
-  }
-  const bool any = !urgent_taken_.empty();
-  urgent_taken_.clear();
-  return any;
+bool Engine::take_calls() noexcept {
+  return calls_.take([this](const CallQueue::Abort& abort) { do_abort(abort); });
 }
 
-void Engine::do_abort(const Urgent& urgent) noexcept {
-  ConnectionCore* connection = owner(urgent.flow);
-  if (connection == nullptr || connection->id() != urgent.connection) return;
-  stack_.close_flow(now_ns_, urgent.flow, urgent.reason);
-  if (let_go_[urgent.flow]) return;
-  let_go_[urgent.flow] = true;
-  close_windows_of(urgent.flow);
+void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
+  ConnectionCore* connection = owner(abort.flow);
+  if (connection == nullptr || connection->id() != abort.connection) return;
+  stack_.close_flow(now_ns_, abort.flow, abort.reason);
+  if (let_go_[abort.flow]) return;
+  let_go_[abort.flow] = true;
+  close_windows_of(abort.flow);
   // A request of a NIC that reads a buffer later would send what its owner puts there next, under a header that holds.
-  if (const core::Flow* flow = stack_.flow(urgent.flow)) datapath_->settle(flow->config.peer);
-  const std::shared_ptr<ConnectionCore> keep = owners_[urgent.flow];
-  if (closed_[urgent.flow]) release(urgent.flow);
+  if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->settle(flow->config.peer);
+  const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
+  if (closed_[abort.flow]) release(abort.flow);
   keep->on_flow_let_go();
 }
 

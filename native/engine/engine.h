@@ -3,10 +3,8 @@
 #pragma once
 
 #include <atomic>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -14,6 +12,7 @@
 
 #include "native/core/stack.h"
 #include "native/datapath/datapath.h"
+#include "native/engine/call_queue.h"
 #include "native/engine/command_ring.h"
 #include "native/engine/event_log.h"
 #include "native/engine/telemetry_page.h"
@@ -100,24 +99,14 @@ class Engine final : private datapath::RxSink {
   // How old the states in the telemetry page may be. An engine that runs out of work writes them once more.
   static constexpr std::int64_t kStatesNs = 10'000'000;
 
-  struct Urgent {
-    enum class Kind : std::uint8_t { abort, call } kind;
-    std::uint32_t flow = 0;
-    std::uint64_t connection = 0;
-    Status reason = Status::ok;
-    const std::function<void()>* work = nullptr;
-    std::exception_ptr* thrown = nullptr;
-    std::atomic<std::int32_t>* done = nullptr;
-  };
   void run() noexcept;
   bool round() noexcept;
   void sleep() noexcept;
   void wake() noexcept;
   bool take_commands() noexcept;
-  bool post_urgent(const Urgent& urgent) noexcept;
-  bool take_urgent() noexcept;
+  bool take_calls() noexcept;
   void do_command(const Command& command) noexcept;
-  void do_abort(const Urgent& urgent) noexcept;
+  void do_abort(const CallQueue::Abort& abort) noexcept;
   Status post_receive(const Command& command) noexcept;
   void close_window(std::uint32_t key) noexcept;
   void close_windows_of(std::uint32_t flow) noexcept;
@@ -142,9 +131,7 @@ class Engine final : private datapath::RxSink {
   EventLog event_log_;
   std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
-  std::mutex urgent_mutex_;
-  std::vector<Urgent> urgent_, urgent_taken_;  // swapped, so that neither allocates once warm
-  std::atomic<bool> has_urgent_{false};
+  CallQueue calls_;
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
   PeerWatch* peer_watch_ = nullptr;

@@ -1,0 +1,102 @@
+// What other threads ask of an engine outside its rings: to abort a flow, or to run a function on the engine's thread.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "native/core/status.h"
+#include "native/engine/futex.h"
+
+namespace weft::engine {
+
+// A function that one thread runs for another, which waits.
+class Call {
+ public:
+  explicit Call(const std::function<void()>& work) noexcept : work_(work) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  void run() noexcept {
+    try {
+      work_();
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+    done_.store(1, std::memory_order_release);
+    // The waiting thread may have returned by now, and this object may be gone. That is safe: to wake threads, the
+    // kernel needs only the address and reads nothing there; a thread that waits at the same address for something else
+    // checks its own condition again. If the waiting thread stayed until this call has returned, it would have to spin.
+    futex_wake_all(&done_);
+  }
+  // Waits until it has run; throws what it threw.
+  void wait() {
+    while (done_.load(std::memory_order_acquire) == 0) futex_wait(&done_, 0, 1'000'000);
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  const std::function<void()>& work_;
+  std::exception_ptr thrown_;
+  std::atomic<std::int32_t> done_{0};
+};
+
+class CallQueue {
+ public:
+  struct Abort {
+    std::uint32_t flow = 0;
+    std::uint64_t connection = 0;  // whose flow it was; flow indices are reused
+    Status reason = Status::ok;
+  };
+
+  // Any thread. False: out of memory. The engine's thread may have to be woken afterwards.
+  bool post(const Abort& abort) noexcept { return push({nullptr, abort}); }
+  bool post(Call* call) noexcept { return push({call, {}}); }
+
+  // The engine's thread. Sequentially consistent, so that a thread that posts either sees it asleep or is seen here.
+  bool empty() const noexcept { return !any_.load(std::memory_order_seq_cst); }
+  // Handles everything queued, in order. False: there was nothing.
+  template <class OnAbort>
+  bool take(const OnAbort& on_abort) noexcept {
+    if (!any_.load(std::memory_order_acquire)) return false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      taken_.swap(queued_);
+      any_.store(false, std::memory_order_relaxed);
+    }
+    for (const Entry& entry : taken_) {
+      if (entry.call != nullptr) {
+        entry.call->run();
+      } else {
+        on_abort(entry.abort);
+      }
+    }
+    const bool found = !taken_.empty();
+    taken_.clear();
+    return found;
+  }
+
+ private:
+  struct Entry {
+    Call* call;  // null: an abort
+    Abort abort;
+  };
+  bool push(const Entry& entry) noexcept {
+    try {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      queued_.push_back(entry);
+      any_.store(true, std::memory_order_seq_cst);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::vector<Entry> queued_, taken_;  // swapped, so that neither allocates once warm
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace weft::engine
