@@ -1,5 +1,4 @@
-// The one clock of the engines: monotonic nanoseconds.
-// Nothing outside the engine room reads a clock; everything below it is told the time.
+// The clock of the engines: monotonic time in nanoseconds. The modules below take the time as a parameter.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@ inline std::int64_t now_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// What CLOCK_REALTIME is ahead of that clock: the kernel stamps datagrams with the former.
+// How far CLOCK_REALTIME, with which the kernel stamps datagrams, is ahead of the monotonic clock.
 inline std::int64_t realtime_ahead_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec - now_ns();
 }
 
-// `from_ns` plus a patience of any length: too long a one ends never, not in the past.
+// `from_ns` plus a timeout of any length; a sum that would overflow is INT64_MAX.
 inline std::int64_t later_ns(std::int64_t from_ns, std::int64_t patience_ns) noexcept {
   std::int64_t sum = 0;
   return __builtin_add_overflow(from_ns, patience_ns, &sum) ? INT64_MAX : sum;

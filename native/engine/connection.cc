@@ -1,6 +1,6 @@
-// Posting reserves room on every engine involved before it numbers a message: a message is posted everywhere or
-// nowhere. Failing is two steps: every flow lets go of its buffers, and only then do requests complete with the reason
-// (P-1).
+// Posting reserves room on every engine involved before it numbers a message, so that a message is posted to all of
+// them or to none. A connection fails in two steps: first every flow releases its buffers, then requests complete with
+// the reason (P-1).
 #include "native/engine/connection.h"
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 namespace weft::engine {
 namespace {
 
-// An engine passes through its loop within microseconds; this only keeps a defect from becoming a hang.
-// Time asleep is counted, of each nap no more than it was meant to take: a process that was stopped meanwhile has not
-// waited, and naps that signals cut short add up to little.
+// An engine's loop iteration takes microseconds; this limit only keeps a defect from becoming a hang. It counts time
+// asleep, and of each sleep no more than its planned length, so that time in which the process was stopped does not
+// count.
 constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
 
@@ -34,7 +34,7 @@ void RequestSlot::complete(Status status, std::size_t bytes) noexcept {
   bytes_ = bytes;
   state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
   if (completion != nullptr) {
-    release();  // another thread may take the slot at once
+    release();  // another thread can take the slot at once
     completion->on_complete(status, bytes);
     return;
   }
@@ -65,7 +65,7 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       last_(flows_.size()) {}
 
-// Under the direction's mutex: the slot of the next message, if it is free.
+// Takes the slot of the next message, if it is free. Requires the direction's mutex.
 Status ConnectionCore::begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept {
   const bool nowhere = place.data == nullptr && place.stages == nullptr;
   if (bytes > core::kMessageBytesMax || (nowhere && bytes != 0)) return Status::invalid_argument;
@@ -78,7 +78,7 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   }
   RequestSlot& slot = direction->slots[direction->next_message % kRequestsMax];
   if (!slot.usable()) return Status::would_block;
-  // What a request holds of its caller's: quiesce() finds it by this.
+  // Record the caller's memory that the request uses, for quiesce().
   if (place.stages != nullptr) {
     slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()), place.completion);
   } else {
@@ -141,7 +141,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
-  // A message no longer than the capacity takes part in no flow that one of the full capacity would not use.
+  // A shorter message uses no flow that a message of the full capacity would not use.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
@@ -154,7 +154,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
 }
 
 bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
-  if (send->done() || stage >= stripes()) return true;  // nobody waits for it
+  if (send->done() || stage >= stripes()) return true;  // no flow waits for it
   const auto flow = static_cast<std::uint32_t>((static_cast<RequestSlot*>(send)->message + stage) % stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
   flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr});
@@ -163,7 +163,7 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  // Told by the slot: where the other direction's slots are may be written this moment, by its first post.
+  // Do not compare with the addresses of the slots: the other direction's first post may be allocating them right now.
   Direction& direction = slot->sends ? send_ : receive_;
   const std::lock_guard<std::mutex> lock(direction.mutex);
   if (slot->done()) slot->release();
@@ -193,15 +193,15 @@ void ConnectionCore::fail(Status reason) noexcept {
   for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
 }
 
-// The peer has closed or died. What it had sent and we hold can still be received; when nothing is held, or something
-// waits that will never come, this is the end.
+// The peer has closed or died. Messages that arrived before can still be received. If there are none, or a receive
+// waits for a message that will not arrive, the connection fails.
 void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept {
   if (receive_waits) receive_waits_.store(true, std::memory_order_release);
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
   if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
   if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(reason);
-  // Its flows have let go of what was being sent; that will never arrive, whatever is still received.
+  // The flows have released the buffers of outstanding sends, which can no longer succeed.
   sweep(&send_, reason);
   notifier_->notify();
 }
@@ -210,7 +210,7 @@ void ConnectionCore::on_flow_let_go() noexcept {
   if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   sweep(&send_, health());
   sweep(&receive_, health());
-  // Only now: who waits for zero may free the buffers.
+  // Must be last: the thread in await_let_go() can then free the buffers.
   flows_live_.store(INT32_MIN, std::memory_order_release);
   futex_wake_all(&flows_live_);
   notifier_->notify();
@@ -249,13 +249,13 @@ bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std:
 }
 
 void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
-  // Sequence numbers already given to a message cannot be taken back: letting go of its buffer ends the connection.
+  // Sequence numbers of a message cannot be taken back, so releasing its buffer ends the connection.
   if (outstanding_in(&send_, data, bytes) || outstanding_in(&receive_, data, bytes)) close();
 }
 
 namespace {
 
-// `first_engine`: of the connection. Whether a path may be chosen is its engine's to say.
+// `first_engine`: whether the flow is on the connection's first engine, the only one whose `usable` is reported.
 ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
   ConnectionCounters out{flow.counters(), {}};
   const core::PathSet& paths = flow.peer->paths();
@@ -269,7 +269,7 @@ ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
 
 }  // namespace
 
-// What a flow counted outlives it: who asks after the peer has gone wants to know what happened.
+// Keeps the flow's counters, which explain what happened after the peer is gone.
 void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept {
   if (flow == nullptr) return;
   try {
@@ -278,7 +278,7 @@ void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index,
     for (std::size_t i = 0; i < flows_.size(); ++i) {
       if (flows_[i].engine == engine && flows_[i].flow == index) last_[i] = last;
     }
-  } catch (const std::bad_alloc&) {  // the counters are lost, and nothing else
+  } catch (const std::bad_alloc&) {  // only the counters are lost
   }
 }
 

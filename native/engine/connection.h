@@ -1,5 +1,5 @@
-// A caller's connection: numbers messages, hands them to the flows that carry them, and counts stripes home. Runs in
-// callers' threads, and in engine threads where it says so.
+// A caller's connection: numbers messages, posts their stripes to the flows, and completes a request with its last
+// stripe. Runs on callers' threads, except where marked.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class RequestSlot final : public Request {
  public:
   bool usable() const noexcept { return !taken(); }
   void begin(const void* data, std::size_t bytes, Completion* completion) noexcept;
-  // Engine threads. The slot may be reused by its caller as soon as this has run.
+  // Called on engine threads. The slot can be reused before this returns.
   void complete(Status status, std::size_t bytes) noexcept;
   bool overlaps(const void* data, std::size_t bytes) const noexcept;
   void wait(std::int64_t timeout_ns) noexcept;
@@ -31,8 +31,8 @@ class RequestSlot final : public Request {
 
   core::ReceiveTicket ticket;           // receives: shared by the flows
   std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
-  std::uint64_t message = 0;            // sends: its number
-  bool sends = false;                   // which of its connection's directions it is of
+  std::uint64_t message = 0;            // sends: number of the message
+  bool sends = false;                   // a send, not a receive
 
  private:
   std::atomic<std::int32_t> sleepers_{0};
@@ -44,18 +44,18 @@ class RequestSlot final : public Request {
 
 class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
  public:
-  // Outstanding requests a direction. A power of two: a message's slot is its number modulo this.
+  // Outstanding requests per direction. A power of two: a message's slot is its number modulo this.
   static constexpr std::uint64_t kRequestsMax = 128;
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
                  Notifier* notifier);
 
-  // Where a message's bytes are: at `data`, in a registration or none, or behind stages.
+  // Where a message's bytes are: at `data`, or behind stages (bounce buffers).
   struct Place {
     void* data = nullptr;
-    std::uint32_t memory = 0;
+    std::uint32_t memory = 0;  // registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
-    Completion* completion = nullptr;  // told of the end, and the request is never released; null: the caller releases
+    Completion* completion = nullptr;  // called after the request is released; null: the caller releases the request
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
@@ -71,10 +71,11 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
 
-  // The first reason stands. Every flow is told to let go; the last to do so fails what is outstanding.
+  // Aborts every flow; when the last one has released its buffers, outstanding requests fail. Only the first call
+  // has an effect.
   void fail(Status reason) noexcept;
 
-  // Engine threads.
+  // Called on engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
@@ -83,10 +84,10 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 
  private:
   struct Direction {
-    std::mutex mutex;  // callers may be several; messages are numbered in the order of their calls
+    std::mutex mutex;  // several threads can post; messages are numbered in the order of their calls
     std::uint64_t next_message = 0;
     std::unique_ptr<RequestSlot[]> slots;
-    bool swept = false;  // nothing will ever complete again but by the sweep that has run
+    bool swept = false;  // sweep() has completed all requests; new ones are refused
   };
   Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
@@ -103,11 +104,11 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
   std::atomic<std::uint32_t> flows_peer_closed_{0};
-  std::atomic<bool> receive_waits_{false};       // for what will not come
-  std::atomic<std::uint64_t> held_messages_{0};  // came before the peer closed, not yet received
+  std::atomic<bool> receive_waits_{false};       // for a message that the peer did not send before it closed
+  std::atomic<std::uint64_t> held_messages_{0};  // arrived before the peer closed and not yet received
   Direction send_, receive_;
   mutable std::mutex last_mutex_;
-  std::vector<ConnectionCounters> last_;  // by flow: what it had counted when it was released
+  std::vector<ConnectionCounters> last_;  // by flow: its counters when it was released
 };
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
-// One round: calls, commands, datagrams in, timers, bursts out, events. Then again, or spin, or sleep.
-// Everything but the rings and the queue of calls is touched by this thread alone.
+// The engine's event loop. An iteration handles calls, commands, received datagrams, timers, bursts to send and events;
+// an idle engine spins, then sleeps. Other threads access only the command ring and the queue of calls.
 #include "native/engine/engine.h"
 
 #include <pthread.h>
@@ -24,15 +24,15 @@
 namespace weft::engine {
 namespace {
 
-// Held datagrams (injected reordering) must not wait for a sleeping engine.
+// Longest sleep while datagrams are held back (injected reordering).
 constexpr std::int64_t kHoldSleepNs = 1'000'000;
-// No datagram waits longer in a socket: a stamp that says so was taken by another clock.
+// No datagram waits longer in a socket: an older time stamp means that the clock was set in the meantime.
 constexpr std::int64_t kWaitNsMax = 10'000'000'000;
-// An idle round that took so long was interrupted: another thread wants this core. For kSharedCoreNs the engine then
-// sleeps when it is idle, and does not spin.
+// An idle iteration that took this long was preempted: another thread needs this core. For kSharedCoreNs the engine
+// then sleeps when it is idle instead of spinning.
 constexpr std::int64_t kInterruptedNs = 100'000;
 constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
-// An engine that was away for so long reads what has come before it believes its timers.
+// After a pause of this length the engine reads all received datagrams before it runs its timers.
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
@@ -79,14 +79,14 @@ bool Engine::start(std::string* error) {
   if (!datapath_->open(error)) return false;
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (doorbell_ < 0) {
-    *error = std::string("no descriptor for an engine's doorbell: ") + std::strerror(errno);
+    *error = std::string("cannot create an engine's eventfd: ") + std::strerror(errno);
     return false;
   }
   if (!datapath_->watch(doorbell_)) {
-    *error = std::string("an engine's doorbell cannot be watched: ") + std::strerror(errno);
+    *error = std::string("cannot watch an engine's eventfd: ") + std::strerror(errno);
     return false;
   }
-  // The application's signals are the application's: none is taken by an engine.
+  // Signals are for the application's threads: block all of them in the engine's thread.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -95,7 +95,7 @@ bool Engine::start(std::string* error) {
     const std::string name = "weft-engine-" + std::to_string(id_);
     ::pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
   } catch (const std::exception& problem) {
-    *error = std::string("no thread for an engine: ") + problem.what();
+    *error = std::string("cannot start an engine's thread: ") + problem.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
@@ -110,7 +110,7 @@ void Engine::stop() noexcept {
 
 void Engine::run() noexcept {
   std::int64_t busy_ns = now_ns();
-  std::int64_t idle_ns = 0;  // of the round before, where that was idle and this thread has not slept since
+  std::int64_t idle_ns = 0;  // when the previous iteration began, if it was idle and no sleep followed; else 0
   std::int64_t shared_until_ns = 0;
   bool was_busy = false;
   while (!stopping_.load(std::memory_order_acquire)) {
@@ -126,8 +126,8 @@ void Engine::run() noexcept {
       stack_.on_away(now_ns_, busy_ns);
       idle_ns = 0;
     } else if (was_busy) {
-      // Whoever was just woken may wait for this very core, and not every kernel preempts for it: it would wait until
-      // the spinning ends. Once only, for each time may cost a whole slice where something else wants the core.
+      // A thread that was just woken may need this core, and not every kernel preempts for it: without the yield it
+      // would wait until the spinning ends. Yield only once, because each time can cost a whole time slice.
       ::sched_yield();
     } else {
       relax();
@@ -145,13 +145,13 @@ bool Engine::round() noexcept {
   row_->turn_ns.set(now_ns_);
   bool busy = take_calls();
   busy |= take_commands();
-  // Acknowledgments that wait to be read are no loss: after a pause of this thread all of them come before the timers.
+  // After a pause of this thread, read all waiting acknowledgments before the timers, which would report losses.
   const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
   for (int burst = 0; burst < bursts_max && datapath_->rx_burst(this) != 0; ++burst) busy = true;
   event_log_.on_received(now_ns_);
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
-  // Before anything is transmitted: a message's window is closed before the sender hears that the message is whole and
-  // reuses a buffer that a late request may still be reading (P-1).
+  // Must precede transmit(): a message's memory window is closed before the sender learns that the message is complete
+  // and reuses a buffer that a late request can still read (P-1).
   busy |= take_events();
   busy |= transmit();
   busy |= take_events();
@@ -164,7 +164,7 @@ bool Engine::round() noexcept {
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // Whoever posted before it saw the flag rang no bell: look once more.
+  // A thread that posted before it saw the flag did not write to the eventfd, so check for work once more.
   if (ring_.empty() && calls_.empty() && !stopping_.load(std::memory_order_seq_cst)) {
     const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
@@ -192,8 +192,7 @@ void Engine::post(const Command& command) noexcept {
 }
 
 void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept {
-  // Without memory for the request, it is tried again a little later: nothing else makes the engine release the
-  // buffers.
+  // The abort must not be lost: if memory runs out, try again a little later.
   const CallQueue::Abort abort{flow, connection, reason};
   for (int tries = 0; !calls_.post(abort) && tries < kCallTries; ++tries) std::this_thread::sleep_for(kCallPause);
   wake();
@@ -217,7 +216,7 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   if (let_go_[abort.flow]) return;
   let_go_[abort.flow] = true;
   close_windows_of(abort.flow);
-  // A request of a NIC that reads a buffer later would send what its owner puts there next, under a header that holds.
+  // If the NIC read the buffer later, it would send the caller's next contents with a valid header.
   if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->settle(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
   if (closed_[abort.flow]) release(abort.flow);
@@ -237,7 +236,7 @@ bool Engine::take_commands() noexcept {
 
 void Engine::do_command(const Command& command) noexcept {
   ConnectionCore* connection = owner(command.flow);
-  // Posted to a connection that has failed meanwhile: its sweep completes the request.
+  // The connection failed after the post: its sweep completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
   if (command.kind == Command::Kind::staged) return stack_.on_staged(command.flow);
   const Status status = command.kind == Command::Kind::send
@@ -245,7 +244,7 @@ void Engine::do_command(const Command& command) noexcept {
                                                command.memory, command.cookie, command.stage)
                             : post_receive(command);
   if (status == Status::ok) return;
-  // To a flow that its peer has closed: the connection says so, once all of its flows have been.
+  // The peer has closed this flow. The connection fails when the peer has closed all its flows.
   if (command.kind == Command::Kind::send && status == Status::connection_closed) return;
   connection->fail(status == Status::would_block ? Status::out_of_memory : status);
 }
@@ -285,15 +284,15 @@ void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   static_cast<void>(port);
   if (datagram.stamp_ns != 0 && realtime_ahead_ns_ == 0) realtime_ahead_ns_ = realtime_ahead_ns();
   std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
-  if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // it came during this round
-  // A clock that was set meanwhile says nothing.
+  if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // it arrived during this iteration
+  // If the clock was set in the meantime, the time is unknown.
   const bool known = arrived_ns > now_ns_ - kWaitNsMax;
   stack_.on_datagram(now_ns_, datagram, known ? arrived_ns : 0);
 }
 
 bool Engine::transmit() noexcept {
   std::size_t count = 0;
-  // Receiving took a part of this round, so the clock is read again: segments carry the time when they leave.
+  // Segments carry their send time, so read the clock again: receiving took a part of this iteration.
   const std::int64_t leaves_ns = now_ns();
   while (count < kTxBatch && stack_.poll_transmit(leaves_ns, batch_[count])) ++count;
   if (count == 0) return false;
@@ -341,14 +340,14 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_stuck:
         on_flow_stuck(event.flow);
         break;
-      default:  // for sinks alone
+      default:  // only for sinks
         break;
     }
   }
   return any;
 }
 
-// Writes what the telemetry page says of the engine's state beside its counters.
+// Writes the engine's state, except counters, to the telemetry page.
 void Engine::publish() noexcept {
   states_due_ns_ = INT64_MAX;
   row_->open_flows.set(static_cast<std::int64_t>(open_flows()));
@@ -364,15 +363,15 @@ void Engine::on_peer_released(std::uint32_t peer) noexcept {
   if (page_ != nullptr) page_->give_back(page_->peer_row(counters));
 }
 
-// The stack is done with the flow; its connection may not be: it may still receive what came before the peer closed.
+// The stack has closed the flow. The connection can still receive messages that arrived before the peer closed.
 void Engine::on_flow_closed(std::uint32_t flow) noexcept {
   if (owner(flow) == nullptr) return;
   closed_[flow] = true;
   if (let_go_[flow]) release(flow);
 }
 
-// Said again every quarter of the silence while it lasts. The second time is believed: the first may come because this
-// thread itself did not run.
+// The stack repeats the event every quarter of the silence limit. Only the second one counts: the first can occur
+// because this thread itself did not run.
 void Engine::on_flow_stuck(std::uint32_t flow) noexcept {
   try {
     const auto [place, first] = stuck_.try_emplace(flow, now_ns_);

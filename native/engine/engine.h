@@ -1,5 +1,5 @@
-// The thread that owns a clock, a datapath's ports and many flows, and runs to completion. The stack runs the protocol,
-// the control plane connects.
+// An engine: a thread with an event loop over a datapath's ports and the flows of a protocol stack. The control plane
+// opens its connections.
 #pragma once
 
 #include <atomic>
@@ -23,26 +23,26 @@ class ConnectionCore;
 class Engine;
 class RequestSlot;
 
-// One flow of a connection: where it lives.
+// Identifies one flow of a connection.
 struct FlowRef {
   Engine* engine = nullptr;
   std::uint32_t flow = 0;
 };
 
-// What callers' threads ask of an engine.
+// A request from a caller's thread to an engine.
 struct Command {
   enum class Kind : std::uint8_t { send, receive, staged } kind;
   std::uint32_t flow;
-  std::uint64_t connection;  // whose flow it was when the command was posted; flow indices are reused
+  std::uint64_t connection;  // owner of the flow when the command was posted; flow indices are reused
   std::uint64_t message;
   std::uint8_t* data;
   std::uint64_t bytes;
   void* cookie;
-  std::uint32_t memory;  // the registration that `data` lies in; 0: none
+  std::uint32_t memory;  // registered memory that contains `data`; 0: none
   core::Stage* stage;    // instead of `data`; null: none
 };
 
-// Who is told that a peer is quiet (engines' threads). It only takes note: an engine does not wait.
+// Called on engine threads when a peer is quiet. Must not block.
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;
@@ -52,7 +52,7 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
-  TelemetryPage* page = nullptr;  // where it counts; null: in memory of its own
+  TelemetryPage* page = nullptr;  // contains its counters; null: private memory does
 };
 
 class Engine final : private datapath::RxSink {
@@ -65,20 +65,21 @@ class Engine final : private datapath::RxSink {
   bool start(std::string* error);
   void stop() noexcept;
   std::uint32_t id() const noexcept { return id_; }
-  void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); null: nobody
-  // When the thread last began a round, by now_ns(), and whether it sleeps until there is something to do.
-  // Makes a sleeping thread take a turn.
+  void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); can be null
+  // Wakes a sleeping thread for one loop iteration.
   void nudge() noexcept { wake(); }
+  // When the thread last began a loop iteration, by now_ns(), and whether it sleeps for lack of work.
   std::int64_t turn_ns() const noexcept { return row_->turn_ns; }
   bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
-  // Callers' threads.
+  // Called on callers' threads.
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
   void post(const Command& command) noexcept;
-  // The flow is to let go of every buffer and tell its peer; the connection hears on_flow_let_go().
+  // Makes the flow release its buffers and notify its peer; then calls the connection's on_flow_let_go().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
-  // Runs `work` on the engine's thread and waits for it; what it throws is thrown here. Not from an engine's thread.
+  // Runs `work` on the engine's thread, waits for it and rethrows its exception. Must not be called on an engine's
+  // thread.
   void call(const std::function<void()>& work);
 
   // Only inside call().
@@ -93,10 +94,10 @@ class Engine final : private datapath::RxSink {
   telemetry::EngineCounters counters() const noexcept { return telemetry::values(*counters_); }  // any thread
 
  private:
-  // Bursts taken before the sockets are looked at again: a longer batch makes send times, and so RTTs, stale.
+  // Bursts sent before the sockets are polled again. A longer batch makes send times, and so RTTs, stale.
   static constexpr std::size_t kTxBatch = 8;
   static constexpr std::size_t kRingCommands = 8192;
-  // How old the states in the telemetry page may be. An engine that runs out of work writes them once more.
+  // Maximum age of the states in the telemetry page. An engine that runs out of work writes them once more.
   static constexpr std::int64_t kStatesNs = 10'000'000;
 
   void run() noexcept;
@@ -123,7 +124,7 @@ class Engine final : private datapath::RxSink {
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
   TelemetryPage* const page_;
-  telemetry::EnginePageRow own_row_;  // where there is no page
+  telemetry::EnginePageRow own_row_;  // used if there is no page
   telemetry::EnginePageRow* const row_;
   telemetry::EngineCells* const counters_;
   std::int64_t states_due_ns_ = INT64_MAX;  // when publish() is due; INT64_MAX: nothing has changed since
@@ -138,12 +139,12 @@ class Engine final : private datapath::RxSink {
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
-  std::int64_t realtime_ahead_ns_ = 0;                   // in the round in progress; 0: no datagram had a stamp yet
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; keeps what the stack may still report on
-  std::vector<bool> let_go_;                             // by flow: its connection has been told
-  std::vector<bool> closed_;                             // by flow: the stack is done with it
-  std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open ones: the flow by key
-  std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows that were told to make no progress, and when
+  std::int64_t realtime_ahead_ns_ = 0;                   // in this iteration; 0: no datagram had a time stamp yet
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; set while the stack can report its events
+  std::vector<bool> let_go_;                             // by flow: its buffers are released
+  std::vector<bool> closed_;                             // by flow: the stack has closed it
+  std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open memory windows: flow by key
+  std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows last reported to make no progress, and when
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
   std::thread thread_;

@@ -1,4 +1,4 @@
-// The texts of the lines that an engine writes to the log.
+// Composes the lines that an engine writes to the log.
 #include "native/engine/event_log.h"
 
 #include <cstdio>
@@ -67,9 +67,9 @@ void EventLog::path_down(std::int64_t now_ns, const core::Event& event) {
   for (std::size_t i = 0; i < paths.count(); ++i) left += paths.path(i).usable ? 1 : 0;
   const std::string cause =
       event.value == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
-                       : "nothing comes back on it";
+                       : "no reply arrives on it";
   path_limit_.log(now_ns, LogLevel::info,
-                  path_text(event.peer, event.path) + " is down: " + cause + "; it is probed, and " +
+                  path_text(event.peer, event.path) + " is down: " + cause + "; probing it; " +
                       std::to_string(left) + " of " + std::to_string(paths.count()) + " paths are in use");
 }
 
@@ -87,8 +87,8 @@ void EventLog::segment_size(const core::Event& event) {
   log(event.value < agreed ? LogLevel::warn : LogLevel::info,
       "sending datagrams of at most " + std::to_string(event.value) + " bytes to " + peer_text(event.peer) +
           " (agreed: " + std::to_string(agreed) + "): " +
-          (event.value < agreed ? "longer ones vanish on every path; check the MTU of the switches between"
-                                : "its paths carry them"));
+          (event.value < agreed ? "longer ones are lost on every path; check the MTU of the switches in between"
+                                : "all paths deliver them"));
 }
 
 void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
@@ -101,12 +101,12 @@ void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
           "connected to " + peer_text(event.peer) + " over " + std::to_string(event.value) + " paths");
     case core::Event::Kind::peer_quiet:
       return peer_limit_.log(now_ns, LogLevel::debug,
-                             "nothing was heard from " + peer_text(event.peer) + " for " +
+                             "received nothing from " + peer_text(event.peer) + " for " +
                                  seconds_text(stack_->config().peer_silence_ns / 4) +
                                  " or longer while a flow waits for it");
     case core::Event::Kind::peer_dead:
       return peer_limit_.log(now_ns, LogLevel::debug,
-                             peer_text(event.peer) + " counts as gone: " + status_text(event.status));
+                             peer_text(event.peer) + " is considered dead: " + status_text(event.status));
     case core::Event::Kind::loss:
       return loss_limit_.log(now_ns, LogLevel::debug,
                              path_text(event.peer, event.path) + ": flow " + std::to_string(event.flow) + " lost " +
@@ -125,13 +125,13 @@ void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
   }
 }
 
-// Every flow may meet the same mistake: the first one is told, all are counted.
+// Every flow can hit the same error: only the first failure is logged, all are counted.
 void EventLog::policy_failed(policy::Family family) {
   if (policy_failure_logged_) return;
   policy_failure_logged_ = true;
   const core::PolicyFailure& failure = stack_->shared().failure_of(family);
   log(LogLevel::warn, policy::failure_text(family, failure.name, failure.hook) +
-                          " and `fixed` runs in its place (try it: weft policy check FILE); further failures are only "
+                          " and `fixed` replaces it (test it with weft policy check FILE); further failures are only "
                           "counted, in events_policy_failed");
 }
 
@@ -144,7 +144,7 @@ void EventLog::on_refused(std::int64_t now_ns) noexcept {
   try {
     log(LogLevel::warn, other_version
                             ? "dropping packets of another version of weft on a data port (counter bad_version)"
-                            : "dropping packets that are not weft's on a data port (counter bad_magic)");
+                            : "dropping packets without weft's magic on a data port (counter bad_magic)");
   } catch (const std::bad_alloc&) {
   }
 }

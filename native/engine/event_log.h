@@ -13,7 +13,7 @@
 
 namespace weft::engine {
 
-// Called on the engine's thread. Without memory for a line that line is lost, and nothing else.
+// Called on the engine's thread. If memory runs out, only the line is lost.
 class EventLog final : public core::TraceSink {
  public:
   explicit EventLog(core::Stack* stack) noexcept : stack_(stack) {
@@ -30,7 +30,7 @@ class EventLog final : public core::TraceSink {
   // Path i of the peer leads to addresses[i % size].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
-  // Looks for packets that were refused since the last call.
+  // Logs packets that were refused since the last call.
   void on_received(std::int64_t now_ns) noexcept {
     const telemetry::EngineCells& seen = stack_->counters();
     const bool more = seen.bad_magic != bad_magic_ || seen.bad_version != bad_version_;
@@ -38,7 +38,7 @@ class EventLog final : public core::TraceSink {
   }
 
  private:
-  // Lines in LogLimit::kIntervalNs: about paths that go down or come back, and of each kind at level debug.
+  // Lines per LogLimit::kIntervalNs: about paths that go down or come up, and of each kind at level debug.
   static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
   void on_refused(std::int64_t now_ns) noexcept;
@@ -54,7 +54,7 @@ class EventLog final : public core::TraceSink {
   std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // by peer
   std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // by peer and path: since when
   LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
-  std::int64_t bad_magic_ = 0, bad_version_ = 0;  // of which the log has told
+  std::int64_t bad_magic_ = 0, bad_version_ = 0;  // counters at the last line about refused packets
   std::int64_t refused_again_ns_ = 0;
   bool policy_failure_logged_ = false;
 };

@@ -1,5 +1,4 @@
-// Sleeping on a word and waking who sleeps there, with a time limit (std::atomic::wait has none).
-// Works within one process only.
+// Futex wait with a timeout, which std::atomic::wait does not have, and futex wake. Works within one process only.
 #pragma once
 
 #include <linux/futex.h>

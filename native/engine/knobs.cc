@@ -1,4 +1,4 @@
-// Parses the knobs of the environment: ranges, and the nearest name to a misspelt one.
+// Parses the knobs of the environment, checks their ranges and suggests a name for a misspelt one.
 #include "native/engine/knobs.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::string integer_range(std::int64_t low, std::int64_t high, bool zero) {
   return zero && low > 0 ? "0 or " + range : range;
 }
 
-// One row as the parser sees it: how it is called and what it may hold.
+// The name of a knob and its allowed values, for error texts.
 struct Row {
   std::string_view field;
   std::string range;
@@ -56,7 +56,7 @@ struct Row {
 
 Status refuse(const Row& row, const std::string& text, const char* why, std::string* error) {
   *error = variable_of(row.field) + "=" + text + ": " + why;
-  if (!row.range.empty()) *error += "; it takes " + row.range;
+  if (!row.range.empty()) *error += "; allowed: " + row.range;
   return Status::invalid_argument;
 }
 
@@ -89,7 +89,7 @@ Status parse_choice(const Row& row, const std::string& text, std::string_view wo
     *out = static_cast<Enum>(i);
     return Status::ok;
   }
-  return refuse(row, text, "not one of its words", error);
+  return refuse(row, text, "unknown value", error);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -120,7 +120,7 @@ Status refuse_unknown(const std::string& variable, std::string* error) {
     all += (all.empty() ? "" : ", ") + info.variable;
   }
   *error = variable + " is not a knob";
-  // Beyond a third of the name a suggestion is a guess, not a correction.
+  // Suggest a name only if at most a third of the characters differ.
   if (nearest != nullptr && nearest_distance * 3 <= variable.size())
     *error += "; did you mean " + nearest->variable + "?";
   *error += " (knobs: " + all + ")";
@@ -203,7 +203,7 @@ std::string KnobSettings::text(const char* knob) const {
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_CHOICE
-  throw std::out_of_range(std::string("no knob '") + knob + "' that is text or a choice");
+  throw std::out_of_range(std::string("no text or choice knob '") + knob + "'");
 }
 
 std::int64_t KnobSettings::number(const char* knob) const {
@@ -211,7 +211,7 @@ std::int64_t KnobSettings::number(const char* knob) const {
   if (std::string_view(knob) == #field) return knobs_->field;
   WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_INTEGER, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER)
 #undef WEFT_KNOB_INTEGER
-  throw std::out_of_range(std::string("no knob '") + knob + "' that is an integer");
+  throw std::out_of_range(std::string("no integer knob '") + knob + "'");
 }
 
 double KnobSettings::real(const char* knob) const {
@@ -220,7 +220,7 @@ double KnobSettings::real(const char* knob) const {
   WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_REAL, WEFT_KNOB_OTHER)
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_OTHER
-  throw std::out_of_range(std::string("no knob '") + knob + "' that is a real number");
+  throw std::out_of_range(std::string("no real knob '") + knob + "'");
 }
 
 Status check_knobs(const Knobs& knobs, std::string* error) {
@@ -231,7 +231,7 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
     return Status::invalid_argument;
   }
   if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {
-    *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": it takes auto, off, or the absolute path of a directory";
+    *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": allowed: auto, off, or the absolute path of a directory";
     return Status::invalid_argument;
   }
   return Status::ok;

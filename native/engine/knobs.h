@@ -1,4 +1,4 @@
-// The knob table: every setting a user has, with its type, unit, default, range and meaning, declared once.
+// The knob table declares every setting of a user, with its type, unit, default, range and meaning.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weft::engine {
 
-// The words of each are the texts of its CHOICE rows, in the same order.
+// Enumerators are in the order of the words in their CHOICE row.
 enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
 enum class CrcMode : std::int32_t { automatic, on, off };
 #define WEFT_NAME(name) name,
@@ -22,7 +22,7 @@ enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
 enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
-// The variable of a row is WEFT_ and the field in upper case. `wild` lists values that a randomised run may draw.
+// The variable of a row is WEFT_ and the field in upper case. `wild` lists values for randomised runs.
 //   TEXT(field, default, wild, sentence)
 //   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low` and means automatic
 //   REAL(field, unit, default, low, high, wild, sentence)
@@ -165,13 +165,13 @@ struct KnobInfo {
 };
 const std::vector<KnobInfo>& knob_table();
 
-// The value of one knob as text, or an empty string for a name that does not exist.
+// The value of one knob as text, or an empty string for an unknown name.
 std::string knob_value(const Knobs& knobs, const std::string& name);
 
 // `name` is a field or its variable. On failure nothing changes and `error` names the knob, the value and its range.
 Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error);
 
-// Reads every WEFT_* variable of the environment; refuses names that do not exist and values that do not fit.
+// Reads every WEFT_* variable of the environment; refuses unknown names and invalid values.
 Status load_knobs(Knobs* knobs, std::string* error);
 
 // The knobs by name, as datapaths read them. `knobs` must outlive it.
@@ -186,7 +186,7 @@ class KnobSettings final : public datapath::Settings {
   const Knobs* knobs_;
 };
 
-// Relations between knobs that no single row can state; load_knobs ends with it.
+// Checks relations between knobs, which a row cannot express. load_knobs() calls it last.
 Status check_knobs(const Knobs& knobs, std::string* error);
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
-// The lock is held to move a line in or out, never while one is written, so whoever logs waits for nobody's terminal.
-// The state is never destroyed: threads may log while the process ends.
+// The queue of log lines and the thread that writes them. The lock is not held while a line is written, so that no
+// caller waits for a terminal. The state is never destroyed: threads can log while the process exits.
 #include "native/engine/log.h"
 
 #include <poll.h>
@@ -33,7 +33,7 @@ struct LogLine {
 
 std::atomic<LogLevel> level_in_force{LogLevel::warn};
 
-// What a forked child drops its lines into, where its parent had a sink: the sink's locks are the parent's.
+// Replaces the parent's sink in a forked child, where a lock of the sink may be held by a thread of the parent.
 void drop_line(LogLevel, const char*) noexcept {}
 
 void write_line(LogLevel level, const std::string& text) noexcept {
@@ -48,7 +48,7 @@ void write_line(LogLevel level, const std::string& text) noexcept {
       static_cast<void>(::poll(&room, 1, -1));
       if ((room.revents & (POLLERR | POLLNVAL)) != 0) return;
     } else if (errno != EINTR) {
-      return;  // nobody can read it
+      return;  // the line cannot be written
     }
   }
 }
@@ -76,7 +76,7 @@ class LogWriter {
       if (!running_) start();
       wake_.notify_one();
     } catch (...) {
-      // Out of memory for a log line: the line is lost, the transport goes on.
+      // Out of memory: only the line is lost.
     }
   }
   void sink(LogSink to) noexcept {
@@ -94,17 +94,17 @@ class LogWriter {
   }
   void leave() noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (uses_ == 0 || --uses_ != 0 || !running_) return;  // no uses: a forked child drops what its parent had
+    if (uses_ == 0 || --uses_ != 0 || !running_) return;  // a forked child has no uses and destroys its parent's
     leaving_ = true;
     wake_.notify_one();
-    // One that is stuck in a write ends when that ends: nobody waits for it.
+    // A thread that is blocked in a write ends after the write: do not wait longer for it.
     static_cast<void>(wait(&lock, kFarewellNs, [this] { return !running_ || !leaving_; }));
   }
 
  private:
   LogWriter() noexcept { ::pthread_atfork(&before_fork, &after_fork, &in_child); }
 
-  // So that no other thread holds the lock, or is in the middle of a line, in the child's copy.
+  // Taking the lock before the fork leaves the child's copy unlocked and consistent.
   static void before_fork() noexcept { instance().mutex_.lock(); }
   static void after_fork() noexcept { instance().mutex_.unlock(); }
   static void in_child() noexcept {
@@ -117,7 +117,7 @@ class LogWriter {
     writer.mutex_.unlock();
   }
 
-  // Looks every millisecond: a condition with a time limit would need a newer C library than the plugin may.
+  // Polls every millisecond: waiting on a condition with a timeout needs a newer C library than the plugin may require.
   template <typename Done>
   static bool wait(std::unique_lock<std::mutex>* lock, std::int64_t patience_ns, const Done& done) noexcept {
     const std::int64_t until_ns = later_ns(now_ns(), patience_ns);
@@ -130,7 +130,7 @@ class LogWriter {
     return true;
   }
 
-  // Requires the lock. The application's signals are the application's: none is taken here.
+  // Requires the lock. Signals are for the application's threads: block all of them in this one.
   void start() noexcept {
     sigset_t all, before;
     ::sigfillset(&all);
@@ -158,7 +158,7 @@ class LogWriter {
         first_ = (first_ + 1) % kLogLinesMax;
         --count_;
       } else {
-        line.dropped_before = std::exchange(dropped_, 0);  // and nothing came after them
+        line.dropped_before = std::exchange(dropped_, 0);  // no line was queued after them
       }
       writing_ = true;
       const LogSink sink = sink_;
@@ -173,7 +173,7 @@ class LogWriter {
     try {
       if (line.dropped_before != 0) {
         write(sink, LogLevel::warn,
-              std::to_string(line.dropped_before) + " lines were dropped here: what reads the log is too slow");
+              std::to_string(line.dropped_before) + " lines were dropped here: the reader of the log is too slow");
       }
       if (!line.text.empty()) write(sink, line.level, line.text);
     } catch (...) {  // out of memory
@@ -186,17 +186,17 @@ class LogWriter {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::array<LogLine, kLogLinesMax> lines_;  // a ring: `count_` from `first_` on
+  std::array<LogLine, kLogLinesMax> lines_;  // a ring: `count_` lines from `first_` on
   std::size_t first_ = 0, count_ = 0;
-  std::int64_t dropped_ = 0;  // since the newest line that waits
+  std::int64_t dropped_ = 0;  // since the newest queued line
   std::int64_t uses_ = 0;
-  bool running_ = false;  // the thread is there
+  bool running_ = false;  // the thread exists
   bool writing_ = false;  // a line is out of the queue and not written yet
-  bool leaving_ = false;  // the thread is to end when nothing waits
+  bool leaving_ = false;  // the thread ends when the queue is empty
   LogSink sink_ = nullptr;
 };
 
-// Lines of a process's last moment: exit() ends the writing thread where it stands.
+// Writes the last lines of a process, because exit() ends the writing thread at any point.
 struct AtExit {
   ~AtExit() { static_cast<void>(flush_log(kFarewellNs)); }
 };

@@ -1,9 +1,9 @@
-// One line for what an operator must know, at the level that the knob asks for: to standard error, or to a sink.
-// Never called on the segment path; never writes to standard output, which belongs to the application.
+// The log: lines for the operator, to standard error or to a sink, at the level that the knob sets. Not called on the
+// segment path; never writes to standard output, which belongs to the application.
 //
-// No call waits for the line to be written: it is queued, and a thread that the first line starts writes it. At most
-// kLogLinesMax lines wait. Further ones are dropped, and the next line written says how many were. A child made by
-// fork() begins with an empty queue and a thread of its own, once it logs.
+// log() queues the line and does not wait; a thread, which the first line starts, writes it. At most kLogLinesMax lines
+// are queued. Further ones are dropped, and the next line written tells how many. A child made by fork() has an empty
+// queue, and starts its own thread when it logs.
 #pragma once
 
 #include <cstddef>
@@ -15,26 +15,27 @@
 namespace weft::engine {
 
 inline constexpr std::size_t kLogLinesMax = 256;
-inline constexpr std::size_t kLogLineBytesMax = 2000;  // a pipe takes up to 4096 bytes in one piece
+inline constexpr std::size_t kLogLineBytesMax = 2000;  // writes of up to 4096 bytes to a pipe are atomic
 
 void set_log_level(LogLevel level) noexcept;
-// Whether a line of this level is written, so that a caller need not compose one that is not.
+// Whether lines of this level are written; if not, a caller need not compose them.
 bool logs(LogLevel level) noexcept;
-// Control characters become '?': a call is one line, whatever a peer or a library put into the text.
+// Control characters, which can come from a peer or a library, become '?', so that a call writes one line.
 void log(LogLevel level, const std::string& text) noexcept;
-// The same, whatever the level in force.
+// Logs the line at any level of the knob.
 void log_always(LogLevel level, const std::string& text) noexcept;
 
-// Where lines go instead of standard error, from now on; null: back to it. Called by the writing thread, one line at a
-// time. It is the sink's to refuse a line that comes late: this call does not wait for one that is being written.
+// Sends lines to `sink` instead of standard error; null: to standard error again. The writing thread calls the sink,
+// one line at a time. set_log_sink() does not wait for a call in progress: the old sink can still get one line.
 using LogSink = void (*)(LogLevel level, const char* text) noexcept;
 void set_log_sink(LogSink sink) noexcept;
 
-// Waits until every line so far is written, for `patience_ns` at most: what reads standard error may have stopped.
+// Waits until all lines so far are written. False: that took longer than `patience_ns`, as when the reader of standard
+// error has stopped.
 bool flush_log(std::int64_t patience_ns) noexcept;
 
-// For as long as lines may come. With the last one the writing thread ends, once it has written what waits; for a
-// quarter of a second that is waited for.
+// Keeps the writing thread alive. When the last LogUse is destroyed, the thread writes the queued lines and ends; the
+// destructor waits for this, for a quarter of a second at most.
 class LogUse {
  public:
   LogUse() noexcept;

@@ -1,5 +1,4 @@
-// At most so many log lines an interval for what others can cause, with the number of those that were left out.
-// A flood costs counters and no disk.
+// Limits the rate of log lines that other hosts can cause, and reports how many were left out.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ class LogLimit {
  public:
   static constexpr std::int64_t kIntervalNs = 10'000'000'000;
 
-  // `lines`: that may come in an interval.
+  // `lines`: maximum per interval.
   explicit LogLimit(std::int64_t lines = 1) noexcept : lines_(lines) {}
 
   void log(std::int64_t now_ns, LogLevel level, const std::string& text) {
@@ -26,7 +25,7 @@ class LogLimit {
       return;
     }
     ++written_;
-    engine::log(level, left_out_ == 0 ? text : text + " (and " + std::to_string(left_out_) + " more like it before)");
+    engine::log(level, left_out_ == 0 ? text : text + " (" + std::to_string(left_out_) + " similar lines left out)");
     left_out_ = 0;
   }
 

@@ -1,5 +1,5 @@
-// Engines are told one after the other, on their own threads: no lock lies between a request and its memory.
-// A refusal is no error: what is not registered is copied, and the first time the log says why.
+// Registers memory with one engine after the other, on their own threads, so that requests need no lock to use it.
+// Memory that a datapath refuses is copied instead; the first refusal is logged.
 #include "native/engine/memory_table.h"
 
 #include <string>
@@ -49,7 +49,7 @@ bool MemoryTable::tell(const datapath::Memory& memory) {
     std::string error;
     engine->call([&] { taken = engine->datapath().add_memory(memory, &error); });
     if (taken) continue;
-    if (!std::exchange(complained_, true)) log(LogLevel::warn, error + "; further refusals are only counted");
+    if (!std::exchange(complained_, true)) log(LogLevel::warn, error + "; further refusals are counted and not logged");
     return false;
   }
   return true;

@@ -1,5 +1,5 @@
-// The memories that callers registered, each once, however often it was asked for: an entry lives exactly as long as
-// somebody holds it, so that none outlives its memory.
+// Table of the memory that callers registered. Registering a range again shares its entry, which is removed with its
+// last holder.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ class MemoryTable {
  public:
   explicit MemoryTable(std::vector<std::unique_ptr<Engine>>* engines) : engines_(engines) {}
 
-  // `wanted` without an id. *id is 0 where no engine has a use for it: its bytes are copied, which those on a device
-  // cannot be, so that for them it is an error. May throw bad_alloc, and has changed nothing then.
+  // `wanted` has no id yet. If the datapath does not register memory, *id is 0: the bytes are copied. GPU memory cannot
+  // be copied, so for it that is an error. If this throws bad_alloc, nothing has changed.
   Status add(const datapath::Memory& wanted, std::uint32_t* id);
   void remove(std::uint32_t id);
 
  private:
-  // GPU memory that was given back and taken anew may have the address of before, and another descriptor: never shared.
+  // GPU memory is never shared: freed and allocated again, it can have the same address and another dma-buf.
   using Range = std::tuple<std::uintptr_t, std::size_t>;
   struct Entry {
     std::uint32_t id = 0;
@@ -38,7 +38,7 @@ class MemoryTable {
   std::vector<std::unique_ptr<Engine>>* engines_;
   std::mutex mutex_;
   std::map<Range, Entry> shared_;
-  std::map<std::uint32_t, Range> ranges_;  // of shared ones, by id
+  std::map<std::uint32_t, Range> ranges_;  // of shared entries, by id
   std::uint32_t next_id_ = 1;
   bool complained_ = false;
 };

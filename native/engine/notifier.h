@@ -1,5 +1,5 @@
-// One file descriptor that becomes readable when something finished, for event loops; free while nobody asked for it.
-// Says that something happened, not what.
+// A file descriptor that becomes readable when an operation completes, for event loops. It is created when a caller
+// first asks for it.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -42,8 +42,8 @@ class Notifier {
     static_cast<void>(!::write(descriptor, &one, sizeof one));
   }
 
-  // For one thread that looks for something after each notification: it takes a turn number, asks to be woken,
-  // looks, and sleeps until the turn has changed or the time is over.
+  // For one thread that checks for work after each notification: it reads turn(), calls ask(), checks, and sleeps until
+  // the turn has changed or the timeout has passed.
   std::int32_t turn() const noexcept { return turn_.load(std::memory_order_seq_cst); }
   void ask() noexcept { awaited_.store(true, std::memory_order_seq_cst); }
   void sleep(std::int32_t turn, std::int64_t timeout_ns) noexcept { futex_wait(&turn_, turn, timeout_ns); }

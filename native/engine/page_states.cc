@@ -1,4 +1,4 @@
-// Reads the core's getters and stores words: no system call, no lock, no allocation.
+// Copies states from the core to the telemetry page, without system calls, locks or allocations.
 #include "native/engine/page_states.h"
 
 namespace weft::engine {

@@ -1,4 +1,4 @@
-// Writes what a telemetry page says of an engine's peers and flows beside their counters: what waits, and since when.
+// Writes the state of an engine's peers and flows to a telemetry page: outstanding work, and since when.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-// On the engine's thread.
+// Must be called on the engine's thread.
 void write_states(core::Stack* stack, TelemetryPage* page) noexcept;
 
 }  // namespace weft::engine

@@ -1,5 +1,4 @@
-// Byte by byte and without a locale.
-// A character of several bytes becomes as many question marks.
+// Replaces single bytes, independent of the locale: a character of several bytes becomes as many question marks.
 #include "native/engine/printable.h"
 
 #include <algorithm>

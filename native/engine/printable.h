@@ -7,7 +7,7 @@
 
 namespace weft::engine {
 
-// The first `most` bytes of `text`, each that is not printable ASCII (0x20 to 0x7e) replaced by '?'.
+// The first `most` bytes of `text`, with bytes other than printable ASCII (0x20 to 0x7e) replaced by '?'.
 std::string printable(std::string_view text, std::size_t most);
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
-// Two indices that only grow make a ring: a reader that sees one sees the bytes before it.
-// Whatever fails here ends the recording and nothing else.
+// A ring has two indices that only grow, and each is stored after the bytes before it were copied. An error ends the
+// recording and has no other effect.
 #include "native/engine/recorder.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kRingBytes = 8u << 20;  // about 30,000 decisions: 10 ms of the busiest engine
 constexpr auto kPause = std::chrono::milliseconds(1);
 
-// Two runtimes of a process that are told the same file by the same variable must not write over each other.
+// Two runtimes of a process that get the same file name from WEFT_RECORD_FILE must not overwrite each other's file.
 std::mutex names_mutex;
 std::set<std::string>& names_taken() {
   static auto* const names = new std::set<std::string>;
@@ -113,7 +113,7 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::exception& problem) {
-    *error = std::string("no thread for a recording: ") + problem.what();
+    *error = std::string("cannot start the recording thread: ") + problem.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
@@ -121,19 +121,19 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
 
 bool Recorder::drain() {
   batch_.clear();
-  if (!error_.empty()) return false;  // what comes now fills the rings, and is counted there
+  if (!error_.empty()) return false;  // the rings fill up and count further decisions as lost
   for (const auto& tap : taps_) tap->take(&batch_);
   if (batch_.empty()) return false;
   if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {
     error_ = "the recording has reached WEFT_RECORD_BYTES_MAX";
   } else if (!write_all(file_, batch_.data(), batch_.size())) {
-    error_ = std::string("the recording cannot be written: ") + std::strerror(errno);
+    error_ = std::string("cannot write the recording: ") + std::strerror(errno);
   } else {
     bytes_ += static_cast<std::int64_t>(batch_.size());
     count();
     return true;
   }
-  log(LogLevel::warn, path_ + ": " + error_ + "; it ends here, and everything else goes on");
+  log(LogLevel::warn, path_ + ": " + error_ + "; the recording ends here, traffic continues");
   return false;
 }
 
@@ -165,7 +165,7 @@ RecordingStats Recorder::stop() noexcept {
   stats.lost -= decisions_;
   if (file_ >= 0) {
     if (!error_.empty() && stats.lost != 0) {
-      // The file itself says what is missing, where it can still be written to.
+      // Write the number of missing decisions, if the file can still be written.
       core::DecisionEncoder encoder(0);
       const auto gap = encoder.encode_gap(static_cast<std::uint64_t>(stats.lost));
       if (write_all(file_, gap.data(), gap.size())) bytes_ += static_cast<std::int64_t>(gap.size());

@@ -1,5 +1,5 @@
-// Writes the decisions of every engine into one file: each engine fills a ring, one thread empties them.
-// An engine never waits for the disk: what finds its ring full is counted, and the file says so.
+// Writes the policy decisions of all engines to one file: each engine fills a ring, one thread empties the rings. An
+// engine never waits for the disk: if its ring is full, decisions are dropped, and the file contains their number.
 #pragma once
 
 #include <atomic>
@@ -15,17 +15,17 @@ namespace weft::engine {
 
 struct RecordingStats {
   std::int64_t decisions = 0;  // in the file
-  std::int64_t lost = 0;       // that found no room
+  std::int64_t lost = 0;       // not in the file
   std::int64_t bytes = 0;
-  std::string error;  // why it ended before it was stopped; empty: it did not
+  std::string error;  // why the recording ended before stop(); empty: it did not
 };
 
-// One engine's ring. The engine's thread puts in, the recorder's takes out.
+// One engine's ring. The engine's thread writes to it, the recorder's thread reads from it.
 class RecorderTap final : public core::TraceSink {
  public:
   RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes);
   void on_decision(const core::Decision& decision) noexcept override;
-  // Copies out what is there, whole entries; returns how many bytes.
+  // Moves all entries to the end of `out`; returns their size in bytes.
   std::size_t take(std::vector<std::byte>* out);
   std::int64_t decisions() const noexcept { return decisions_.load(std::memory_order_relaxed); }
   std::int64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
@@ -46,10 +46,10 @@ class Recorder {
  public:
   ~Recorder() { stop(); }
   // "%p" in the path becomes the process's id; a second recording of a process into the same path gets
-  // ".2" at its end. False, with `error` set, when the file cannot be made.
+  // ".2" at its end. False, with `error` set, if the recording cannot start.
   bool start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error);
   core::TraceSink* tap(std::size_t engine) noexcept { return taps_[engine].get(); }
-  // Once no engine uses its tap any more: writes what is left and closes the file.
+  // Writes the remaining entries and closes the file. Engines must not use their taps any more.
   RecordingStats stop() noexcept;
   const std::string& path() const noexcept { return path_; }
 

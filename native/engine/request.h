@@ -1,4 +1,4 @@
-// One posted send or receive, as its caller sees it: whether it is done, and how it ended.
+// The caller's view of one posted send or receive: whether it is done, and its result.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace weft::engine {
 
-// One posted send or receive. Owned by the connection; given back with Connection::release once done.
+// Owned by the connection; released with Connection::release once done.
 class Request {
  public:
   bool done() const noexcept { return state_.load(std::memory_order_acquire) != kPending; }
@@ -24,7 +24,7 @@ class Request {
   std::size_t bytes_ = 0;
 };
 
-// Told, in an engine's thread, that a request is over. The engines have let go of its buffer, and its slot is free.
+// Called on an engine's thread when a request has ended. The engines no longer use its buffer, and its slot is free.
 class Completion {
  public:
   virtual ~Completion() = default;

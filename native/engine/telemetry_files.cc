@@ -1,5 +1,5 @@
-// Only files with a page's name, owned by this user, are touched, and none is opened: another program's file of that
-// name does no harm.
+// Handles only files that have a page's name and belong to this user, and opens none of them, so that another program's
+// file of that name does no harm.
 #include "native/engine/telemetry_files.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-// Makes the file, maps it, and hands out its rows.
+// Creates and maps the file, and allocates its rows.
 #include "native/engine/telemetry_page.h"
 
 #include <fcntl.h>
@@ -29,8 +29,8 @@ using telemetry::PathCells;
 using telemetry::PeerPageRow;
 using telemetry::ProcessPageRow;
 
-// A container's /dev/shm has 64 MB by default, and other libraries want most of it: a page has less than 1 MB.
-constexpr std::size_t kPeerBytesMax = 384 * 1024;  // with the rows of their paths
+// A container's /dev/shm has 64 MB by default, most of which other libraries use: a page has less than 1 MB.
+constexpr std::size_t kPeerBytesMax = 384 * 1024;  // including the rows of their paths
 constexpr std::uint32_t kPeersMax = 256;
 constexpr std::uint32_t kFlowsMax = 1024;
 constexpr int kNamesMax = 64;
@@ -39,13 +39,13 @@ constexpr std::size_t align(std::size_t bytes) noexcept {
   return (bytes + telemetry::kLineBytes - 1) / telemetry::kLineBytes * telemetry::kLineBytes;
 }
 
-// Mapped pages of this process. Locked across a fork, in which the child's copies become private memory.
+// Mapped pages of this process. Locked during a fork, in which the child's copies become private memory.
 struct Mappings {
   std::mutex mutex;
   std::map<void*, std::size_t> bytes;  // by address
 };
 
-// Never destroyed: a fork may happen after static destructors have started.
+// Never destroyed: a fork can happen after static destructors have started.
 Mappings& mappings() noexcept {
   static Mappings* const made = new Mappings;
   return *made;
@@ -65,7 +65,7 @@ void watch_forks() noexcept {
   static_cast<void>(watches);
 }
 
-// 0, or an error number. A file above the limit would raise SIGXFSZ, which ends the process.
+// Returns 0 or an error number. A file above the limit would raise SIGXFSZ, which ends the process.
 int allocate(int file, std::size_t bytes) noexcept {
   rlimit limit;
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) return EFBIG;
@@ -157,7 +157,7 @@ bool TelemetryPage::open_file(const std::string& directory, std::size_t bytes, s
   const PageOwner self = this_process();
   int file = -1;
   std::string path;
-  // A name may be in use where /proc does not tell when a process began.
+  // A name can be in use if /proc does not tell when the process started.
   for (int tries = 0; tries < kNamesMax && file < 0 && (tries == 0 || errno == EEXIST); ++tries) {
     path = directory + "/" + page_name(self, next_number.fetch_add(1));
     file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -225,14 +225,14 @@ void TelemetryPage::lay_out(const Shape& shape, const std::string& schema) {
   write_section(header, "peer", sizes.peers, sizeof(PeerPageRow), sizes.peers_count);
   write_section(header, "path", sizes.paths, sizeof(PathCells), sizes.peers_count * paths_each_);
   write_section(header, "flow", sizes.flows, sizeof(FlowPageRow), kFlowsMax);
-  // Only now: a reader that finds the magic finds everything before it.
+  // The magic comes last: a reader that finds it finds everything else.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(header->magic, telemetry::kPageMagic, sizeof header->magic);
 }
 
 TelemetryPage::~TelemetryPage() {
   if (memory_ == nullptr) return;
-  // In a forked child the file is the parent's.
+  // In a forked child the file belongs to the parent.
   if (::getpid() == pid_) ::unlink(path_.c_str());
   Mappings& table = mappings();
   const std::lock_guard<std::mutex> lock(table.mutex);

@@ -1,9 +1,9 @@
-// The file of a process in shared memory that holds its counters, for other processes to read while this one runs,
-// hangs, or has been killed. Layout: native/telemetry/page_layout.h.
+// A file in shared memory with the counters of a process, which other processes can read while it runs, when it hangs
+// and after it was killed. Layout: native/telemetry/page_layout.h.
 //
-// Counting costs nothing more than in private memory: rows are handed out as pointers. All space is allocated when the
-// file is made, so a full file system is an error then and no SIGBUS later. A forked child gets a private, empty copy
-// and never removes the file.
+// Counting costs no more than in private memory, because rows are used through pointers. All space is allocated when
+// the file is created, so that a full file system is an error then and no SIGBUS later. A forked child gets a private,
+// empty copy and never removes the file.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class TelemetryPage {
     std::uint32_t engines = 1;
     std::uint32_t paths = 1;  // of each peer
   };
-  // Null, with `error` set, where the file cannot be made. Removes what processes that died long ago left there.
+  // Null, with `error` set, if the file cannot be created. Also removes pages of processes that died long ago.
   static std::unique_ptr<TelemetryPage> create(const std::string& directory, const Shape& shape, std::string* error);
   ~TelemetryPage();  // removes the file
   TelemetryPage(const TelemetryPage&) = delete;
@@ -36,15 +36,15 @@ class TelemetryPage {
 
   telemetry::ProcessPageRow& process() noexcept { return *process_; }
   telemetry::EnginePageRow& engine(std::uint32_t id) noexcept { return engines_[id]; }
-  // Rows are taken by one thread, and counted in and given back by the engine's. Null: none is left.
+  // One thread takes rows; the engine's thread writes them and gives them back. Null: no row is left.
   telemetry::PeerPageRow* take_peer(std::uint32_t engine, const std::string& address) noexcept;
   telemetry::FlowPageRow* take_flow() noexcept;
   telemetry::PathCells* paths_of(telemetry::PeerPageRow* row) noexcept;
-  // The row that these counters are of, and its number; null and -1: they are elsewhere.
+  // The row that contains these counters, and its number; null and -1: they are not in this page.
   telemetry::PeerPageRow* peer_row(const telemetry::PeerCells* counters) noexcept;
   telemetry::FlowPageRow* flow_row(const telemetry::FlowCells* counters) noexcept;
   std::int64_t number_of(const telemetry::PeerPageRow* row) const noexcept;
-  void give_back(telemetry::PeerPageRow* row) noexcept;  // nothing for null
+  void give_back(telemetry::PeerPageRow* row) noexcept;  // does nothing for null
   void give_back(telemetry::FlowPageRow* row) noexcept;
 
  private:
