@@ -8,7 +8,7 @@
 #include "native/datapath/device.h"
 #include "native/datapath/mem/mem_link.h"
 
-namespace weft::engine {
+namespace weft::bench {
 namespace {
 
 constexpr std::size_t kRingCells = 4096;
@@ -22,8 +22,9 @@ using Loop = CoreBenchLoop<MemWire>;
 
 }  // namespace
 
-bool core_bench_config(const Knobs& knobs, PolicySet* policies, core::StackConfig* out, std::string* error) {
-  if (!choose_policies(knobs, policies, error)) return false;
+bool core_bench_config(const engine::Knobs& knobs, engine::PolicySet* policies, core::StackConfig* out,
+                       std::string* error) {
+  if (!engine::choose_policies(knobs, policies, error)) return false;
   out->place_payload = false;
   out->window_bytes_max = knobs.window_bytes_max;
   out->window = policies->window->choice();
@@ -33,13 +34,13 @@ bool core_bench_config(const Knobs& knobs, PolicySet* policies, core::StackConfi
   return true;
 }
 
-Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
+Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error) {
   if (segments < 1 || segment_bytes < 576 || segment_bytes > datapath::kSegmentBytesMax || paths < 1 || paths > 256) {
     *error = "segments >= 1, segment_bytes 576..65472, paths 1..256";
     return Status::invalid_argument;
   }
-  PolicySet policies;
+  engine::PolicySet policies;
   core::StackConfig config;
   if (!core_bench_config(knobs, &policies, &config, error)) return Status::invalid_argument;
   core::PeerConfig peer;
@@ -63,4 +64,4 @@ Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segmen
   return Status::ok;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::bench

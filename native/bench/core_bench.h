@@ -7,7 +7,7 @@
 
 #include "native/engine/knobs.h"
 
-namespace weft::engine {
+namespace weft::bench {
 
 struct CoreBenchResult {
   double ns_per_segment = 0;  // processor time over segments acknowledged: both ends together
@@ -17,7 +17,7 @@ struct CoreBenchResult {
 };
 
 // Policies come from the knobs. Not thread-safe against itself.
-Status bench_core(const Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
+Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error);
 
-}  // namespace weft::engine
+}  // namespace weft::bench

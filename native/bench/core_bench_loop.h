@@ -12,10 +12,11 @@
 #include "native/engine/clock.h"
 #include "native/engine/policies/policy_choice.h"
 
-namespace weft::engine {
+namespace weft::bench {
 
 // Policies come from the knobs; `policies` has to outlive the stacks.
-bool core_bench_config(const Knobs& knobs, PolicySet* policies, core::StackConfig* out, std::string* error);
+bool core_bench_config(const engine::Knobs& knobs, engine::PolicySet* policies, core::StackConfig* out,
+                       std::string* error);
 
 // Of this thread, which never sleeps in these loops: whoever shares its core is left out.
 inline std::int64_t processor_ns() noexcept {
@@ -32,7 +33,7 @@ struct CoreBenchEnd final : datapath::RxSink {
   }
   core::Stack stack;
   std::uint32_t peer = 0, flow = 0;
-  std::int64_t now = now_ns();
+  std::int64_t now = engine::now_ns();
   std::uint64_t done = 0;
 };
 
@@ -58,7 +59,7 @@ class CoreBenchLoop {
   // False: it got stuck.
   bool run(std::uint64_t messages) {
     const std::uint64_t until = a_.done + messages;
-    const std::int64_t deadline_ns = now_ns() + kPatienceNs;
+    const std::int64_t deadline_ns = engine::now_ns() + kPatienceNs;
     while (a_.done < until) {
       post(until);
       step(0, a_);
@@ -81,7 +82,7 @@ class CoreBenchLoop {
     flow.peer = end.peer;
     flow.remote_flow = other.flow;
     flow.remote_token = flow.local_token = 2;
-    static_cast<void>(end.stack.open_flow(now_ns(), end.flow, flow));
+    static_cast<void>(end.stack.open_flow(engine::now_ns(), end.flow, flow));
   }
 
   void post(std::uint64_t until) {
@@ -98,7 +99,7 @@ class CoreBenchLoop {
   }
 
   void step(int index, CoreBenchEnd& end) {
-    end.now = now_ns();
+    end.now = engine::now_ns();
     wire_->receive(index, &end);
     if (end.stack.poll_timeout() <= end.now) end.stack.on_timer(end.now);
     for (int i = 0; i < 16 && end.stack.poll_transmit(end.now, &burst_); ++i) wire_->send(index, &burst_);
@@ -117,4 +118,4 @@ class CoreBenchLoop {
   wire::TxBurst burst_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::bench

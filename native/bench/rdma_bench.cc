@@ -13,7 +13,7 @@
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
-namespace weft::engine {
+namespace weft::bench {
 namespace {
 
 using datapath::VerbsDatapath;
@@ -75,19 +75,19 @@ class DatapathLoop final : public datapath::RxSink {
 
   // False: something that was sent did not come.
   bool run(std::int64_t segments, Spent* spent) {
-    std::int64_t before_ns = now_ns();
+    std::int64_t before_ns = engine::now_ns();
     for (const std::int64_t until = received_ + segments; received_ < until;) {
       for (std::size_t i = 0; i < bursts_.size(); ++i) {
         aim(&bursts_[i]);
         batch_[i] = &bursts_[i];
       }
       datapath_.tx_burst(batch_.data(), bursts_.size());
-      const std::int64_t sent_ns = now_ns();
+      const std::int64_t sent_ns = engine::now_ns();
       // A written segment is two completions, and a poll takes what one batch holds.
       std::size_t seen = 0;
       for (int polls = 0; polls < 4 && seen < kStepSegments; ++polls) seen += datapath_.rx_burst(this);
       if (seen != kStepSegments) return false;
-      const std::int64_t after_ns = now_ns();
+      const std::int64_t after_ns = engine::now_ns();
       spent->send_ns += sent_ns - before_ns;
       spent->receive_ns += after_ns - sent_ns;
       before_ns = after_ns;
@@ -160,16 +160,16 @@ class StubLoop {
   }
 
   bool run(std::int64_t segments, Spent* spent) {
-    std::int64_t before_ns = now_ns();
+    std::int64_t before_ns = engine::now_ns();
     for (std::int64_t done = 0; done < segments; done += kStepSegments) {
       for (std::int64_t sent = 0; sent < kStepSegments; sent += plan_.burst_segments) {
         if (!send(&pairs_[static_cast<std::size_t>(path_)])) return false;
         path_ = path_ + 1 == plan_.paths ? 0 : path_ + 1;
       }
       static_cast<void>(ibv_poll_cq(port_.send_cq, kStepSegments, done_));
-      const std::int64_t sent_ns = now_ns();
+      const std::int64_t sent_ns = engine::now_ns();
       if (!receive()) return false;
-      const std::int64_t after_ns = now_ns();
+      const std::int64_t after_ns = engine::now_ns();
       spent->send_ns += sent_ns - before_ns;
       spent->receive_ns += after_ns - sent_ns;
       before_ns = after_ns;
@@ -277,9 +277,9 @@ Status time_loop(const RdmaBenchPlan& plan, const VerbsOptions& options, RdmaBen
   return Status::ok;
 }
 
-Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const Knobs& knobs, RdmaBenchResult* out,
-                  std::string* error) {
-  PolicySet policies;
+Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const engine::Knobs& knobs,
+                  RdmaBenchResult* out, std::string* error) {
+  engine::PolicySet policies;
   core::StackConfig config;
   if (!core_bench_config(knobs, &policies, &config, error)) return Status::invalid_argument;
   config.place_payload = plan.payload != RdmaBenchPayload::none;
@@ -308,7 +308,7 @@ Status time_stack(const RdmaBenchPlan& plan, const VerbsOptions& options, const 
 
 }  // namespace
 
-Status bench_rdma(const RdmaBenchPlan& plan, const Knobs& knobs, RdmaBenchResult* out, std::string* error) {
+Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBenchResult* out, std::string* error) {
   VerbsOptions options;
   if (!mode_of(plan.mode, &options.mode) || plan.segments < 1 || plan.segment_bytes < 576 ||
       plan.segment_bytes > datapath::kSegmentBytesMax || plan.paths < 1 || plan.paths > 256 ||
@@ -341,4 +341,4 @@ Status bench_rdma(const RdmaBenchPlan& plan, const Knobs& knobs, RdmaBenchResult
   return Status::invalid_argument;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::bench

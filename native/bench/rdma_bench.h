@@ -7,7 +7,7 @@
 
 #include "native/engine/knobs.h"
 
-namespace weft::engine {
+namespace weft::bench {
 
 enum class RdmaBenchWhat : std::uint8_t {
   datapath,  // VerbsDatapath alone: tx_burst, reap, rx_burst, repost
@@ -34,7 +34,7 @@ struct RdmaBenchResult {
   std::int64_t carried_segments = 0;  // with those that warmed up
 };
 // Knobs name the stack's policies.
-Status bench_rdma(const RdmaBenchPlan& plan, const Knobs& knobs, RdmaBenchResult* out, std::string* error);
+Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBenchResult* out, std::string* error);
 
 struct RdmaSetupPlan {
   std::string mode = "UC";
@@ -52,6 +52,7 @@ struct RdmaSetupResult {
   std::int64_t registered_bytes = 0;
   std::int64_t provider_calls = 0;  // to set up
 };
-Status bench_rdma_setup(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* out, std::string* error);
+Status bench_rdma_setup(const RdmaSetupPlan& plan, const engine::Knobs& knobs, RdmaSetupResult* out,
+                        std::string* error);
 
-}  // namespace weft::engine
+}  // namespace weft::bench

@@ -11,7 +11,7 @@
 #include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
-namespace weft::engine {
+namespace weft::bench {
 namespace {
 
 using datapath::VerbsDatapath;
@@ -40,13 +40,13 @@ bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupRes
   std::string words;
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) {
     const auto index = static_cast<std::uint32_t>(peer);
-    const std::int64_t begin_ns = now_ns();
+    const std::int64_t begin_ns = engine::now_ns();
     if (!datapath->open_link({index, 0, static_cast<std::uint16_t>(plan.paths), &places}, &words, error)) return false;
-    const std::int64_t opened_ns = now_ns();
+    const std::int64_t opened_ns = engine::now_ns();
     std::uint16_t agreed = 0;
     if (!datapath->connect_link(index, {&addresses, &words}, &agreed, error)) return false;
     out->open_ns += opened_ns - begin_ns;
-    out->connect_ns += now_ns() - opened_ns;
+    out->connect_ns += engine::now_ns() - opened_ns;
     if (agreed == plan.paths) continue;
     *error = "fewer paths than asked for";
     return false;
@@ -60,7 +60,7 @@ void break_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResu
   one->count = 1;
   one->header_bytes = static_cast<std::uint16_t>(wire::encode_data(one->headers, {}, {}));
   datapath::stub_provider_refuse(true);
-  const std::int64_t begin_ns = now_ns();
+  const std::int64_t begin_ns = engine::now_ns();
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) {
     for (std::int64_t path = 0; path < plan.paths; ++path) {
       one->peer = static_cast<std::uint32_t>(peer);
@@ -68,22 +68,22 @@ void break_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResu
       datapath->tx_burst(&one, 1);
     }
   }
-  out->break_ns = now_ns() - begin_ns;
+  out->break_ns = engine::now_ns() - begin_ns;
   datapath::stub_provider_refuse(false);
 }
 
 void mend_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResult* out) {
   NoSink sink;
-  const std::int64_t begin_ns = now_ns();
-  while (datapath->counters().paths_mended < plan.peers * plan.paths && now_ns() - begin_ns < kPatienceNs) {
+  const std::int64_t begin_ns = engine::now_ns();
+  while (datapath->counters().paths_mended < plan.peers * plan.paths && engine::now_ns() - begin_ns < kPatienceNs) {
     datapath->rx_burst(&sink);
   }
-  out->mend_ns = now_ns() - begin_ns;
+  out->mend_ns = engine::now_ns() - begin_ns;
   out->mended = datapath->counters().paths_mended;
 }
 
-bool open_core(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* out, std::string* error) {
-  PolicySet policies;
+bool open_core(const RdmaSetupPlan& plan, const engine::Knobs& knobs, RdmaSetupResult* out, std::string* error) {
+  engine::PolicySet policies;
   core::StackConfig config;
   if (!core_bench_config(knobs, &policies, &config, error)) return false;
   const std::int64_t before_bytes = heap_bytes();
@@ -102,7 +102,8 @@ bool open_core(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* o
 
 }  // namespace
 
-Status bench_rdma_setup(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetupResult* out, std::string* error) {
+Status bench_rdma_setup(const RdmaSetupPlan& plan, const engine::Knobs& knobs, RdmaSetupResult* out,
+                        std::string* error) {
   datapath::VerbsOptions options;
   bool known = false;
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
@@ -131,10 +132,10 @@ Status bench_rdma_setup(const RdmaSetupPlan& plan, const Knobs& knobs, RdmaSetup
   out->provider_calls = asked.calls;
   break_all(plan, &datapath, out);
   if (options.mode != VerbsMode::rc) mend_all(plan, &datapath, out);
-  const std::int64_t closing_ns = now_ns();
+  const std::int64_t closing_ns = engine::now_ns();
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) datapath.close_link(static_cast<std::uint32_t>(peer));
-  out->close_ns = now_ns() - closing_ns;
+  out->close_ns = engine::now_ns() - closing_ns;
   return open_core(plan, knobs, out, error) ? Status::ok : Status::out_of_memory;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::bench

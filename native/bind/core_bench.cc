@@ -26,10 +26,10 @@ void bind_core_bench(py::module_& module) {
         for (const auto& [family, name] : policies) {
           if (status == Status::ok) status = engine::set_knob(&knobs, family + "_policy", name, &error);
         }
-        engine::CoreBenchResult result;
+        bench::CoreBenchResult result;
         if (status == Status::ok) {
           const Unlocked others_run;
-          status = engine::bench_core(knobs, segments, segment_bytes, paths, &result, &error);
+          status = bench::bench_core(knobs, segments, segment_bytes, paths, &result, &error);
         }
         if (status != Status::ok) throw std::invalid_argument(error.empty() ? status_text(status) : error);
         py::dict out;

@@ -76,7 +76,7 @@ py::tuple read_dlpack(const py::capsule& capsule) {
 }  // namespace
 
 void DeviceBuffer::forget_stream() {
-  const engine::After after = std::exchange(after_, {});
+  const message::After after = std::exchange(after_, {});
   if (home_->forked() || (after.event == nullptr && after.intake == nullptr)) return;
   const Unlocked others_run;
   worker_->drop(after);
@@ -102,12 +102,12 @@ py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
   return made;
 }
 
-Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection, bool receive,
-                          std::shared_ptr<engine::DeviceMessage>* out) {
+Status DeviceBuffer::post(const std::shared_ptr<message::Connection>& connection, bool receive,
+                          std::shared_ptr<message::DeviceMessage>* out) {
   const auto gpu_way = receive ? gpu::Way::to_device : gpu::Way::to_host;
-  const auto way = receive ? engine::Backlog::Way::receive : engine::Backlog::Way::send;
+  const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
   auto message =
-      std::make_shared<engine::DeviceMessage>(worker_, connection, gpu_way, layout_, std::exchange(after_, {}));
+      std::make_shared<message::DeviceMessage>(worker_, connection, gpu_way, layout_, std::exchange(after_, {}));
   const Unlocked others_run;
   const Status status = connection->start(way, message);
   if (status == Status::ok) {
@@ -120,7 +120,7 @@ Status DeviceBuffer::post(const std::shared_ptr<engine::Connection>& connection,
 
 py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
   if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
-  engine::DeviceWorker* worker = nullptr;
+  message::DeviceWorker* worker = nullptr;
   gpu::Stream stream = nullptr;
   std::string error;
   Status status = Status::ok;
@@ -199,7 +199,7 @@ py::tuple DevicePosted::wait_on(std::uint64_t stream) {
 }
 
 void DevicePosted::await_end(Clock::time_point until) {
-  const std::shared_ptr<engine::DeviceMessage> request = request_;
+  const std::shared_ptr<message::DeviceMessage> request = request_;
   if (request == nullptr) return;
   const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
   const Unlocked others_run;
@@ -211,7 +211,7 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
   if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
   auto layout = std::make_shared<gpu::Layout>();
   for (const auto& [address, bytes] : runs) layout->add(address, bytes);
-  engine::DeviceWorker* worker = nullptr;
+  message::DeviceWorker* worker = nullptr;
   std::string error;
   Status status = Status::ok;
   {

@@ -22,7 +22,7 @@ using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address, bytes
 // A stream of ours into which whoever made an array orders what comes after its work.
 class Intake {
  public:
-  Intake(std::shared_ptr<Home> home, engine::DeviceWorker* worker, gpu::Stream stream)
+  Intake(std::shared_ptr<Home> home, message::DeviceWorker* worker, gpu::Stream stream)
       : home_(std::move(home)), worker_(worker), stream_(stream) {}
   Intake(const Intake&) = delete;
   Intake& operator=(const Intake&) = delete;
@@ -30,12 +30,12 @@ class Intake {
     if (stream_ != nullptr && !home_->forked()) worker_->drop({nullptr, stream_});
   }
   std::uint64_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_); }
-  const engine::DeviceWorker* worker() const { return worker_; }
+  const message::DeviceWorker* worker() const { return worker_; }
   gpu::Stream give_up() { return std::exchange(stream_, nullptr); }
 
  private:
   std::shared_ptr<Home> home_;
-  engine::DeviceWorker* worker_;
+  message::DeviceWorker* worker_;
   gpu::Stream stream_;
 };
 
@@ -43,7 +43,7 @@ class Intake {
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<Home> home, py::object owner, std::shared_ptr<const gpu::Layout> layout,
-               engine::DeviceWorker* worker)
+               message::DeviceWorker* worker)
       : home_(std::move(home)), owner_(std::move(owner)), layout_(std::move(layout)), worker_(worker) {}
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
@@ -53,12 +53,12 @@ class DeviceBuffer {
   const Home* home() const { return home_.get(); }
   std::uint64_t bytes() const { return layout_->bytes(); }
   bool lies_with(const DeviceBuffer& other) const { return worker_ == other.worker_; }
-  engine::DeviceWorker& worker() const { return *worker_; }
+  message::DeviceWorker& worker() const { return *worker_; }
   // What the stream has to do by now comes before the buffer is read or written. (status, error).
   py::tuple come_after(std::uint64_t stream);
   py::tuple come_after_intake(Intake& intake);
-  Status post(const std::shared_ptr<engine::Connection>& connection, bool receive,
-              std::shared_ptr<engine::DeviceMessage>* out);
+  Status post(const std::shared_ptr<message::Connection>& connection, bool receive,
+              std::shared_ptr<message::DeviceMessage>* out);
   // In one piece, as a NIC takes it; null: it is in several, or in none.
   std::uint8_t* data() const;
   // Sleeps until what comes before has been done: (status, error). Serves signals.
@@ -71,8 +71,8 @@ class DeviceBuffer {
   std::shared_ptr<Home> home_;
   py::object owner_;
   std::shared_ptr<const gpu::Layout> layout_;
-  engine::DeviceWorker* worker_;  // of the home's board
-  engine::After after_;
+  message::DeviceWorker* worker_;  // of the home's board
+  message::After after_;
 };
 
 // A posted request in device memory. What it holds is let go when it is done; should it never be, it stays held.
@@ -86,16 +86,16 @@ class DevicePosted {
   }
 
   // Lets others run; until it returns the request is not done, whatever they ask.
-  Status begin(const std::shared_ptr<engine::Connection>& connection, bool receive) {
-    std::shared_ptr<engine::DeviceMessage> made;
+  Status begin(const std::shared_ptr<message::Connection>& connection, bool receive) {
+    std::shared_ptr<message::DeviceMessage> made;
     const Status status = buffer_->post(connection, receive, &made);
     request_ = std::move(made);
     refused_ = request_ == nullptr;
     return status;
   }
   // Takes it back while it waits for room; false: it does not wait.
-  bool withdraw(engine::Connection& connection) {
-    const std::shared_ptr<engine::DeviceMessage> request = request_;
+  bool withdraw(message::Connection& connection) {
+    const std::shared_ptr<message::DeviceMessage> request = request_;
     const Unlocked others_run;
     return request != nullptr && connection.withdraw(request.get());
   }
@@ -117,7 +117,7 @@ class DevicePosted {
 
  private:
   std::shared_ptr<DeviceBuffer> buffer_;
-  std::shared_ptr<engine::DeviceMessage> request_;  // null: not posted yet, or refused
+  std::shared_ptr<message::DeviceMessage> request_;  // null: not posted yet, or refused
   bool refused_ = false;
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;

@@ -58,29 +58,29 @@ class Buffer {
 // The runtime and the process that opened it: a forked child has no engine threads to stop and leaves all as it is.
 class Home {
  public:
-  Home(std::shared_ptr<engine::Runtime> runtime, const engine::DeviceLimits& limits)
+  Home(std::shared_ptr<message::Runtime> runtime, const message::DeviceLimits& limits)
       : runtime_(std::move(runtime)),
-        devices_(std::make_shared<engine::DeviceBoard>("libcuda.so.1", limits,
-                                                       [runtime = runtime_.get()] { runtime->notify(); })) {}
+        devices_(std::make_shared<message::DeviceBoard>("libcuda.so.1", limits,
+                                                        [runtime = runtime_.get()] { runtime->notify(); })) {}
   Home(const Home&) = delete;
   Home& operator=(const Home&) = delete;
   ~Home() {
     if (forked()) {
-      new std::shared_ptr<engine::Runtime>(runtime_);
-      new std::shared_ptr<engine::DeviceBoard>(devices_);
+      new std::shared_ptr<message::Runtime>(runtime_);
+      new std::shared_ptr<message::DeviceBoard>(devices_);
     } else {
       const Unlocked others_run;
       devices_.reset();  // first: what it carries holds connections
       runtime_.reset();
     }
   }
-  engine::Runtime& runtime() const { return *runtime_; }
-  engine::DeviceBoard& devices() const { return *devices_; }
+  message::Runtime& runtime() const { return *runtime_; }
+  message::DeviceBoard& devices() const { return *devices_; }
   bool forked() const { return getpid() != pid_; }
 
  private:
-  std::shared_ptr<engine::Runtime> runtime_;
-  std::shared_ptr<engine::DeviceBoard> devices_;
+  std::shared_ptr<message::Runtime> runtime_;
+  std::shared_ptr<message::DeviceBoard> devices_;
   pid_t pid_ = getpid();
 };
 
@@ -153,7 +153,7 @@ class Posted {
     new Registered(memory_);
   }
 
-  Status begin(engine::Connection& connection, engine::Backlog::Way way, engine::HostBuffer buffer) {
+  Status begin(message::Connection& connection, message::Backlog::Way way, message::HostBuffer buffer) {
     return connection.start(way, std::move(buffer), &message_);
   }
   bool done() const { return message_ == nullptr || message_->done(); }
@@ -169,7 +169,7 @@ class Posted {
   bool holds(const Buffer& buffer) const { return data_ == buffer.data(); }
   // Once the engines have let go: sleeps until the bytes are in their pieces, or the time is over.
   void await_end(Clock::time_point until) {
-    const std::shared_ptr<engine::HostMessage> message = message_;
+    const std::shared_ptr<message::HostMessage> message = message_;
     if (done()) return;
     const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
     const Unlocked others_run;
@@ -194,7 +194,7 @@ class Posted {
   std::shared_ptr<const void> buffer_;  // of Buffers, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
   const void* data_;
-  std::shared_ptr<engine::HostMessage> message_;
+  std::shared_ptr<message::HostMessage> message_;
 };
 
 }  // namespace weft::bind

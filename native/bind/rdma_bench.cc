@@ -31,23 +31,23 @@ Result call(const Plan& plan, const Bench& bench) {
   return result;
 }
 
-engine::RdmaBenchWhat what_of(const std::string& name) {
-  if (name == "datapath") return engine::RdmaBenchWhat::datapath;
-  if (name == "stub") return engine::RdmaBenchWhat::stub;
-  if (name == "stack") return engine::RdmaBenchWhat::stack;
+bench::RdmaBenchWhat what_of(const std::string& name) {
+  if (name == "datapath") return bench::RdmaBenchWhat::datapath;
+  if (name == "stub") return bench::RdmaBenchWhat::stub;
+  if (name == "stack") return bench::RdmaBenchWhat::stack;
   throw std::invalid_argument("what: datapath, stub or stack");
 }
 
-engine::RdmaBenchPayload payload_of(const std::string& name) {
-  if (name == "none") return engine::RdmaBenchPayload::none;
-  if (name == "copied") return engine::RdmaBenchPayload::copied;
-  if (name == "direct") return engine::RdmaBenchPayload::direct;
+bench::RdmaBenchPayload payload_of(const std::string& name) {
+  if (name == "none") return bench::RdmaBenchPayload::none;
+  if (name == "copied") return bench::RdmaBenchPayload::copied;
+  if (name == "direct") return bench::RdmaBenchPayload::direct;
   throw std::invalid_argument("payload: none, copied or direct");
 }
 
 py::dict bench_rdma(const std::string& what, const std::string& mode, const std::string& payload, std::int64_t segments,
                     std::int64_t segment_bytes, std::int64_t burst_segments, std::int64_t paths) {
-  engine::RdmaBenchPlan plan;
+  bench::RdmaBenchPlan plan;
   plan.what = what_of(what);
   plan.payload = payload_of(payload);
   plan.mode = mode;
@@ -55,7 +55,7 @@ py::dict bench_rdma(const std::string& what, const std::string& mode, const std:
   plan.segment_bytes = segment_bytes;
   plan.burst_segments = burst_segments;
   plan.paths = paths;
-  const auto found = call<engine::RdmaBenchPlan, engine::RdmaBenchResult>(plan, engine::bench_rdma);
+  const auto found = call<bench::RdmaBenchPlan, bench::RdmaBenchResult>(plan, bench::bench_rdma);
   py::dict out;
   out["ns_per_segment"] = found.ns_per_segment;
   out["send_ns_per_segment"] = found.send_ns_per_segment;
@@ -68,8 +68,8 @@ py::dict bench_rdma(const std::string& what, const std::string& mode, const std:
 }
 
 py::dict bench_rdma_setup(const std::string& mode, std::int64_t peers, std::int64_t paths, std::int64_t segment_bytes) {
-  const engine::RdmaSetupPlan plan{mode, peers, paths, segment_bytes};
-  const auto found = call<engine::RdmaSetupPlan, engine::RdmaSetupResult>(plan, engine::bench_rdma_setup);
+  const bench::RdmaSetupPlan plan{mode, peers, paths, segment_bytes};
+  const auto found = call<bench::RdmaSetupPlan, bench::RdmaSetupResult>(plan, bench::bench_rdma_setup);
   py::dict out;
   out["open_ns"] = found.open_ns;
   out["connect_ns"] = found.connect_ns;

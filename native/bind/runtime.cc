@@ -25,7 +25,7 @@ using Lane = std::list<std::shared_ptr<Posted>>;
 // A connection and its requests: a request that its caller dropped is kept here until it is done.
 class BoundConnection {
  public:
-  BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<engine::Connection> connection)
+  BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
       : home_(std::move(home)), connection_(std::move(connection)) {}
   BoundConnection(const BoundConnection&) = delete;
   BoundConnection& operator=(const BoundConnection&) = delete;
@@ -34,11 +34,11 @@ class BoundConnection {
   // `pieces`: where a receive into `buffer` is copied to; empty: it stays there.
   py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive,
                  const std::vector<std::shared_ptr<Buffer>>& pieces) {
-    const std::shared_ptr<engine::Connection> connection = usable();
+    const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
     check_home(memory);
     using Held = std::pair<std::shared_ptr<Buffer>, std::vector<std::shared_ptr<Buffer>>>;
-    engine::HostBuffer place{buffer->data(), buffer->bytes(), memory == nullptr ? 0 : memory->id(), {}};
+    message::HostBuffer place{buffer->data(), buffer->bytes(), memory == nullptr ? 0 : memory->id(), {}};
     for (const auto& piece : pieces)
       place.pieces.push_back({static_cast<std::uint8_t*>(piece->data()), piece->bytes()});
     std::shared_ptr<const void> held = buffer;
@@ -47,7 +47,7 @@ class BoundConnection {
   }
 
   py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory, bool receive) {
-    const std::shared_ptr<engine::Connection> connection = usable();
+    const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
     if (buffer->home() != home_.get()) throw py::value_error("memory: it was registered with another endpoint");
     check_home(memory);
@@ -68,7 +68,7 @@ class BoundConnection {
 
   // Copies of a device are under way for as long as its streams take; the connection ends at once.
   void withdraw_device(const DeviceBuffer& buffer) {
-    const std::shared_ptr<engine::Connection> connection = connection_;
+    const std::shared_ptr<message::Connection> connection = connection_;
     if (connection == nullptr || home_->forked()) return;
     const DeviceLane lane = device_lane_;  // others change it while this waits
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
@@ -85,7 +85,7 @@ class BoundConnection {
   }
 
   void quiesce(const Buffer& buffer) {
-    const std::shared_ptr<engine::Connection> connection = connection_;
+    const std::shared_ptr<message::Connection> connection = connection_;
     if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
     {
       const Unlocked others_run;
@@ -99,10 +99,10 @@ class BoundConnection {
   }
 
   void close() {
-    const std::shared_ptr<engine::Connection> connection = std::exchange(connection_, nullptr);
+    const std::shared_ptr<message::Connection> connection = std::exchange(connection_, nullptr);
     if (connection == nullptr) return;
     if (home_->forked()) {
-      new std::shared_ptr<engine::Connection>(connection);
+      new std::shared_ptr<message::Connection>(connection);
     } else {
       const Unlocked others_run;
       connection->close();
@@ -126,7 +126,7 @@ class BoundConnection {
   }
 
   // Shared, so that close() in another thread takes nothing away under a call.
-  std::shared_ptr<engine::Connection> open() const {
+  std::shared_ptr<message::Connection> open() const {
     if (connection_ == nullptr) throw py::value_error("the connection is closed");
     return connection_;
   }
@@ -135,7 +135,7 @@ class BoundConnection {
 
  private:
   // Null with unusable() saying why.
-  std::shared_ptr<engine::Connection> usable() const {
+  std::shared_ptr<message::Connection> usable() const {
     return connection_ == nullptr || home_->forked() ? nullptr : connection_;
   }
   Status unusable() const { return connection_ == nullptr ? Status::connection_closed : Status::forked_child; }
@@ -146,13 +146,13 @@ class BoundConnection {
   }
 
   // Held before it is posted: memory that ends in between must not take the buffer from under the engine.
-  py::tuple start(const std::shared_ptr<engine::Connection>& connection, std::shared_ptr<const void> held,
-                  const Registered& memory, engine::HostBuffer place, bool receive) {
+  py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
+                  const Registered& memory, message::HostBuffer place, bool receive) {
     Lane& lane = lanes_[receive ? 1 : 0];
     reap(&lane);
     const auto posted = std::make_shared<Posted>(home_, std::move(held), memory, place.data);
     lane.push_back(posted);
-    const auto way = receive ? engine::Backlog::Way::receive : engine::Backlog::Way::send;
+    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     const Status status = posted->begin(*connection, way, std::move(place));
     if (status == Status::ok) return py::make_tuple(code(status), posted);
     lane.remove(posted);
@@ -180,37 +180,37 @@ class BoundConnection {
   }
 
   std::shared_ptr<Home> home_;
-  std::shared_ptr<engine::Connection> connection_;
+  std::shared_ptr<message::Connection> connection_;
   Lane lanes_[2];
   DeviceLane device_lane_;
 };
 
 struct BoundListener {
   std::shared_ptr<Home> home;
-  std::unique_ptr<engine::Listener> listener;
+  std::unique_ptr<message::Listener> listener;
   ~BoundListener() {
     if (home->forked()) static_cast<void>(listener.release());
   }
   py::tuple accept() {
-    std::shared_ptr<engine::Connection> made;
+    std::shared_ptr<message::Connection> made;
     const Status status = home->forked() ? Status::forked_child : listener->accept(&made);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
     return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
   }
   py::bytes handle() const {
-    const engine::Handle made = listener->handle();
+    const control::Handle made = listener->handle();
     return {reinterpret_cast<const char*>(made.bytes), sizeof made.bytes};
   }
 };
 
 struct BoundDial {
   std::shared_ptr<Home> home;
-  std::unique_ptr<engine::Dial> dial;
+  std::unique_ptr<message::Dial> dial;
   ~BoundDial() {
     if (home->forked()) static_cast<void>(dial.release());
   }
   py::tuple poll() {
-    std::shared_ptr<engine::Connection> made;
+    std::shared_ptr<message::Connection> made;
     const Status status = home->forked() ? Status::forked_child : dial->poll(&made);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
     return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
@@ -239,22 +239,22 @@ struct BoundRuntime {
     return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{held, std::move(made)}));
   }
   py::tuple listen(int device, std::uint16_t port, const std::string& policies) const {
-    return make<BoundListener, engine::Listener>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+    return make<BoundListener, message::Listener>([&](message::Runtime& runtime, auto* out, std::string* error) {
       return runtime.listen(device, port, policies, out, error);
     });
   }
   py::tuple connect_handle(int device, const py::bytes& handle, const std::string& policies) const {
     const auto text = static_cast<std::string>(handle);
-    engine::Handle native;
+    control::Handle native;
     if (text.size() != sizeof native.bytes) throw py::value_error("handle: needs the 64 bytes of a listener's handle");
     std::memcpy(native.bytes, text.data(), text.size());
-    return make<BoundDial, engine::Dial>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+    return make<BoundDial, message::Dial>([&](message::Runtime& runtime, auto* out, std::string* error) {
       return runtime.connect(device, native, policies, out, error);
     });
   }
   py::tuple connect_address(int device, const std::string& host, std::uint16_t port,
                             const std::string& policies) const {
-    return make<BoundDial, engine::Dial>([&](engine::Runtime& runtime, auto* out, std::string* error) {
+    return make<BoundDial, message::Dial>([&](message::Runtime& runtime, auto* out, std::string* error) {
       return runtime.connect(device, host, port, policies, out, error);
     });
   }
@@ -286,7 +286,7 @@ void bind_policies(py::module_& module) {
 py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& settings) {
   engine::Knobs knobs;
   std::string error;
-  std::shared_ptr<engine::Runtime> runtime;
+  std::shared_ptr<message::Runtime> runtime;
   Status status = engine::load_knobs(&knobs, &error);
   for (const auto& [name, value] : settings) {
     if (status == Status::ok) status = engine::set_knob(&knobs, name, value, &error);
@@ -295,10 +295,10 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
   const bool knobs_fit = status == Status::ok;
   if (knobs_fit) {
     const Unlocked others_run;
-    status = engine::Runtime::open(knobs, &runtime, &error);
+    status = message::Runtime::open(knobs, &runtime, &error);
   }
   if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
-  engine::DeviceLimits limits;
+  message::DeviceLimits limits;
   limits.pool_bytes = static_cast<std::size_t>(knobs.gpu_pool_bytes);
   auto home = std::make_shared<Home>(std::move(runtime), limits);
   return py::make_tuple(code(status), error, knobs_fit,
@@ -310,7 +310,7 @@ py::tuple descriptors() {
   std::string error;
   engine::DescriptorNeed need;
   Status status = engine::load_knobs(&knobs, &error);
-  if (status == Status::ok) status = engine::Runtime::descriptor_need(knobs, &need, &error);
+  if (status == Status::ok) status = message::Runtime::descriptor_need(knobs, &need, &error);
   const engine::DescriptorState state = engine::descriptor_state();
   engine::DescriptorNeed least = need;
   least.paths = std::min<std::int64_t>(need.paths, 1);
@@ -378,7 +378,7 @@ void bind_connections(py::module_& module) {
       .def(
           "change_policy",
           [](const C& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
-            const std::shared_ptr<engine::Connection> connection = self.open();
+            const std::shared_ptr<message::Connection> connection = self.open();
             if (self.forked()) return py::make_tuple(code(Status::forked_child), "");
             return change(family, text, params,
                           [&](const auto&... given) { return connection->change_policy(given...); });
@@ -386,13 +386,13 @@ void bind_connections(py::module_& module) {
           "(status, error).", py::arg("family"), py::arg("text"), py::arg("params"))
       .def("policies",
            [](const C& self) {
-             const std::shared_ptr<engine::Connection> connection = self.open();
+             const std::shared_ptr<message::Connection> connection = self.open();
              if (self.forked()) return std::vector<engine::PolicyInfo>();
              const Unlocked others_run;
              return connection->policies();
            })
       .def("counters", [](const C& self) {
-        const std::shared_ptr<engine::Connection> connection = self.open();
+        const std::shared_ptr<message::Connection> connection = self.open();
         if (self.forked()) return engine::ConnectionCounters();  // the parent's engines count
         const Unlocked others_run;
         return connection->counters();
@@ -533,7 +533,7 @@ void bind_runtime(py::module_& module) {
       .def("counters",
            [](const BoundRuntime& self) {
              const std::shared_ptr<Home> home = self.open();
-             if (home->forked()) return engine::EndpointCounters();
+             if (home->forked()) return telemetry::EndpointCounters();
              const Unlocked others_run;
              return home->runtime().counters();
            })

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::int64_t kPauseNs = 100'000'000;
@@ -64,4 +64,4 @@ void AcceptGate::close() noexcept {
   if (spare_ >= 0) ::close(std::exchange(spare_, -1));
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

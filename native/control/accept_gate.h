@@ -7,7 +7,7 @@
 
 #include "native/core/status.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 class AcceptGate {
  public:
@@ -42,4 +42,4 @@ class AcceptGate {
   int spare_ = -1;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

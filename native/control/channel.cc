@@ -12,7 +12,7 @@
 
 #include "native/datapath/fork_registry.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::size_t kGreetingBytesMax = 4096;
@@ -167,4 +167,4 @@ Channel::Kernel Channel::kernel(std::int64_t now_ns) const noexcept {
 datapath::SocketAddress Channel::local() const noexcept { return end_of(descriptor_, ask_local); }
 datapath::SocketAddress Channel::remote() const noexcept { return end_of(descriptor_, ask_remote); }
 
-}  // namespace weft::engine
+}  // namespace weft::control

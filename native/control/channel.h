@@ -9,7 +9,7 @@
 #include "native/control/frames.h"
 #include "native/control/tls.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 class Channel {
  public:
@@ -78,4 +78,4 @@ class Channel {
   std::string in_, out_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

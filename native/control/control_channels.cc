@@ -16,7 +16,7 @@
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
@@ -69,7 +69,7 @@ Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
     return nullptr;
   }
   set_keepalive(descriptor, knobs_->peer_dead_ns);
-  auto channel = std::make_unique<Channel>(next_channel_++, descriptor, dialled, now_ns(), std::move(tls));
+  auto channel = std::make_unique<Channel>(next_channel_++, descriptor, dialled, engine::now_ns(), std::move(tls));
   Channel* made = channel.get();
   by_descriptor_[descriptor] = made->id();
   channels_[made->id()] = std::move(channel);
@@ -84,15 +84,15 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   if (from.is_v6() && IN6_IS_ADDR_LINKLOCAL(&from.v6.sin6_addr)) from.v6.sin6_scope_id = own.interface_index;
   int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from) : -1;
   if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr);
-  if (descriptor < 0 && errno == EMFILE && raise_descriptor_limit()) descriptor = begin_connect(to, &from);
+  if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) descriptor = begin_connect(to, &from);
   Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
   if (channel == nullptr) {
     const int problem = errno;
     if (place != 0) return nullptr;  // that address of ours stays unproved
-    const bool exhausted = is_out_of_descriptors(problem);
+    const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
     session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
-    if (exhausted) session->last_error += "; " + raise_limit_advice();
+    if (exhausted) session->last_error += "; " + engine::raise_limit_advice();
     return nullptr;
   }
   channel->session = session->id;
@@ -235,7 +235,7 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
     if (session->proofs != 0 && --session->proofs == 0) send_opens(session);
     return;
   }
-  if (session->current == id) return lose_channel(session, was_reset, now_ns());
+  if (session->current == id) return lose_channel(session, was_reset, engine::now_ns());
   if (!dialled) return;
   if (session->greeted) {
     session->refused = session->refused || outcome == Status::refused;
@@ -244,4 +244,4 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
   }
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

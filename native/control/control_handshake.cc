@@ -8,7 +8,7 @@
 #include "native/engine/log.h"
 #include "native/engine/printable.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
@@ -32,13 +32,13 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
   if (channel.dialled()) return;  // the dial fails with this reason
   ++counters_.strangers_refused;
-  stranger_log_.log(now_ns(), LogLevel::warn,
+  stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
                         " (counter strangers_refused)");
 }
 
 void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
-  refusal_log_.log(now_ns(), LogLevel::warn, "refused " + channel->peer_address + ": " + text);
+  refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, "refused " + channel->peer_address + ": " + text);
   if (!channel->dialled() && channel->state() != Channel::State::ready) ++counters_.strangers_refused;
   Refuse refusal;
   refusal.dial = dial;
@@ -229,7 +229,7 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
                                  [&](const auto& address) { return same_host(address, from); });
   if (!known && session->proved.size() < kAddressesMax) session->proved.push_back(from);
   channel->session = session->id;
-  session->busy_ns = now_ns();
+  session->busy_ns = engine::now_ns();
   send(channel, encode(FrameType::hello_reply, hello_of(*session, *channel)));
   join(session, channel);
   return true;
@@ -275,7 +275,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
 // its paths lead to: on a fabric of rails it reaches no other.
 void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
   const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
-  session->proofs_until_ns = now_ns() + kProofNs;
+  session->proofs_until_ns = engine::now_ns() + kProofNs;
   for (std::size_t i = 1; i < places.size(); ++i) {
     datapath::SocketAddress to = session->control;
     if (!theirs.addresses.empty()) {
@@ -295,7 +295,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   if (!decode(frame.body, &refusal)) return false;
   const bool known = refusal.status != 0 && is_status(refusal.status);
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
-  const std::string text = channel->peer_address + " refused: " + printable(refusal.text, kRefusalTextMax);
+  const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
   const auto accept = accepts_.find({channel->session, refusal.dial});
   if (accept != accepts_.end()) {  // the dialler has given up, and will not confirm
     accept->second.connection->fail(Status::cancelled);
@@ -303,7 +303,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
     forget_open(find_session(channel->session), refusal.dial);
     return true;
   }
-  refusal_log_.log(now_ns(), LogLevel::warn, text);
+  refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, text);
   if (!channel->dialled() && channel->state() != Channel::State::ready) {
     ++counters_.strangers_refused;
     return false;
@@ -323,7 +323,7 @@ bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
   if (!decode(frame.body, &ping)) return false;
   Pong pong;
   pong.number = ping.number;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = engine::now_ns();
   for (const auto& engine : *engines_) {
     const std::int64_t age_ms = std::max<std::int64_t>(now - engine->turn_ns(), 0) / 1'000'000;
     pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
@@ -339,7 +339,7 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   if (session == nullptr || !decode(frame.body, &pong)) return false;
   if (session->ping_ns < 0 || pong.number != session->ping) return true;  // to one that was given up
   session->ping_ns = -1;
-  session->pong_ns = now_ns();
+  session->pong_ns = engine::now_ns();
   session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),
                                       [](std::uint32_t age_ms) { return age_ms <= kAgeMsMax; });
   return true;
@@ -352,7 +352,7 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   constexpr std::int64_t kFarewellNs = 20'000'000;  // what it sent last may still be in our sockets
   constexpr std::uint32_t kWouldBlock = 1;          // is no end
   if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
-    session->ends_ns = now_ns() + kFarewellNs;
+    session->ends_ns = engine::now_ns() + kFarewellNs;
     return true;
   }
   const auto status = static_cast<Status>(verdict.status);
@@ -367,4 +367,4 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   return true;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

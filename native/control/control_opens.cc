@@ -6,7 +6,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/log.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 // Flows of a connection when the knob leaves it open: more engines than this gain nothing a connection can use.
@@ -25,11 +25,11 @@ void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
   pending.state = dial;
   pending.session = session->id;
   session->waiting.push_back(dial->id);
-  session->busy_ns = now_ns();
+  session->busy_ns = engine::now_ns();
   if (session->greeted) {
     send_opens(session);
   } else if (session->attempt_ns == 0) {
-    need_channel(session, now_ns());
+    need_channel(session, engine::now_ns());
     const bool begun = std::any_of(channels_.begin(), channels_.end(),
                                    [&](const auto& each) { return each.second->session == session->id; });
     if (begun) return;
@@ -84,7 +84,7 @@ void ControlPlane::move_dials(std::uint64_t session, Status outcome, const std::
 
 void ControlPlane::send_opens(Session* session) {
   if (!session->greeted || session->current == 0) return;
-  if (session->proofs != 0 && now_ns() < session->proofs_until_ns) return;
+  if (session->proofs != 0 && engine::now_ns() < session->proofs_until_ns) return;
   while (!session->waiting.empty() && session->opening < kOpeningMax) {
     const std::uint64_t dial = session->waiting.front();
     session->waiting.pop_front();
@@ -121,7 +121,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
   pending->segment_bytes = open.segment_bytes;
   pending->frame = encode(FrameType::open, open);
-  dial->deadline_ns = now_ns() + knobs_->handshake_timeout_ns;  // time spent in the queue does not count
+  dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // time spent in the queue does not count
   static_cast<void>(send_to(session, pending->frame));
   return true;
 }
@@ -146,7 +146,7 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
                                     [&](const auto& known) { return same_host(known, address); });
     if (proved) continue;
-    refusal_log_.log(now_ns(), LogLevel::warn,
+    refusal_log_.log(engine::now_ns(), engine::LogLevel::warn,
                      session.name + " names the address " + address.text() +
                          " and has not connected from it: paths to it stay unused (WEFT_SECRET_FILE would allow it)");
     address = session.proved.front();
@@ -226,7 +226,7 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
   status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, rtt_ns(*session),
                        session->name, notifier_, &accept->connection, error);
   if (status != Status::ok) return status;
-  accept->begun_ns = now_ns();
+  accept->begun_ns = engine::now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
   accept->reply = encode(FrameType::open_reply, reply);
   return Status::ok;
@@ -250,7 +250,7 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
     refuse(channel, open.dial, status, error);
     return true;
   }
-  session->busy_ns = now_ns();
+  session->busy_ns = engine::now_ns();
   send(channel, accept.reply);
   accepts_.emplace(std::pair{session->id, open.dial}, std::move(accept));
   return true;
@@ -270,13 +270,13 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
     finish_dial(dial, Status::refused, "the peer's answer does not fit the offer");
     return true;
   }
-  std::shared_ptr<ConnectionCore> connection;
+  std::shared_ptr<engine::ConnectionCore> connection;
   std::string error;
   const Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes,
                                     rtt_ns(*session), session->name, notifier_, &connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
-    confirmed_.push_back({now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});
+    confirmed_.push_back({engine::now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});
     static_cast<void>(send_to(session, encode(Confirm{dial->id})));
     on_confirmed(session);
     const std::lock_guard<std::mutex> lock(dial->mutex);
@@ -321,4 +321,4 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   return true;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -18,7 +18,7 @@
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::size_t kNoticesMax = 4096;        // beyond it engines say it again a quarter of the silence later
@@ -35,8 +35,9 @@ constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 }  // namespace
 
-ControlPlane::ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines,
-                           const DatapathChoice* datapath, Notifier* notifier, TelemetryPage* page)
+ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
+                           const engine::DatapathChoice* datapath, engine::Notifier* notifier,
+                           engine::TelemetryPage* page)
     : knobs_(knobs),
       engines_(engines),
       datapath_(datapath),
@@ -75,8 +76,8 @@ Status ControlPlane::start(std::string* error) {
   if (epoll_ < 0 || doorbell_ < 0) {
     const int problem = errno;
     *error = std::string("no descriptor for the control plane: ") + std::strerror(problem);
-    if (!is_out_of_descriptors(problem)) return Status::system_error;
-    *error += "; " + raise_limit_advice();
+    if (!engine::is_out_of_descriptors(problem)) return Status::system_error;
+    *error += "; " + engine::raise_limit_advice();
     return Status::out_of_descriptors;
   }
   accept_gate_.open_spare();
@@ -130,7 +131,7 @@ void ControlPlane::run() noexcept {
     epoll_event events[64];
     const int count = ::epoll_wait(epoll_, events, 64, pause_ms());
     try {
-      credit_pause(now_ns());
+      credit_pause(engine::now_ns());
       std::vector<std::uint64_t> unread;
       unread.swap(unread_);
       for (const std::uint64_t id : unread) {
@@ -140,9 +141,9 @@ void ControlPlane::run() noexcept {
       for (int i = 0; i < count; ++i) serve(events[i].data.fd);
       take_notices();
       take_dials();
-      check_deadlines(now_ns());
+      check_deadlines(engine::now_ns());
     } catch (const std::bad_alloc&) {
-      log(LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
+      engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
     }
   }
   // Said in order: the other ends need not find out.
@@ -179,7 +180,7 @@ void ControlPlane::serve(int descriptor) {
 
 void ControlPlane::dial(std::shared_ptr<DialState> dial) {
   dial->id = random_token();
-  dial->begun_ns = now_ns();
+  dial->begun_ns = engine::now_ns();
   dial->deadline_ns = dial->begun_ns + knobs_->handshake_timeout_ns;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -223,7 +224,7 @@ void ControlPlane::take_notices() {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
     taken.swap(notices_);
   }
-  const std::int64_t now = now_ns();
+  const std::int64_t now = engine::now_ns();
   for (const Notice& notice : taken) {
     Session* session = find_session(setup_.session_of(notice.engine, notice.peer));
     if (session != nullptr) examine(session, now);
@@ -356,8 +357,9 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
   dial->stall_told = true;
   if (session->dial_stall_logged_ns >= 0 && now_ns - session->dial_stall_logged_ns < kStallLogNs) return;
   session->dial_stall_logged_ns = now_ns;
-  log(LogLevel::warn, what + "; waiting since " + std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
-                          " s (knob peer_stall_ns bounds it)");
+  engine::log(engine::LogLevel::warn, what + "; waiting since " +
+                                          std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
+                                          " s (knob peer_stall_ns bounds it)");
 }
 
 void ControlPlane::check_accepts(std::int64_t now_ns) {
@@ -376,4 +378,4 @@ void ControlPlane::check_accepts(std::int64_t now_ns) {
   }
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

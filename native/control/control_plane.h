@@ -20,19 +20,19 @@
 #include "native/control/session.h"
 #include "native/engine/log_limit.h"
 
-namespace weft::engine {
+namespace weft::control {
 
-class ControlPlane final : private PeerWatch {
+class ControlPlane final : private engine::PeerWatch {
  public:
-  ControlPlane(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const DatapathChoice* datapath,
-               Notifier* notifier, TelemetryPage* page);
+  ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
+               const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page);
   ~ControlPlane() override;
 
   Status start(std::string* error);
   void stop() noexcept;
 
   // Callers' threads.
-  Status listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+  Status listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
   // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
@@ -52,7 +52,7 @@ class ControlPlane final : private PeerWatch {
     std::string frame;                // the open, to be said again on another control socket; empty: not sent yet
   };
   struct PendingAccept {
-    std::shared_ptr<ConnectionCore> connection;
+    std::shared_ptr<engine::ConnectionCore> connection;
     std::shared_ptr<ListenerState> listener;
     std::int64_t begun_ns = 0, deadline_ns = 0;
     std::string reply;  // to be said again
@@ -162,11 +162,11 @@ class ControlPlane final : private PeerWatch {
   bool is_idle(Session* session, std::int64_t now_ns);
   HealthLimits limits() const noexcept;
 
-  const Knobs* knobs_;
-  std::vector<std::unique_ptr<Engine>>* engines_;
-  const DatapathChoice* datapath_;
+  const engine::Knobs* knobs_;
+  std::vector<std::unique_ptr<engine::Engine>>* engines_;
+  const engine::DatapathChoice* datapath_;
   const std::vector<datapath::DeviceState>* devices_;  // of `datapath_`
-  Notifier* notifier_;
+  engine::Notifier* notifier_;
   FlowSetup setup_;
   std::unique_ptr<TlsContext> tls_;  // where a secret is set
   std::uint64_t node_ = 0;
@@ -175,7 +175,7 @@ class ControlPlane final : private PeerWatch {
   telemetry::ProcessCells own_counters_;  // where there is no telemetry page
   telemetry::ProcessCells& counters_;
   std::int64_t idle_check_ns_ = 0;
-  LogLimit stranger_log_, refusal_log_, exhausted_log_;
+  engine::LogLimit stranger_log_, refusal_log_, exhausted_log_;
   ProcessLog process_log_;
   core::Trace trace_;  // what observes peer processes
 
@@ -203,4 +203,4 @@ class ControlPlane final : private PeerWatch {
   std::thread thread_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -10,7 +10,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/log.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
@@ -46,7 +46,7 @@ Session* ControlPlane::add_session(bool dialled) {
   made->id = next_session_++;
   made->token = random_token();
   made->dialled = dialled;
-  made->busy_ns = now_ns();
+  made->busy_ns = engine::now_ns();
   // Whoever opens sessions and nothing in them loses the oldest of these.
   Session* oldest = nullptr;
   std::size_t unconfirmed = 0;
@@ -88,8 +88,8 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
     tell(core::ProcessEvent::Kind::disconnected, *session, 0, status, why);
   } else if (session->greeted && status != Status::ok) {
     // Unauthenticated peers begin and end as many as they like.
-    const LogLevel level = status == Status::peer_dead ? LogLevel::info : LogLevel::warn;
-    refusal_log_.log(now_ns(), level, session->name + ": " + why);
+    const engine::LogLevel level = status == Status::peer_dead ? engine::LogLevel::info : engine::LogLevel::warn;
+    refusal_log_.log(engine::now_ns(), level, session->name + ": " + why);
   }
   if (!session->key.empty()) by_key_.erase(session->key);
   move_dials(id, reason, why.rfind(session->name, 0) == 0 ? why : session->name + ": " + why);
@@ -125,7 +125,7 @@ void ControlPlane::tell(core::ProcessEvent::Kind kind, const Session& session, s
   event.name = session.name.c_str();
   event.cause = cause.c_str();
   event.since_ns = since_ns;
-  trace_.emit(now_ns(), event);
+  trace_.emit(engine::now_ns(), event);
 }
 
 void ControlPlane::examine(Session* session, std::int64_t now_ns) {
@@ -161,7 +161,7 @@ HealthFacts ControlPlane::facts_of(const Session& session, const Survey& survey,
 
 std::int64_t ControlPlane::rtt_ns(const Session& session) const noexcept {
   const auto place = channels_.find(session.current);
-  return place == channels_.end() ? 0 : place->second->kernel(now_ns()).rtt_ns;
+  return place == channels_.end() ? 0 : place->second->kernel(engine::now_ns()).rtt_ns;
 }
 
 void ControlPlane::tick(Session* session, std::int64_t now_ns) {
@@ -251,4 +251,4 @@ void ControlPlane::check_sessions(std::int64_t now_ns) {
   }
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -19,7 +19,7 @@
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr int kBacklog = 4096;
@@ -52,7 +52,7 @@ int ControlPlane::open_listening(const datapath::SocketAddress& address, std::st
   const int problem = errno;
   *error = "cannot listen on " + target_of(address) + ": " + std::strerror(problem);
   if (problem == EADDRINUSE) *error += "; choose another port, or 0 for any free one";
-  if (is_out_of_descriptors(problem)) *error += "; " + raise_limit_advice();
+  if (engine::is_out_of_descriptors(problem)) *error += "; " + engine::raise_limit_advice();
   datapath::close_socket(descriptor);
   errno = problem;
   return -1;
@@ -79,7 +79,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
   address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
   *descriptor = open_listening(address, error);
   if (*descriptor < 0) {
-    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+    return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }
   const Status status = watch_listening(*descriptor, error);
   if (status != Status::ok) {
@@ -102,7 +102,7 @@ std::uint16_t port_of(int descriptor) {
 
 }  // namespace
 
-Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const PolicySet& policies,
+Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
                             std::shared_ptr<ListenerState>* out, std::string* error) {
   auto made = std::make_shared<ListenerState>();
   made->id = random_token();
@@ -137,7 +137,7 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
   address.set_port(port);
   const int descriptor = open_listening(address, error);
   if (descriptor < 0) {
-    return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+    return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }
   const Status status = watch_listening(descriptor, error);
   if (status != Status::ok) {
@@ -154,7 +154,8 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   try {
     std::string error;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok) log(LogLevel::warn, error);
+    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok)
+      engine::log(engine::LogLevel::warn, error);
     return listener->port;
   } catch (const std::bad_alloc&) {
     return 0;
@@ -202,7 +203,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
       listener->descriptor = -1;
     }
   }
-  std::list<std::shared_ptr<ConnectionCore>> unclaimed;
+  std::list<std::shared_ptr<engine::ConnectionCore>> unclaimed;
   {
     const std::lock_guard<std::mutex> lock(listener->mutex);
     listener->closed = true;
@@ -230,19 +231,20 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   if (descriptor < 0) {
     const int problem = errno;
     if (problem == EINTR || problem == ECONNABORTED) return true;
-    const bool exhausted = is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
+    const bool exhausted = engine::is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
     // The kernel takes a descriptor before it looks for a peer.
     pollfd waiting{listening, POLLIN, 0};
     if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
-    if ((problem == EMFILE && raise_descriptor_limit()) || make_room(0)) return true;
-    const std::int64_t now = now_ns();
-    const bool descriptors = is_out_of_descriptors(problem);
+    if ((problem == EMFILE && engine::raise_descriptor_limit()) || make_room(0)) return true;
+    const std::int64_t now = engine::now_ns();
+    const bool descriptors = engine::is_out_of_descriptors(problem);
     std::string text = std::string("cannot accept peers that have connected: ") + std::strerror(problem);
     if (descriptors) {
-      text += " (the limit is " + std::to_string(soft_descriptor_limit()) + "); " + raise_limit_advice();
+      text +=
+          " (the limit is " + std::to_string(engine::soft_descriptor_limit()) + "); " + engine::raise_limit_advice();
     }
     accept_gate_.on_failed(now, descriptors ? Status::out_of_descriptors : Status::out_of_memory, text);
-    exhausted_log_.log(now, LogLevel::warn, text);
+    exhausted_log_.log(now, engine::LogLevel::warn, text);
     if (accept_gate_.turns_away(now)) accept_to_refuse(listening, device);
     pause_accepting();
     return false;
@@ -285,7 +287,7 @@ void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
 
 Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return accept_gate_.problem(now_ns(), within_ns, text);
+  return accept_gate_.problem(engine::now_ns(), within_ns, text);
 }
 
 // Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
@@ -294,7 +296,7 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
   constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
   Channel* oldest = nullptr;
   std::int64_t oldest_ns = 0;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = engine::now_ns();
   for (const auto& [id, channel] : channels_) {
     if (channel->dialled() || channel->turned_away || channel->since_ns() == spare_ns) continue;
     const Session* session = find_session(channel->session);
@@ -314,8 +316,8 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
 
 // Level-triggered, the sockets would be reported again and again: all are left alone for a while.
 void ControlPlane::pause_accepting() {
-  if (!accept_gate_.pause(now_ns())) return;
+  if (!accept_gate_.pause(engine::now_ns())) return;
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -10,12 +10,12 @@
 #include "native/engine/clock.h"
 #include "native/engine/setup/descriptor_budget.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 namespace {
 
 // On the engine's thread: what reserve_peer() made and nothing was opened on.
-void release_peer(Engine* engine, std::uint32_t index) {
+void release_peer(engine::Engine* engine, std::uint32_t index) {
   engine->datapath().close_link(index);
   engine->stack().release_peer(index);
 }
@@ -30,7 +30,7 @@ std::uint64_t random_token() noexcept {
 }
 
 // On the engine's thread.
-Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
+Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
   const Status status = engine->stack().reserve_peer(&place->index);
   if (status != Status::ok) return status;
   datapath::LinkPlan plan;
@@ -42,7 +42,7 @@ Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* 
   errno = 0;
   if (engine->datapath().open_link(plan, &place->words, error)) {
     if (!error->empty()) {
-      missing_log_.log(now_ns(), LogLevel::warn,
+      missing_log_.log(engine::now_ns(), engine::LogLevel::warn,
                        "engine " + std::to_string(engine->id()) + " opened fewer than " +
                            std::to_string(plan.path_count) + " paths to a peer: " + *error);
     }
@@ -51,7 +51,7 @@ Status FlowSetup::reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* 
   }
   const int problem = errno;
   engine->stack().release_peer(place->index);
-  return is_out_of_descriptors(problem) ? Status::out_of_descriptors : Status::system_error;
+  return engine::is_out_of_descriptors(problem) ? Status::out_of_descriptors : Status::system_error;
 }
 
 Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
@@ -96,7 +96,7 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
   if (to != nullptr && datapath_->entry->routed) {
-    const std::uint32_t bytes = datapath_->entry->route_segment_bytes(KnobSettings(*knobs_), *to);
+    const std::uint32_t bytes = datapath_->entry->route_segment_bytes(engine::KnobSettings(*knobs_), *to);
     if (bytes != 0) out->segment_bytes = std::min(out->segment_bytes, bytes);
   }
   for (const datapath::Place& place : state.places) out->addresses.push_back(place.address);
@@ -106,8 +106,9 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   }
 }
 
-Status FlowSetup::open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
-                            std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error) {
+Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote,
+                            const Open& open, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
+                            std::string* error) {
   PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
@@ -179,11 +180,11 @@ telemetry::FlowPageRow* FlowSetup::take_flow_row(std::uint64_t connection, const
   return row;
 }
 
-Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
+Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
                        const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
-                       const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
-                       std::string* error) {
-  std::vector<FlowRef> refs;
+                       const std::string& peer_address, engine::Notifier* notifier,
+                       std::shared_ptr<engine::ConnectionCore>* out, std::string* error) {
+  std::vector<engine::FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
     status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, error);
@@ -194,7 +195,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     return status;
   }
   const bool reads_payload = remote.payload_crc || checks_payload();
-  auto core = std::make_shared<ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
+  auto core = std::make_shared<engine::ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {
     core::FlowConfig config;
@@ -210,7 +211,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     if (policies.loss != nullptr) config.loss = policies.loss->choice();
     if (policies.credit != nullptr) config.credit = policies.credit->choice();
     config.own_credit = policies.own_credit;
-    Engine* engine = flows[opened].engine;
+    engine::Engine* engine = flows[opened].engine;
     telemetry::FlowPageRow* row = take_flow_row(connection, flows[opened], opened, flows.size());
     if (row != nullptr) config.counters = &row->counters;
     engine->call([&] {
@@ -253,7 +254,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
       ++place;
       continue;
     }
-    Engine* engine = (*engines_)[std::get<0>(place->first)].get();
+    engine::Engine* engine = (*engines_)[std::get<0>(place->first)].get();
     const std::uint32_t index = place->second.index;
     const bool opened = place->second.open;
     // The engine closes an opened peer's link and gives its index back once its last flow has gone.
@@ -280,7 +281,7 @@ Survey FlowSetup::survey(std::uint64_t session, bool probe) {
     if (place.open) open[std::get<0>(key)].push_back(place.index);
   }
   for (const auto& [id, indices] : open) {
-    Engine* engine = (*engines_)[id].get();
+    engine::Engine* engine = (*engines_)[id].get();
     engine->call([&] {
       for (const std::uint32_t index : indices) {
         const core::Peer* peer = engine->stack().peer(index);
@@ -307,4 +308,4 @@ std::uint64_t FlowSetup::session_of(std::uint32_t engine, std::uint32_t peer) co
   return 0;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -15,7 +15,7 @@
 #include "native/engine/policies/policy_choice.h"
 #include "native/engine/setup/datapath_choice.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 // A peer belongs to the session it was met in: what one process says of itself cannot touch another's.
 // Local engine, session, local device, remote device, remote engine, and what tells peers of one engine apart: paths
@@ -24,7 +24,7 @@ using PeerKey = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t, std::uin
 
 // A flow reserved on one of our engines: our half of what the frames carry.
 struct LocalFlow {
-  Engine* engine = nullptr;
+  engine::Engine* engine = nullptr;
   PeerKey key;
   FlowEnd end;
 };
@@ -45,8 +45,8 @@ struct Survey {
 class FlowSetup {
  public:
   // `page`: where peers and flows count; null: in memory of their own, as those for which it has no row left.
-  FlowSetup(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines, const DatapathChoice* datapath,
-            TelemetryPage* page)
+  FlowSetup(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
+            const engine::DatapathChoice* datapath, engine::TelemetryPage* page)
       : knobs_(knobs), engines_(engines), datapath_(datapath), page_(page) {}
 
   // Reserves a flow for each plan.
@@ -57,9 +57,9 @@ class FlowSetup {
                 Open* out) const;
   // Opens peers and flows with the other end's half. On failure everything is given back. `rtt_expected_ns`: the round
   // trip of a control socket to the same process; 0: unknown.
-  Status open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const PolicySet& policies,
+  Status open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
               const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
-              const std::string& peer_address, Notifier* notifier, std::shared_ptr<ConnectionCore>* out,
+              const std::string& peer_address, engine::Notifier* notifier, std::shared_ptr<engine::ConnectionCore>* out,
               std::string* error);
   void give_back(const std::vector<LocalFlow>& flows);
   // The session is over: its flows end with `reason`. Peers that may still listen (any reason but peer_dead) are told.
@@ -81,8 +81,8 @@ class FlowSetup {
     bool open = false;
     telemetry::PeerPageRow* row = nullptr;  // null: not in the telemetry page; the engine gives it back
   };
-  Status reserve_peer(Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
-  Status open_peer(const LocalFlow& local, const PolicySet& policies, const FlowEnd& remote, const Open& open,
+  Status reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
+  Status open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error);
   telemetry::FlowPageRow* take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
                                         std::size_t stripes) noexcept;
@@ -90,18 +90,18 @@ class FlowSetup {
   // By default over sockets, whose checksum a box on the way may repair after it has damaged the payload; queue pairs
   // have a CRC that no box touches.
   bool checks_payload() const noexcept {
-    if (knobs_->payload_crc != CrcMode::automatic) return knobs_->payload_crc == CrcMode::on;
+    if (knobs_->payload_crc != engine::CrcMode::automatic) return knobs_->payload_crc == engine::CrcMode::on;
     return datapath_->entry->unprotected || knobs_->fault_corrupt > 0;
   }
 
-  const Knobs* knobs_;
-  std::vector<std::unique_ptr<Engine>>* engines_;
-  const DatapathChoice* datapath_;
-  TelemetryPage* page_;
+  const engine::Knobs* knobs_;
+  std::vector<std::unique_ptr<engine::Engine>>* engines_;
+  const engine::DatapathChoice* datapath_;
+  engine::TelemetryPage* page_;
   std::map<PeerKey, PeerPlace> peers_;
-  LogLimit missing_log_;  // of paths; used on engines' threads, one at a time, while the control thread waits
+  engine::LogLimit missing_log_;  // of paths; used on engines' threads, one at a time, while the control thread waits
 };
 
 std::uint64_t random_token() noexcept;
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -9,7 +9,7 @@
 #include "native/core/types.h"
 #include "native/wire/crc32c.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 class Writer {
@@ -290,4 +290,4 @@ Take take_frame(std::string* buffer, Frame* out, std::uint16_t* version) {
   return wire::crc32c(0, out->body.data(), out->body.size()) == crc ? Take::frame : Take::damaged;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -10,7 +10,7 @@
 #include "native/datapath/address.h"
 #include "native/wire/wire.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 // Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
 inline constexpr std::uint16_t kControlVersion = 4;
@@ -125,4 +125,4 @@ bool decode(const std::string& body, Verdict* out);
 enum class Take : std::uint8_t { frame, more, stranger, version, damaged };
 Take take_frame(std::string* buffer, Frame* out, std::uint16_t* version);
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -6,7 +6,7 @@
 
 #include "native/wire/crc32c.h"
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x48544657;  // "WFTH" in memory order
@@ -72,4 +72,4 @@ bool read_handle(const Handle& handle, HandleFields* out, std::string* error) {
   return true;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

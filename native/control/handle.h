@@ -8,7 +8,7 @@
 
 #include "native/datapath/address.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 // What a listener hands to whoever is to connect to it, by any means (NCCL's bootstrap, a file, a socket).
 // Plain bytes: magic, version and length are checked before anything else is read.
@@ -28,4 +28,4 @@ void write_handle(const HandleFields& fields, Handle* out) noexcept;
 // False with `error` saying what is wrong: not a handle of ours, or of another version.
 bool read_handle(const Handle& handle, HandleFields* out, std::string* error);
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace weft::engine {
+namespace weft::control {
 
 void PeerHealth::begin(std::int64_t now_ns) noexcept {
   if (!begun()) tick_ns_ = now_ns;
@@ -41,4 +41,4 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   return Status::ok;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

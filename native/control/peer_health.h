@@ -6,7 +6,7 @@
 
 #include "native/core/status.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 struct HealthLimits {
   std::int64_t dead_ns = 20'000'000'000;     // nothing at all is heard, not even from its kernel
@@ -65,4 +65,4 @@ class PeerHealth {
   std::int64_t ended_ns_ = 0;    // its sockets were closed, and no data came
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

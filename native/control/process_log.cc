@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <new>
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 std::string seconds(std::int64_t ns) {
@@ -20,18 +20,18 @@ void ProcessLog::on_process(std::int64_t now_ns, const core::ProcessEvent& event
     const std::string name = event.name;
     switch (event.kind) {
       case core::ProcessEvent::Kind::connected:
-        return connected_.log(now_ns, LogLevel::info, "connected to " + name);
+        return connected_.log(now_ns, engine::LogLevel::info, "connected to " + name);
       case core::ProcessEvent::Kind::reconnected:
         return connected_.log(
-            now_ns, LogLevel::info,
+            now_ns, engine::LogLevel::info,
             "the control socket to " + name + " is set up again after " + seconds(now_ns - event.since_ns));
       case core::ProcessEvent::Kind::disconnected: {
         const bool expected = event.status == Status::ok || event.status == Status::peer_dead;
-        return disconnected_.log(now_ns, expected ? LogLevel::info : LogLevel::warn,
+        return disconnected_.log(now_ns, expected ? engine::LogLevel::info : engine::LogLevel::warn,
                                  "disconnected from " + name + ": " + event.cause);
       }
       case core::ProcessEvent::Kind::resumed:
-        return stalled_.log(now_ns, LogLevel::warn,
+        return stalled_.log(now_ns, engine::LogLevel::warn,
                             name + ": the peer process runs again after " + seconds(now_ns - event.since_ns));
       case core::ProcessEvent::Kind::stalled:
         return stalled(now_ns, event);
@@ -42,11 +42,11 @@ void ProcessLog::on_process(std::int64_t now_ns, const core::ProcessEvent& event
 
 void ProcessLog::stalled(std::int64_t now_ns, const core::ProcessEvent& event) {
   const std::string patience = stall_limit_ns_ == 0 ? "without a limit" : seconds(stall_limit_ns_) + " at most";
-  stalled_.log(now_ns, LogLevel::warn,
+  stalled_.log(now_ns, engine::LogLevel::warn,
                std::string(event.name) +
                    ": the peer process does not run (stopped, frozen, swapped out or starved?) while its host "
                    "answers, for " +
                    seconds(now_ns - event.since_ns) + " now; waiting for it, " + patience + " (knob peer_stall_ns)");
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -6,7 +6,7 @@
 #include "native/core/trace.h"
 #include "native/engine/log_limit.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 // Called on the control plane's thread. Without memory for a line that line is lost, and nothing else.
 class ProcessLog final : public core::TraceSink {
@@ -21,7 +21,7 @@ class ProcessLog final : public core::TraceSink {
   void stalled(std::int64_t now_ns, const core::ProcessEvent& event);
 
   const std::int64_t stall_limit_ns_;
-  LogLimit connected_{kLines}, disconnected_{kLines}, stalled_{kLines};
+  engine::LogLimit connected_{kLines}, disconnected_{kLines}, stalled_{kLines};
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

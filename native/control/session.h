@@ -11,7 +11,7 @@
 #include "native/core/status.h"
 #include "native/datapath/address.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 struct Session {
   explicit Session(const HealthLimits& limits) noexcept : health(limits) {}
@@ -69,4 +69,4 @@ struct Session {
   std::int64_t ends_ns = -1;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -5,7 +5,7 @@
 #include <bit>
 #include <vector>
 
-namespace weft::engine {
+namespace weft::control {
 namespace {
 
 constexpr std::uint32_t kRound[64] = {
@@ -85,4 +85,4 @@ bool equal_digests(const Digest& a, const Digest& b) noexcept {
   return difference == 0;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-namespace weft::engine {
+namespace weft::control {
 
 using Digest = std::array<std::uint8_t, 32>;
 
@@ -16,4 +16,4 @@ Digest hmac_sha256(const std::string& key, const std::string& message);
 // Takes the same time wherever the two differ.
 bool equal_digests(const Digest& a, const Digest& b) noexcept;
 
-}  // namespace weft::engine
+}  // namespace weft::control

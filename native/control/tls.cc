@@ -12,7 +12,7 @@
 
 #include "native/control/sha256.h"
 
-namespace weft::engine {
+namespace weft::control {
 
 namespace {
 
@@ -272,4 +272,4 @@ void TlsStream::take_output(std::string* cipher) {
   }
 }
 
-}  // namespace weft::engine
+}  // namespace weft::control

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace weft::engine {
+namespace weft::control {
 
 struct OpenSsl;  // what we call of libssl
 
@@ -59,4 +59,4 @@ class TlsStream {
   bool failed_ = false;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::control

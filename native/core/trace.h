@@ -31,7 +31,7 @@ struct ProcessEvent {
     reconnected,   // the control socket was lost and is set up again; since_ns: when it was lost
     stalled,       // its host answers and the process does not run; since_ns: its last sign of life. Repeated
     resumed,       // it runs again; since_ns: when the stall began
-    disconnected,  // status ok: it said goodbye. Otherwise why it counts as gone
+    disconnected,  // status ok: it closed. Otherwise why it is considered dead
   };
   Kind kind = Kind::connected;
   Status status = Status::ok;

@@ -139,10 +139,10 @@ class Engine final : private datapath::RxSink {
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
-  std::int64_t realtime_ahead_ns_ = 0;                   // in this iteration; 0: no datagram had a time stamp yet
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;  // by flow; set while the stack can report its events
-  std::vector<bool> let_go_;                             // by flow: its buffers are released
-  std::vector<bool> closed_;                             // by flow: the stack has closed it
+  std::int64_t realtime_ahead_ns_ = 0;                        // in this iteration; 0: no datagram had a time stamp yet
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow; set while the stack can report its events
+  std::vector<bool> let_go_;                                  // by flow: its buffers are released
+  std::vector<bool> closed_;                                  // by flow: the stack has closed it
   std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open memory windows: flow by key
   std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows last reported to make no progress, and when
   std::unique_ptr<wire::TxBurst[]> bursts_;

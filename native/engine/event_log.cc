@@ -69,8 +69,8 @@ void EventLog::path_down(std::int64_t now_ns, const core::Event& event) {
       event.value == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
                        : "no reply arrives on it";
   path_limit_.log(now_ns, LogLevel::info,
-                  path_text(event.peer, event.path) + " is down: " + cause + "; probing it; " +
-                      std::to_string(left) + " of " + std::to_string(paths.count()) + " paths are in use");
+                  path_text(event.peer, event.path) + " is down: " + cause + "; probing it; " + std::to_string(left) +
+                      " of " + std::to_string(paths.count()) + " paths are in use");
 }
 
 void EventLog::path_up(std::int64_t now_ns, const core::Event& event) {

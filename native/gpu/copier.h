@@ -28,7 +28,7 @@ class Transfer {
   ~Transfer();
 
   // Is told that more of a send is in its ring, or that more of a receive has left it (see
-  // engine::Connection::on_staged). False: it cannot take the news now; the call is repeated.
+  // message::Connection::on_staged). False: it cannot take the news now; the call is repeated.
   class Listener {
    public:
     virtual bool on_staged(std::uint32_t stage) noexcept = 0;

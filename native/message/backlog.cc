@@ -6,7 +6,7 @@
 
 #include "native/message/backlog_thread.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 Status Backlog::add(Way way, const std::shared_ptr<Post>& post) noexcept {
   Lane& lane = this->lane(way);
@@ -78,4 +78,4 @@ void Backlog::close(Status reason) noexcept {
   }
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

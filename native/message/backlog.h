@@ -9,7 +9,7 @@
 
 #include "native/core/status.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 class BacklogThread;
 
@@ -58,4 +58,4 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Lane lanes_[2];
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -9,7 +9,7 @@
 #include <new>
 #include <system_error>
 
-namespace weft::engine {
+namespace weft::message {
 namespace {
 
 constexpr std::int64_t kLookNs = 1'000'000;
@@ -103,4 +103,4 @@ void BacklogThread::run() noexcept {
   static_cast<void>(finish_leftovers());
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -10,7 +10,7 @@
 #include "native/engine/notifier.h"
 #include "native/message/backlog.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 // Work that an engine's thread leaves to this one.
 class Leftover {
@@ -25,7 +25,7 @@ class Leftover {
 
 class BacklogThread {
  public:
-  explicit BacklogThread(Notifier* notifier) : notifier_(notifier) {}
+  explicit BacklogThread(engine::Notifier* notifier) : notifier_(notifier) {}
   BacklogThread(const BacklogThread&) = delete;
   BacklogThread& operator=(const BacklogThread&) = delete;
   ~BacklogThread() { stop(); }
@@ -42,7 +42,7 @@ class BacklogThread {
   void run() noexcept;
   bool finish_leftovers() noexcept;
 
-  Notifier* const notifier_;
+  engine::Notifier* const notifier_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Backlog>> watched_;
   std::atomic<Leftover*> leftovers_{nullptr};
@@ -50,4 +50,4 @@ class BacklogThread {
   std::thread thread_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -6,7 +6,7 @@
 
 #include "native/message/host_message.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept {
   try {
@@ -24,7 +24,7 @@ Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_
   }
 }
 
-Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, PolicyChange what,
+Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                        std::string* error) noexcept {
   try {
     return services_.board->change(family, text, what, &core_->flows(), core_->id(), error);
@@ -33,8 +33,8 @@ Status ConnectionHandle::change_policy(const std::string& family, const std::str
   }
 }
 
-std::vector<PolicyInfo> ConnectionHandle::policies() const {
+std::vector<engine::PolicyInfo> ConnectionHandle::policies() const {
   return services_.board->describe(&core_->flows(), core_->id());
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

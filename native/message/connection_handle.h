@@ -11,35 +11,35 @@
 #include "native/message/backlog_thread.h"
 #include "native/message/runtime.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 // What the runtime has for all of its connections.
 struct ConnectionServices {
-  PolicyBoard* board = nullptr;
+  engine::PolicyBoard* board = nullptr;
   BacklogThread* backlog_thread = nullptr;
-  Notifier* notifier = nullptr;
+  engine::Notifier* notifier = nullptr;
   std::size_t posts_max = 0;
 };
 
 class ConnectionHandle final : public Connection {
  public:
-  ConnectionHandle(std::shared_ptr<ConnectionCore> core, const ConnectionServices& services,
+  ConnectionHandle(std::shared_ptr<engine::ConnectionCore> core, const ConnectionServices& services,
                    std::shared_ptr<void> runtime)
       : services_(services),
         runtime_(std::move(runtime)),
         core_(std::move(core)),
         backlog_(std::make_shared<Backlog>(services.backlog_thread, services.posts_max)) {}
   ~ConnectionHandle() override { close(); }
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out) noexcept override {
     return core_->post_send({const_cast<void*>(data), memory, nullptr}, bytes, out);
   }
-  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept override {
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out) noexcept override {
     return core_->post_receive({data, memory, nullptr}, bytes, out);
   }
-  Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
+  Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
     return core_->post_send({nullptr, 0, stages}, bytes, out);
   }
-  Status post_staged_receive(core::Stage* stages, std::size_t bytes, Request** out) noexcept override {
+  Status post_staged_receive(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
     return core_->post_receive({nullptr, 0, stages}, bytes, out);
   }
   Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
@@ -48,9 +48,11 @@ class ConnectionHandle final : public Connection {
   }
   bool withdraw(const Post* post) noexcept override { return backlog_->withdraw(post); }
   std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
-  bool on_staged(Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
-  void release(Request* request) noexcept override { core_->release(request); }
-  Status wait(Request* request, std::int64_t timeout_ns) noexcept override { return core_->wait(request, timeout_ns); }
+  bool on_staged(engine::Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
+  void release(engine::Request* request) noexcept override { core_->release(request); }
+  Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept override {
+    return core_->wait(request, timeout_ns);
+  }
   void close() noexcept override {
     core_->close();
     backlog_->close(Status::cancelled);
@@ -63,15 +65,15 @@ class ConnectionHandle final : public Connection {
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }
-  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+  Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                        std::string* error) noexcept override;
-  std::vector<PolicyInfo> policies() const override;
+  std::vector<engine::PolicyInfo> policies() const override;
 
  private:
   const ConnectionServices services_;
   std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
-  std::shared_ptr<ConnectionCore> core_;
+  std::shared_ptr<engine::ConnectionCore> core_;
   std::shared_ptr<Backlog> backlog_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

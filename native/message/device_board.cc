@@ -4,7 +4,7 @@
 
 #include "native/gpu/inspect.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 Status DeviceBoard::worker_of(const gpu::Layout& layout, DeviceWorker** out, std::string* error) noexcept try {
   *out = nullptr;
@@ -35,4 +35,4 @@ Status DeviceBoard::open(const gpu::Driver& driver, int device, DeviceWorker** o
   return worker != nullptr ? Status::ok : Status::device_unavailable;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

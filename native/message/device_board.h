@@ -10,7 +10,7 @@
 
 #include "native/message/device_worker.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 class DeviceBoard {
  public:
@@ -35,4 +35,4 @@ class DeviceBoard {
   std::map<int, std::unique_ptr<DeviceWorker>> workers_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

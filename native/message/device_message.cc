@@ -1,7 +1,7 @@
 // The stream that comes first is given back where the message is not posted.
 #include "native/message/device_message.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 Status DeviceMessage::begin() noexcept {
   const std::shared_ptr<Connection> connection = connection_.lock();
@@ -17,4 +17,4 @@ void DeviceMessage::cancel(Status reason) noexcept {
   worker_->cancel(shared_from_this(), reason);
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -7,7 +7,7 @@
 #include "native/message/backlog.h"
 #include "native/message/device_worker.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 class DeviceMessage final : public DeviceRequest, public Post, public std::enable_shared_from_this<DeviceMessage> {
  public:
@@ -28,4 +28,4 @@ class DeviceMessage final : public DeviceRequest, public Post, public std::enabl
   After after_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -14,7 +14,7 @@
 #include "native/engine/futex.h"
 #include "native/gpu/inspect.h"
 
-namespace weft::engine {
+namespace weft::message {
 namespace {
 
 using gpu::kGranuleBytes;
@@ -58,7 +58,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
   std::vector<PinnedRun> runs;
   gpu::PieceTable table;
-  Request* request = nullptr;
+  engine::Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
   Status failure = Status::ok;  // of the device, or of the worker itself
@@ -380,7 +380,7 @@ void DeviceWorker::sleep_a_while(bool busy) noexcept {
 }
 
 void DeviceWorker::run() noexcept {
-  std::int64_t moved_ns = now_ns();
+  std::int64_t moved_ns = engine::now_ns();
   for (bool stopping = false;;) {
     {
       const std::lock_guard lock(mutex_);
@@ -403,8 +403,8 @@ void DeviceWorker::run() noexcept {
       job = jobs_.erase(job);
       on_done_();
     }
-    if (moved) moved_ns = now_ns();
-    if (jobs_.empty() || now_ns() - moved_ns > kSpinNs) sleep_a_while(!jobs_.empty());
+    if (moved) moved_ns = engine::now_ns();
+    if (jobs_.empty() || engine::now_ns() - moved_ns > kSpinNs) sleep_a_while(!jobs_.empty());
   }
 }
 
@@ -461,4 +461,4 @@ void DeviceWorker::finish(Job* job) noexcept {
   job->told->words_.clear();
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -21,7 +21,7 @@
 #include "native/message/runtime.h"
 #include "native/message/stream_waits.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 struct DeviceLimits {
   std::size_t pool_bytes = 256 << 20;       // pinned, for all messages of the device
@@ -110,4 +110,4 @@ class DeviceWorker {
   std::thread thread_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

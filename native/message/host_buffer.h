@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace weft::engine {
+namespace weft::message {
 
 // Part of the memory that a message is received into.
 struct HostPiece {
@@ -21,4 +21,4 @@ struct HostBuffer {
   std::vector<HostPiece> pieces;  // receives: where the bytes are copied from `data` before the message is done
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <utility>
 
-namespace weft::engine {
+namespace weft::message {
 
 Status HostMessage::begin() noexcept {
-  const ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
-  Request* unused = nullptr;
+  const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
+  engine::Request* unused = nullptr;
   self_ = shared_from_this();  // before the engines have it: they may be done before the call returns
   const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused)
                                                    : core_->post_receive(place, buffer_.bytes, &unused);
@@ -52,4 +52,4 @@ void HostMessage::finish() noexcept {
   notifier_->notify();
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -10,16 +10,16 @@
 #include "native/message/host_buffer.h"
 #include "native/message/outcome.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 class HostMessage final : public Outcome,
                           public Post,
-                          public Completion,
+                          public engine::Completion,
                           private Leftover,
                           public std::enable_shared_from_this<HostMessage> {
  public:
-  HostMessage(std::shared_ptr<ConnectionCore> core, Backlog::Way way, HostBuffer buffer, BacklogThread* thread,
-              Notifier* notifier)
+  HostMessage(std::shared_ptr<engine::ConnectionCore> core, Backlog::Way way, HostBuffer buffer, BacklogThread* thread,
+              engine::Notifier* notifier)
       : core_(std::move(core)), way_(way), buffer_(std::move(buffer)), thread_(thread), notifier_(notifier) {}
 
   Status begin() noexcept override;
@@ -30,14 +30,14 @@ class HostMessage final : public Outcome,
  private:
   void finish() noexcept override;
 
-  const std::shared_ptr<ConnectionCore> core_;
+  const std::shared_ptr<engine::ConnectionCore> core_;
   const Backlog::Way way_;
   const HostBuffer buffer_;
   BacklogThread* const thread_;
-  Notifier* const notifier_;
+  engine::Notifier* const notifier_;
   std::shared_ptr<HostMessage> self_;  // while the engines have it
   Status status_ = Status::ok;         // before the pieces have their bytes
   std::size_t bytes_ = 0;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -5,7 +5,7 @@
 
 #include "native/gpu/shared_device.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 IntakeStreams::~IntakeStreams() {
   if (resting_.empty()) return;
@@ -47,4 +47,4 @@ void IntakeStreams::give_back(const After& after) noexcept {
   resting_.push_back(after);
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

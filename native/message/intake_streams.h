@@ -7,7 +7,7 @@
 
 #include "native/gpu/copier.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 // The work before a message: everything that a stream had when the event was recorded. With a stream that was lent for
 // it, or none.
@@ -38,4 +38,4 @@ class IntakeStreams {
   std::size_t made_ = 0;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

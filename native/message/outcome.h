@@ -9,7 +9,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 class Outcome {
  public:
@@ -20,10 +20,10 @@ class Outcome {
   std::size_t bytes() const noexcept { return bytes_; }
   // Sleeps until it is done or the time is over (ok / timed_out). Any thread.
   Status wait(std::int64_t timeout_ns) noexcept {
-    const std::int64_t until_ns = later_ns(now_ns(), timeout_ns);
+    const std::int64_t until_ns = engine::later_ns(engine::now_ns(), timeout_ns);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - now_ns()) {
-      futex_wait(&state_, 0, left_ns);
+    for (std::int64_t left_ns = timeout_ns; !done() && left_ns > 0; left_ns = until_ns - engine::now_ns()) {
+      engine::futex_wait(&state_, 0, left_ns);
     }
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     return done() ? Status::ok : Status::timed_out;
@@ -36,7 +36,7 @@ class Outcome {
   void set(Status status, std::size_t bytes) noexcept {
     bytes_ = bytes;
     state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake_all(&state_);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) engine::futex_wake_all(&state_);
   }
 
  private:
@@ -45,4 +45,4 @@ class Outcome {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -7,7 +7,7 @@
 
 #include "native/gpu/shared_device.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 // A run of pinned memory and the pool that it returns to.
 struct PinnedRun {
@@ -47,4 +47,4 @@ class PinnedPools {
   std::vector<std::unique_ptr<gpu::PinnedPool>> pools_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -27,7 +27,7 @@
 #include "native/engine/telemetry_page.h"
 #include "native/message/connection_handle.h"
 
-namespace weft::engine {
+namespace weft::message {
 namespace {
 
 constexpr std::int64_t kEnginesAutoMax = 8;
@@ -48,14 +48,14 @@ std::int64_t usable_cores() {
   return std::max<std::int64_t>(cores, 1);
 }
 
-std::int64_t engine_count(const Knobs& knobs) {
+std::int64_t engine_count(const engine::Knobs& knobs) {
   return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
 }
 
 // Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
 constexpr std::int64_t kPaths = 32;
 
-DescriptorNeed need_of(const Knobs& knobs, const DatapathChoice& choice) {
+engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::DatapathChoice& choice) {
   const std::int64_t paths = knobs.paths != 0 ? knobs.paths : kPaths;
   return {engine_count(knobs), static_cast<std::int64_t>(choice.found.devices.size()),
           choice.entry->descriptor_per_path ? paths : 0};
@@ -76,10 +76,10 @@ Status guarded(std::string* error, const Work& work) noexcept {
 
 class DialImpl final : public Dial {
  public:
-  DialImpl(std::shared_ptr<DialState> state, const ConnectionServices& services, std::shared_ptr<void> runtime)
+  DialImpl(std::shared_ptr<control::DialState> state, const ConnectionServices& services, std::shared_ptr<void> runtime)
       : runtime_(std::move(runtime)), services_(services), state_(std::move(state)) {}
   ~DialImpl() override {
-    std::shared_ptr<ConnectionCore> unclaimed;
+    std::shared_ptr<engine::ConnectionCore> unclaimed;
     {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       state_->abandoned = true;
@@ -111,18 +111,18 @@ class DialImpl final : public Dial {
  private:
   std::shared_ptr<void> runtime_;
   const ConnectionServices services_;
-  std::shared_ptr<DialState> state_;
+  std::shared_ptr<control::DialState> state_;
 };
 
 class RuntimeImpl;
 
 class ListenerImpl final : public Listener {
  public:
-  ListenerImpl(std::shared_ptr<ListenerState> state, ControlPlane* control, const ConnectionServices& services,
-               std::shared_ptr<void> runtime)
+  ListenerImpl(std::shared_ptr<control::ListenerState> state, control::ControlPlane* control,
+               const ConnectionServices& services, std::shared_ptr<void> runtime)
       : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
-  Handle handle() const noexcept override { return state_->handle; }
+  control::Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
   Status trouble(std::int64_t within_ns, std::string* text) const override {
     return control_->accept_trouble(within_ns, text);
@@ -141,29 +141,29 @@ class ListenerImpl final : public Listener {
 
  private:
   std::shared_ptr<void> runtime_;
-  ControlPlane* control_;
+  control::ControlPlane* control_;
   const ConnectionServices services_;
-  std::shared_ptr<ListenerState> state_;
+  std::shared_ptr<control::ListenerState> state_;
 };
 
 class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<RuntimeImpl> {
  public:
-  explicit RuntimeImpl(const Knobs& knobs) : knobs_(knobs), board_(&knobs_, &engines_) {}
+  explicit RuntimeImpl(const engine::Knobs& knobs) : knobs_(knobs), board_(&knobs_, &engines_) {}
   ~RuntimeImpl() override;
   Status start(std::string* error);
 
   const std::vector<datapath::Device>& devices() const noexcept override { return devices_; }
   Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override;
-  Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
+  Status connect(int device, const control::Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
                  std::string* error) noexcept override;
   Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
                  std::unique_ptr<Dial>* out, std::string* error) noexcept override;
-  Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+  Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                        std::string* error) noexcept override {
     return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
   }
-  std::vector<PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
+  std::vector<engine::PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
   using Runtime::register_memory;
   Status register_memory(const datapath::Memory& memory, std::uint32_t* id) noexcept override {
     std::string unused;
@@ -177,7 +177,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     }));
   }
   Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
-  Status stop_recording(RecordingStats* stats, std::string* error) noexcept override;
+  Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   void notify() noexcept override { notifier_.notify(); }
   EndpointCounters counters() const override;
@@ -187,37 +187,39 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   bool valid(int device, std::string* error) const;
   Status open_page(std::int64_t engine_count, std::string* error);
   std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
-                             PolicySet policies);
-  EngineConfig engine_config(std::int64_t engine_count) const;
+                             engine::PolicySet policies);
+  engine::EngineConfig engine_config(std::int64_t engine_count) const;
   ConnectionServices services() noexcept {
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
   }
   // What only the knob brings about: queue pairs have a check of their own.
-  bool payload_unchecked() const noexcept { return knobs_.payload_crc == CrcMode::off && datapath_.entry->unprotected; }
+  bool payload_unchecked() const noexcept {
+    return knobs_.payload_crc == engine::CrcMode::off && datapath_.entry->unprotected;
+  }
 
-  LogUse logs_;  // goes last: every thread here may log
-  Knobs knobs_;  // once started they do not change
-  mutable Notifier notifier_;
-  DatapathChoice datapath_;
+  engine::LogUse logs_;  // goes last: every thread here may log
+  engine::Knobs knobs_;  // once started they do not change
+  mutable engine::Notifier notifier_;
+  engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
-  DescriptorGrant descriptors_;          // goes after the engines, whose sockets it counts
-  std::unique_ptr<TelemetryPage> page_;  // goes after the engines, which count in it; null: none
-  std::vector<std::unique_ptr<Engine>> engines_;
-  MemoryTable memories_{&engines_};
-  mutable PolicyBoard board_;
+  engine::DescriptorGrant descriptors_;          // goes after the engines, whose sockets it counts
+  std::unique_ptr<engine::TelemetryPage> page_;  // goes after the engines, which count in it; null: none
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
+  engine::MemoryTable memories_{&engines_};
+  mutable engine::PolicyBoard board_;
   BacklogThread backlog_thread_{&notifier_};
-  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<control::ControlPlane> control_;
   std::mutex recorder_mutex_;
-  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<engine::Recorder> recorder_;
 };
 
-EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
-  EngineConfig config;
+engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
+  engine::EngineConfig config;
   // Messages take turns over the engines: one that waits for its next turn should not be asleep by then.
   config.spin_ns = knobs_.spin_ns * engine_count;
   config.page = page_.get();
   core::StackConfig& stack = config.stack;
-  stack.seed = random_token();
+  stack.seed = control::random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
   stack.eager_slots = static_cast<std::uint64_t>(knobs_.eager_slots);
   stack.window_bytes_max = knobs_.window_bytes_max;
@@ -226,7 +228,7 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   stack.peer_silence_ns = knobs_.peer_silence_ns;
   stack.owner_judges = true;  // the control plane knows more than the paths do
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
-  const PolicySet policies = board_.defaults();
+  const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();
   stack.path = policies.path->choice();
   stack.loss = policies.loss->choice();
@@ -238,12 +240,14 @@ EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
 Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   if (knobs_.telemetry == "off") return Status::ok;
   const bool automatic = knobs_.telemetry == "auto";
-  const TelemetryPage::Shape shape{static_cast<std::uint32_t>(engine_count), static_cast<std::uint32_t>(knobs_.paths)};
+  const engine::TelemetryPage::Shape shape{static_cast<std::uint32_t>(engine_count),
+                                           static_cast<std::uint32_t>(knobs_.paths)};
   std::string problem;
-  page_ = TelemetryPage::create(automatic ? kPageDirectory : knobs_.telemetry, shape, &problem);
+  page_ = engine::TelemetryPage::create(automatic ? engine::kPageDirectory : knobs_.telemetry, shape, &problem);
   if (page_ != nullptr) return Status::ok;
   if (automatic) {
-    log(LogLevel::warn, problem + "; other processes cannot read them (WEFT_TELEMETRY=off: without this line)");
+    engine::log(engine::LogLevel::warn,
+                problem + "; other processes cannot read them (WEFT_TELEMETRY=off: without this line)");
     return Status::ok;
   }
   *error = "WEFT_TELEMETRY=" + knobs_.telemetry + ": " + problem;
@@ -251,22 +255,23 @@ Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
 }
 
 Status RuntimeImpl::start(std::string* error) {
-  set_log_level(knobs_.log_level);
-  if (check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
+  engine::set_log_level(knobs_.log_level);
+  if (engine::check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   const std::int64_t count = engine_count(knobs_);
   errno = 0;
-  bool chosen = choose_datapath(knobs_, count, &datapath_, error);
-  if (!chosen && is_out_of_descriptors(errno) && raise_descriptor_limit()) {
+  bool chosen = engine::choose_datapath(knobs_, count, &datapath_, error);
+  if (!chosen && engine::is_out_of_descriptors(errno) && engine::raise_descriptor_limit()) {
     error->clear();
-    chosen = choose_datapath(knobs_, count, &datapath_, error);
+    chosen = engine::choose_datapath(knobs_, count, &datapath_, error);
   }
-  if (!chosen) return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
+  if (!chosen) return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   if (knobs_.paths == 0) knobs_.paths = kPaths;
-  DescriptorNeed need = need_of(knobs_, datapath_);
+  engine::DescriptorNeed need = need_of(knobs_, datapath_);
   if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
   if (datapath_.entry->descriptor_per_path) knobs_.paths = need.paths;
   if (payload_unchecked()) {
-    log(LogLevel::warn,
+    engine::log(
+        engine::LogLevel::warn,
         "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
         "repaired, are delivered unless the peer has the check on");
   }
@@ -275,17 +280,18 @@ Status RuntimeImpl::start(std::string* error) {
   if (const Status status = open_page(count, error); status != Status::ok) return status;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
-    engines_.push_back(std::make_unique<Engine>(id, engine_config(count), make_datapath(knobs_, datapath_, id)));
+    engines_.push_back(
+        std::make_unique<engine::Engine>(id, engine_config(count), engine::make_datapath(knobs_, datapath_, id)));
     errno = 0;
     if (!engines_.back()->start(error)) {
-      return is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
+      return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
     }
   }
   if (!knobs_.record_file.empty()) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
-  control_ = std::make_unique<ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get());
+  control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get());
   const Status status = control_->start(error);
   descriptors_.on_started();
   return status;
@@ -293,13 +299,13 @@ Status RuntimeImpl::start(std::string* error) {
 
 RuntimeImpl::~RuntimeImpl() {
   // Handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
-  const std::int64_t until_ns = now_ns() + kFarewellNsMax;
+  const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
   const auto open_flows = [&] {
     std::size_t open = 0;
     for (const auto& engine : engines_) open += engine->open_flows();
     return open;
   };
-  while (open_flows() != 0 && now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (open_flows() != 0 && engine::now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (control_ != nullptr) control_->stop();
   std::string unused;
   static_cast<void>(stop_recording(nullptr, &unused));
@@ -316,10 +322,10 @@ Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& po
                            std::string* error) noexcept {
   return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
-    PolicySet chosen;
+    engine::PolicySet chosen;
     Status status = board_.choose(policies, &chosen, error);
     if (status != Status::ok) return status;
-    std::shared_ptr<ListenerState> state;
+    std::shared_ptr<control::ListenerState> state;
     status = control_->listen(static_cast<std::uint32_t>(device), port, chosen, &state, error);
     if (status == Status::ok)
       *out = std::make_unique<ListenerImpl>(state, control_.get(), services(), shared_from_this());
@@ -328,8 +334,8 @@ Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& po
 }
 
 std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uint64_t listener,
-                                        const datapath::SocketAddress& to, PolicySet policies) {
-  auto state = std::make_shared<DialState>();
+                                        const datapath::SocketAddress& to, engine::PolicySet policies) {
+  auto state = std::make_shared<control::DialState>();
   state->device = static_cast<std::uint32_t>(device);
   state->node = node;
   state->listener = listener;
@@ -339,16 +345,16 @@ std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uin
   return std::make_unique<DialImpl>(std::move(state), services(), shared_from_this());
 }
 
-Status RuntimeImpl::connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
-                            std::string* error) noexcept {
+Status RuntimeImpl::connect(int device, const control::Handle& handle, const std::string& policies,
+                            std::unique_ptr<Dial>* out, std::string* error) noexcept {
   return guarded(error, [&] {
-    HandleFields fields;
-    if (!valid(device, error) || !read_handle(handle, &fields, error)) return Status::invalid_argument;
+    control::HandleFields fields;
+    if (!valid(device, error) || !control::read_handle(handle, &fields, error)) return Status::invalid_argument;
     if (fields.address.is_v6() && IN6_IS_ADDR_LINKLOCAL(&fields.address.v6.sin6_addr)) {
       fields.address.v6.sin6_scope_id =
           datapath_.found.devices[static_cast<std::size_t>(device)].places[0].interface_index;
     }
-    PolicySet chosen;
+    engine::PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
     if (status == Status::ok) *out = dial(device, fields.node, fields.listener, fields.address, std::move(chosen));
     return status;
@@ -362,7 +368,7 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
     const bool v6 = datapath_.found.devices[static_cast<std::size_t>(device)].places[0].address.is_v6();
     datapath::SocketAddress to;
     if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
-    PolicySet chosen;
+    engine::PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
     if (status == Status::ok) *out = dial(device, 0, 0, to, std::move(chosen));
     return status;
@@ -376,7 +382,7 @@ Status RuntimeImpl::start_recording(const std::string& path, std::string* writte
       *error = "already recording into " + recorder_->path();
       return Status::invalid_argument;
     }
-    auto made = std::make_unique<Recorder>();
+    auto made = std::make_unique<engine::Recorder>();
     if (!made->start(path, engines_.size(), knobs_.record_bytes_max, error)) return Status::invalid_argument;
     for (std::size_t i = 0; i < engines_.size(); ++i) {
       engines_[i]->call([&] { engines_[i]->stack().trace().subscribe(made->tap(i), core::kTraceDecisions); });
@@ -387,7 +393,7 @@ Status RuntimeImpl::start_recording(const std::string& path, std::string* writte
   });
 }
 
-Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) noexcept {
+Status RuntimeImpl::stop_recording(engine::RecordingStats* stats, std::string* error) noexcept {
   return guarded(error, [&] {
     const std::lock_guard<std::mutex> lock(recorder_mutex_);
     if (recorder_ == nullptr) {
@@ -396,7 +402,7 @@ Status RuntimeImpl::stop_recording(RecordingStats* stats, std::string* error) no
     }
     for (const auto& engine : engines_)
       engine->call([&] { engine->stack().trace().unsubscribe(recorder_->tap(engine->id())); });
-    const RecordingStats found = recorder_->stop();
+    const engine::RecordingStats found = recorder_->stop();
     if (stats != nullptr) *stats = found;
     recorder_.reset();
     return Status::ok;
@@ -420,22 +426,22 @@ std::string RuntimeImpl::summary() const {
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
   if (payload_unchecked()) text << ", payload check off";
-  if (datapath::fault_rates(KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
+  if (datapath::fault_rates(engine::KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
   return text.str();
 }
 
 }  // namespace
 
-Status Runtime::descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept {
+Status Runtime::descriptor_need(const engine::Knobs& knobs, engine::DescriptorNeed* out, std::string* error) noexcept {
   return guarded(error, [&] {
-    DatapathChoice choice;
-    if (!choose_datapath(knobs, engine_count(knobs), &choice, error)) return Status::address_unavailable;
+    engine::DatapathChoice choice;
+    if (!engine::choose_datapath(knobs, engine_count(knobs), &choice, error)) return Status::address_unavailable;
     *out = need_of(knobs, choice);
     return Status::ok;
   });
 }
 
-Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
+Status Runtime::open(const engine::Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept {
   const Status status = guarded(error, [&] {
     auto runtime = std::make_shared<RuntimeImpl>(knobs);
     const Status started = runtime->start(error);
@@ -446,4 +452,4 @@ Status Runtime::open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::str
   return status;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -23,7 +23,7 @@
 #include "native/message/host_buffer.h"
 #include "native/telemetry/counters.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 using telemetry::ConnectionCounters;
 using telemetry::EndpointCounters;
@@ -36,8 +36,10 @@ class Connection {
   // Both match in posting order and keep the buffer until the request is done. `would_block`: rings are full, try
   // again. At least 64 requests a direction may be outstanding. A zero-byte message may have a null pointer.
   // `memory`: a registration of the runtime's that the whole buffer lies in, or 0.
-  virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, Request** out) noexcept = 0;
-  virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, Request** out) noexcept = 0;
+  virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory,
+                           engine::Request** out) noexcept = 0;
+  virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory,
+                              engine::Request** out) noexcept = 0;
   // The same for callers that do not try again: what the engines have no room for waits, in order, and is posted by
   // itself. would_block: as many wait as the knob `posts_max` allows. The calls above would overtake what waits.
   virtual Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept = 0;
@@ -48,16 +50,17 @@ class Connection {
   // (core::stripe_count of the bytes posted, over flows() flows; of a shorter message the last ones stay as they are),
   // each with a ring as stage.h wants it, of 64 KB at least. The caller copies. A message without a byte needs none of
   // this. quiesce() and close() let go of the stages as of a buffer.
-  virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, Request** out) noexcept = 0;
-  virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes, Request** out) noexcept = 0;
+  virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept = 0;
+  virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes,
+                                     engine::Request** out) noexcept = 0;
   virtual std::uint32_t flows() const noexcept = 0;
   // More of a staged send has been copied into this stage, or of a staged receive out of it. False: the engine's ring
   // is full, say it again.
-  virtual bool on_staged(Request* request, std::uint32_t stage) noexcept = 0;
+  virtual bool on_staged(engine::Request* request, std::uint32_t stage) noexcept = 0;
   // Hands a done request back for reuse; the pointer is dead afterwards.
-  virtual void release(Request* request) noexcept = 0;
+  virtual void release(engine::Request* request) noexcept = 0;
   // Sleeps until the request is done or the time is over (ok / timed_out). The only blocking call; any thread.
-  virtual Status wait(Request* request, std::int64_t timeout_ns) noexcept = 0;
+  virtual Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept = 0;
   // Fails what is outstanding with `cancelled`, lets the engines go of every buffer (bounded time), tells the peer
   // without waiting for it. Idempotent.
   virtual void close() noexcept = 0;
@@ -73,9 +76,9 @@ class Connection {
   virtual ConnectionCounters counters() const = 0;
   // From now on, for this connection alone; path policies belong to the peer and so to all connections to it.
   // `family`: window, path, loss or credit. `text`: as in the knobs; for params "name=value,...".
-  virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+  virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                std::string* error) noexcept = 0;
-  virtual std::vector<PolicyInfo> policies() const = 0;
+  virtual std::vector<engine::PolicyInfo> policies() const = 0;
 };
 
 // A connection on its way; poll until it is there.
@@ -93,7 +96,7 @@ class Dial {
 class Listener {
  public:
   virtual ~Listener() = default;
-  virtual Handle handle() const noexcept = 0;
+  virtual control::Handle handle() const noexcept = 0;
   virtual std::uint16_t port() const noexcept = 0;                       // TCP port that peers reach it by
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block when none waits
   // Why a peer that had connected was not accepted in the last `within_ns`, as when the process is out of descriptors;
@@ -105,17 +108,17 @@ class Runtime {
  public:
   virtual ~Runtime() = default;  // closes what is left, joins every thread
   // Starts engines and the control thread. On failure `error` is one line that says what to do.
-  static Status open(const Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
+  static Status open(const engine::Knobs& knobs, std::shared_ptr<Runtime>* out, std::string* error) noexcept;
   // What open() would ask for with all paths. Opens nothing that stays open.
-  static Status descriptor_need(const Knobs& knobs, DescriptorNeed* out, std::string* error) noexcept;
+  static Status descriptor_need(const engine::Knobs& knobs, engine::DescriptorNeed* out, std::string* error) noexcept;
   virtual const std::vector<datapath::Device>& devices() const noexcept = 0;
   // port 0: any. The listener takes peers that hold its handle, or that dial its address and port.
   // `policies` here and below: what its connections use instead of the process's policies: "window=dctcp path=reps",
   // "class 3" for those of a traffic class, or "".
   virtual Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
                         std::string* error) noexcept = 0;
-  virtual Status connect(int device, const Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
-                         std::string* error) noexcept = 0;
+  virtual Status connect(int device, const control::Handle& handle, const std::string& policies,
+                         std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
   virtual Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,
                          std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
   // Memory that is to be used again and again: datapaths that can, send from it without a copy and receive into it
@@ -131,13 +134,13 @@ class Runtime {
   // No request may be outstanding in it. When it returns no NIC touches it. 0 and ids that are gone are ignored.
   virtual void deregister_memory(std::uint32_t id) noexcept = 0;
   // For every connection without a choice of its own, now and later.
-  virtual Status change_policy(const std::string& family, const std::string& text, PolicyChange what,
+  virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                std::string* error) noexcept = 0;
-  virtual std::vector<PolicyInfo> policies() const = 0;
+  virtual std::vector<engine::PolicyInfo> policies() const = 0;
   // Records every decision from now on. One recording at a time; `written` (or null) becomes the file's name.
   virtual Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept = 0;
   // `stats` may be null.
-  virtual Status stop_recording(RecordingStats* stats, std::string* error) noexcept = 0;
+  virtual Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept = 0;
   // Readable when any request or dial or accept finished since it was last drained: for event loops.
   virtual int event_descriptor() const noexcept = 0;
   // Makes it readable: something finished that this runtime does not know of.
@@ -147,4 +150,4 @@ class Runtime {
   virtual std::string summary() const = 0;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

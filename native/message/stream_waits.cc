@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace weft::engine {
+namespace weft::message {
 namespace {
 
 constexpr std::size_t kWordsMax = 1024;
@@ -92,4 +92,4 @@ void StreamWaits::collect() noexcept {
   waits_.erase(std::remove_if(waits_.begin(), waits_.end(), over), waits_.end());
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

@@ -9,7 +9,7 @@
 
 #include "native/gpu/shared_device.h"
 
-namespace weft::engine {
+namespace weft::message {
 
 // Not safe by itself: the worker's mutex guards it, but for wait(), which may block where a stream's queue is full.
 class StreamWaits {
@@ -51,4 +51,4 @@ class StreamWaits {
   std::vector<Wait> waits_;
 };
 
-}  // namespace weft::engine
+}  // namespace weft::message

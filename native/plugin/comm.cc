@@ -40,8 +40,8 @@ Status post_request(void* comm, const void* mhandle, void** request, Post&& post
 
 }  // namespace
 
-Comm::Comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
-           std::shared_ptr<engine::Connection> connection)
+Comm::Comm(const void* context, std::shared_ptr<message::Runtime> runtime,
+           std::shared_ptr<message::Connection> connection)
     : context_(context), runtime_(std::move(runtime)), connection_(std::move(connection)) {}
 
 Comm::~Comm() {
@@ -118,8 +118,8 @@ Status Comm::note(Status status) {
   return status;
 }
 
-void* make_comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
-                std::shared_ptr<engine::Connection> connection) {
+void* make_comm(const void* context, std::shared_ptr<message::Runtime> runtime,
+                std::shared_ptr<message::Connection> connection) {
   return Session::instance().comms().add(std::make_unique<Comm>(context, std::move(runtime), std::move(connection)),
                                          [](Comm* made, OpaqueHandle handle) { made->set_handle(handle); });
 }
@@ -149,7 +149,7 @@ Status dereg_mr(void* comm, void* mhandle) {
 Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request) {
   *request = nullptr;
   if (data == nullptr && bytes > 0) return Status::invalid_argument;
-  return post_request(send_comm, mhandle, request, [&](engine::Connection& connection, engine::Request** out) {
+  return post_request(send_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
     return connection.post_send(data, bytes, Comm::memory_of(mhandle), out);
   });
 }
@@ -160,7 +160,7 @@ Status irecv(void* receive_comm, int count, void* const* data, std::size_t capac
   *request = nullptr;
   if (count != 1 || (data[0] == nullptr && capacity_bytes > 0)) return Status::invalid_argument;
   const void* const mhandle = mhandles == nullptr ? nullptr : mhandles[0];
-  return post_request(receive_comm, mhandle, request, [&](engine::Connection& connection, engine::Request** out) {
+  return post_request(receive_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
     return connection.post_receive(data[0], capacity_bytes, Comm::memory_of(mhandle), out);
   });
 }

@@ -25,12 +25,12 @@ struct Registration {
 class Comm {
  public:
   // `context`: of the communicator that the comm belongs to; null for interface versions without contexts.
-  Comm(const void* context, std::shared_ptr<engine::Runtime> runtime, std::shared_ptr<engine::Connection> connection);
+  Comm(const void* context, std::shared_ptr<message::Runtime> runtime, std::shared_ptr<message::Connection> connection);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
-  engine::Connection& connection() { return *connection_; }
+  message::Connection& connection() { return *connection_; }
   const void* context() const noexcept { return context_; }
   void set_handle(OpaqueHandle handle) noexcept { handle_ = handle; }
 
@@ -71,8 +71,8 @@ class Comm {
 
   const void* const context_;
   OpaqueHandle handle_{};
-  std::shared_ptr<engine::Runtime> runtime_;  // outlives the connection, which uses it
-  std::shared_ptr<engine::Connection> connection_;
+  std::shared_ptr<message::Runtime> runtime_;  // outlives the connection, which uses it
+  std::shared_ptr<message::Connection> connection_;
   std::mutex slots_mutex_;
   std::uint64_t free_slots_ = ~std::uint64_t{0};  // bit set
   static_assert(kSlotsMax == 64);
@@ -88,7 +88,7 @@ class Comm {
 
 // Hands the comm to the session until NCCL closes it or finalizes its context. Null if there are too many; the
 // connection is then closed.
-void* make_comm(const void* context, std::shared_ptr<engine::Runtime> runtime,
-                std::shared_ptr<engine::Connection> connection);
+void* make_comm(const void* context, std::shared_ptr<message::Runtime> runtime,
+                std::shared_ptr<message::Connection> connection);
 
 }  // namespace weft::nccl

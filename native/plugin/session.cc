@@ -18,7 +18,7 @@ Session& Session::instance() noexcept {
 Status Session::start() {
   if (runtime_ != nullptr) return Status::ok;
   std::string error;
-  const Status status = engine::Runtime::open(knobs_, &runtime_, &error);
+  const Status status = message::Runtime::open(knobs_, &runtime_, &error);
   if (status != Status::ok) {
     runtime_.reset();
     log(engine::LogLevel::warn, "cannot start the transport: " + error);
@@ -81,7 +81,7 @@ Status Session::init(Logger logger, std::uint64_t comm_id, int traffic_class, vo
 }
 
 void Session::finalize(const void* context) {
-  std::shared_ptr<engine::Runtime> stopping;
+  std::shared_ptr<message::Runtime> stopping;
   std::vector<std::unique_ptr<Comm>> comms;
   std::vector<std::unique_ptr<ListenComm>> listeners;
   std::vector<std::shared_ptr<Attempt>> attempts;
@@ -138,7 +138,7 @@ std::int64_t Session::nccl_speed_mbps() {
   return knobs_.nccl_speed_mbps;
 }
 
-Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
+Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
   const std::lock_guard lock(mutex_);
   if (device_lists_.empty()) return Status::invalid_argument;  // init was not called, or failed
   if (const Status status = start(); status != Status::ok) return status;
@@ -147,7 +147,7 @@ Status Session::runtime(std::shared_ptr<engine::Runtime>* out) {
 }
 
 void Session::settle() {
-  std::shared_ptr<engine::Runtime> stopping;
+  std::shared_ptr<message::Runtime> stopping;
   const std::lock_guard lock(mutex_);
   if (!contexts_.empty() || !comms_.empty() || !listeners_.empty() || !attempts_.empty()) return;
   stopping = std::move(runtime_);
@@ -160,11 +160,11 @@ std::uint64_t Session::add_attempt(std::shared_ptr<Attempt> attempt) {
   return id;
 }
 
-std::shared_ptr<Attempt> Session::find_attempt(std::uint64_t id, const engine::Handle& handle) {
+std::shared_ptr<Attempt> Session::find_attempt(std::uint64_t id, const control::Handle& handle) {
   const std::lock_guard lock(mutex_);
   const auto found = attempts_.find(id);
   if (found == attempts_.end()) return nullptr;
-  if (std::memcmp(found->second->handle.bytes, handle.bytes, engine::kHandleBytes) != 0) return nullptr;
+  if (std::memcmp(found->second->handle.bytes, handle.bytes, control::kHandleBytes) != 0) return nullptr;
   return found->second;
 }
 

@@ -28,16 +28,16 @@ struct Context {
 // A listener handed to NCCL, which may close it unused or never.
 struct ListenComm {
   const void* context = nullptr;
-  std::shared_ptr<engine::Runtime> runtime;  // declared before the listener, so that it is destroyed after it
-  std::unique_ptr<engine::Listener> listener;
+  std::shared_ptr<message::Runtime> runtime;  // declared before the listener, so that it is destroyed after it
+  std::unique_ptr<message::Listener> listener;
 };
 
 // A connection attempt, which NCCL polls by calling connect again until it succeeds, or abandons.
 struct Attempt {
   const void* context = nullptr;
-  engine::Handle handle;
-  std::shared_ptr<engine::Runtime> runtime;
-  std::unique_ptr<engine::Dial> dial;
+  control::Handle handle;
+  std::shared_ptr<message::Runtime> runtime;
+  std::unique_ptr<message::Dial> dial;
 };
 
 // Never destroyed: a destructor at exit would race with NCCL's threads that still call the plugin.
@@ -62,7 +62,7 @@ class Session {
   // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; else 0.
   std::int64_t nccl_speed_mbps();
   // Returns the runtime, and starts it again if it had stopped.
-  Status runtime(std::shared_ptr<engine::Runtime>* out);
+  Status runtime(std::shared_ptr<message::Runtime>* out);
 
   // After removing an entry and destroying it, callers must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
@@ -72,7 +72,7 @@ class Session {
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
   // Null if the id is unknown or belongs to another handle.
-  std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const engine::Handle& handle);
+  std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const control::Handle& handle);
   void remove_attempt(std::uint64_t id);
 
   // Queues a line for NCCL's log; a separate thread writes it, so that NCCL's threads do not wait. Silent before init
@@ -91,7 +91,7 @@ class Session {
   Logger log_ = nullptr;
   engine::Knobs knobs_;
   std::deque<std::vector<datapath::Device>> device_lists_;  // the last list is in force
-  std::shared_ptr<engine::Runtime> runtime_;
+  std::shared_ptr<message::Runtime> runtime_;
   HandleTable<Context> contexts_{HandleKind::context};
   HandleTable<Comm> comms_{HandleKind::comm};
   HandleTable<ListenComm> listeners_{HandleKind::listener};

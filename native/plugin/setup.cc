@@ -20,14 +20,14 @@ struct HandleTail {
   std::uint64_t attempt;
 };
 constexpr std::uint64_t kTailMagic = 0x7765'6674'7472'7931;
-static_assert(engine::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
+static_assert(control::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
 
-std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + engine::kHandleBytes; }
+std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + control::kHandleBytes; }
 
 // Names the policies for connections of a traffic class; both ends look them up in the knob traffic_classes.
 std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
 
-Status begin_attempt(const void* context, int device, int traffic_class, const engine::Handle& handle,
+Status begin_attempt(const void* context, int device, int traffic_class, const control::Handle& handle,
                      std::shared_ptr<Attempt>* out) {
   auto attempt = std::make_shared<Attempt>();
   attempt->context = context;
@@ -99,8 +99,8 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
     Session::instance().log(engine::LogLevel::warn, "cannot listen: " + error);
     return status;
   }
-  const engine::Handle own = made->listener->handle();
-  std::memcpy(handle, own.bytes, engine::kHandleBytes);
+  const control::Handle own = made->listener->handle();
+  std::memcpy(handle, own.bytes, control::kHandleBytes);
   *listen_comm = Session::instance().listeners().add(std::move(made));
   return *listen_comm == nullptr ? Status::out_of_memory : Status::ok;
 }
@@ -109,8 +109,8 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
                DeviceHandle** device_comm) {
   *send_comm = nullptr;
   if (device_comm != nullptr) *device_comm = nullptr;
-  engine::Handle peer;
-  std::memcpy(peer.bytes, handle, engine::kHandleBytes);
+  control::Handle peer;
+  std::memcpy(peer.bytes, handle, control::kHandleBytes);
   HandleTail tail;
   std::memcpy(&tail, tail_of(handle), sizeof tail);
 
@@ -123,7 +123,7 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
     tail = {kTailMagic, session.add_attempt(attempt)};
     std::memcpy(tail_of(handle), &tail, sizeof tail);
   }
-  std::shared_ptr<engine::Connection> connection;
+  std::shared_ptr<message::Connection> connection;
   const Status status = attempt->dial->poll(&connection);
   if (status == Status::would_block) return Status::ok;
   if (status == Status::ok) {
@@ -141,7 +141,7 @@ Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm
   if (device_comm != nullptr) *device_comm = nullptr;
   ListenComm* const found = Session::instance().listeners().find(listen_comm);
   if (found == nullptr) return Status::invalid_argument;
-  std::shared_ptr<engine::Connection> connection;
+  std::shared_ptr<message::Connection> connection;
   const Status status = found->listener->accept(&connection);
   if (status == Status::would_block) return Status::ok;
   if (status != Status::ok) return status;

@@ -164,7 +164,7 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(
             assert float(pair.ask("dial")) < 20.0
             threading.Event().wait(CUT_S / 2)
             assert pair.rounds() > halfway
-            pair.await_line(f"to {lab.address('host1')} is down: nothing comes back on it")
+            pair.await_line(f"to {lab.address('host1')} is down: no reply arrives on it")
         finally:
             for link in links:
                 lab.heal(link)

@@ -19,6 +19,8 @@
 namespace weft::test {
 
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 
 inline constexpr int kIllegalAddress = 700;
 // messages wrap around in their rings; the kernels are the fake's

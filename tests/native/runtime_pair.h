@@ -15,21 +15,21 @@ namespace weft::test {
 inline constexpr std::int64_t kPatienceNs = 20'000'000'000;
 
 struct RuntimePair {
-  std::shared_ptr<engine::Runtime> a, b;
-  std::unique_ptr<engine::Listener> listener;
-  std::shared_ptr<engine::Connection> here, there;
+  std::shared_ptr<message::Runtime> a, b;
+  std::unique_ptr<message::Listener> listener;
+  std::shared_ptr<message::Connection> here, there;
 
   explicit RuntimePair(engine::Knobs knobs) {
     knobs.interfaces = "lo";
     std::string error;
-    CHECK_EQUAL(engine::Runtime::open(knobs, &a, &error), Status::ok);
-    CHECK_EQUAL(engine::Runtime::open(knobs, &b, &error), Status::ok);
+    CHECK_EQUAL(message::Runtime::open(knobs, &a, &error), Status::ok);
+    CHECK_EQUAL(message::Runtime::open(knobs, &b, &error), Status::ok);
     CHECK_EQUAL(a->listen(0, 0, "", &listener, &error), Status::ok);
     connect();
   }
   void connect() {
     std::string error;
-    std::unique_ptr<engine::Dial> dial;
+    std::unique_ptr<message::Dial> dial;
     here.reset();
     there.reset();
     CHECK_EQUAL(b->connect(0, listener->handle(), "", &dial, &error), Status::ok);
@@ -43,7 +43,7 @@ struct RuntimePair {
   }
 };
 
-inline Status finish(engine::Connection& connection, engine::Request* request) {
+inline Status finish(message::Connection& connection, engine::Request* request) {
   CHECK_EQUAL(connection.wait(request, kPatienceNs), Status::ok);
   const Status status = request->status();
   connection.release(request);

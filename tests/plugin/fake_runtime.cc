@@ -12,7 +12,7 @@
 #include "native/engine/log.h"
 #include "native/message/runtime.h"
 
-namespace weft::engine {
+namespace weft::message {
 namespace {
 
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'w', 'e', 'f', 't'};
@@ -27,7 +27,7 @@ class Reluctance {
   std::atomic<int> asked_{0};
 };
 
-class FakeRequest final : public Request {
+class FakeRequest final : public engine::Request {
  public:
   void finish(Status status, std::size_t bytes) noexcept {
     bytes_ = bytes;
@@ -82,10 +82,10 @@ class FakeConnection final : public Connection {
   FakeConnection(std::shared_ptr<Wire> wire, int end) : wire_(std::move(wire)), end_(end) {}
   ~FakeConnection() override { close(); }
 
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t, engine::Request** out) noexcept override {
     return post(&wire_->lanes[end_].sends, {static_cast<const std::uint8_t*>(data), nullptr}, bytes, out);
   }
-  Status post_receive(void* data, std::size_t bytes, std::uint32_t, Request** out) noexcept override {
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t, engine::Request** out) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
   Status start(Backlog::Way, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {
@@ -93,15 +93,19 @@ class FakeConnection final : public Connection {
   }
   Status start(Backlog::Way, const std::shared_ptr<Post>&) noexcept override { return Status::internal_error; }
   bool withdraw(const Post*) noexcept override { return false; }
-  Status post_staged_send(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
-  Status post_staged_receive(core::Stage*, std::size_t, Request**) noexcept override { return Status::internal_error; }
+  Status post_staged_send(core::Stage*, std::size_t, engine::Request**) noexcept override {
+    return Status::internal_error;
+  }
+  Status post_staged_receive(core::Stage*, std::size_t, engine::Request**) noexcept override {
+    return Status::internal_error;
+  }
   std::uint32_t flows() const noexcept override { return 1; }
-  bool on_staged(Request*, std::uint32_t) noexcept override { return true; }
-  void release(Request* request) noexcept override {
+  bool on_staged(engine::Request*, std::uint32_t) noexcept override { return true; }
+  void release(engine::Request* request) noexcept override {
     const std::lock_guard lock(wire_->mutex);
     requests_.erase(request);
   }
-  Status wait(Request*, std::int64_t) noexcept override { return Status::timed_out; }
+  Status wait(engine::Request*, std::int64_t) noexcept override { return Status::timed_out; }
   void close() noexcept override {
     const std::lock_guard lock(wire_->mutex);
     wire_->closed = true;
@@ -121,16 +125,16 @@ class FakeConnection final : public Connection {
     return wire_->closed ? Status::connection_closed : Status::ok;
   }
   std::string peer_address() const override { return "fake"; }
-  Status change_policy(const std::string&, const std::string&, PolicyChange, std::string*) noexcept override {
+  Status change_policy(const std::string&, const std::string&, engine::PolicyChange, std::string*) noexcept override {
     return Status::internal_error;
   }
-  std::vector<PolicyInfo> policies() const override { return {}; }
+  std::vector<engine::PolicyInfo> policies() const override { return {}; }
   ConnectionCounters counters() const override { return {}; }
   bool reads_payload() const noexcept override { return false; }
 
  private:
   using Place = std::pair<const std::uint8_t*, std::uint8_t*>;
-  Status post(std::deque<FakeRequest*>* queue, Place place, std::size_t bytes, Request** out) noexcept {
+  Status post(std::deque<FakeRequest*>* queue, Place place, std::size_t bytes, engine::Request** out) noexcept {
     if (reluctance_.refuses()) return Status::would_block;
     auto made = std::make_unique<FakeRequest>();
     FakeRequest* const request = made.get();
@@ -147,7 +151,7 @@ class FakeConnection final : public Connection {
 
   std::shared_ptr<Wire> wire_;
   int end_;
-  std::map<Request*, std::unique_ptr<FakeRequest>> requests_;  // not released yet
+  std::map<engine::Request*, std::unique_ptr<FakeRequest>> requests_;  // not released yet
   Reluctance reluctance_;
 };
 
@@ -167,8 +171,8 @@ class FakeListener final : public Listener {
     for (const std::shared_ptr<Wire>& unclaimed : fabric_->waiting[port_]) FakeConnection(unclaimed, 1).close();
     fabric_->waiting.erase(port_);
   }
-  Handle handle() const noexcept override {
-    Handle made;
+  control::Handle handle() const noexcept override {
+    control::Handle made;
     std::memcpy(made.bytes, kMagic, sizeof kMagic);
     std::memcpy(made.bytes + sizeof kMagic, &port_, sizeof port_);
     return made;
@@ -242,7 +246,7 @@ class FakeRuntime final : public Runtime {
     *out = std::make_unique<FakeListener>(fabric_, port);
     return Status::ok;
   }
-  Status connect(int, const Handle& handle, const std::string&, std::unique_ptr<Dial>* out,
+  Status connect(int, const control::Handle& handle, const std::string&, std::unique_ptr<Dial>* out,
                  std::string* error) noexcept override {
     std::uint64_t port = 0;
     std::memcpy(&port, handle.bytes + sizeof kMagic, sizeof port);
@@ -257,17 +261,17 @@ class FakeRuntime final : public Runtime {
                  std::string*) noexcept override {
     return Status::internal_error;
   }
-  Status change_policy(const std::string&, const std::string&, PolicyChange, std::string*) noexcept override {
+  Status change_policy(const std::string&, const std::string&, engine::PolicyChange, std::string*) noexcept override {
     return Status::internal_error;
   }
-  std::vector<PolicyInfo> policies() const override { return {}; }
+  std::vector<engine::PolicyInfo> policies() const override { return {}; }
   Status start_recording(const std::string&, std::string*, std::string*) noexcept override {
     return Status::internal_error;
   }
-  Status stop_recording(RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
+  Status stop_recording(engine::RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
   int event_descriptor() const noexcept override { return -1; }
   void notify() noexcept override {}
-  EndpointCounters counters() const override { return {}; }
+  telemetry::EndpointCounters counters() const override { return {}; }
   std::string summary() const override { return "fake runtime"; }
 
  private:
@@ -285,7 +289,7 @@ class FakeRuntime final : public Runtime {
     }
   }
 
-  LogUse logs_;
+  engine::LogUse logs_;
   std::vector<datapath::Device> devices_;
   std::shared_ptr<Fabric> fabric_ = std::make_shared<Fabric>();
   std::atomic<bool> stopping_{false};
@@ -294,9 +298,9 @@ class FakeRuntime final : public Runtime {
 
 }  // namespace
 
-Status Runtime::open(const Knobs&, std::shared_ptr<Runtime>* out, std::string*) noexcept {
+Status Runtime::open(const engine::Knobs&, std::shared_ptr<Runtime>* out, std::string*) noexcept {
   *out = std::make_shared<FakeRuntime>();
   return Status::ok;
 }
 
-}  // namespace weft::engine
+}  // namespace weft::message

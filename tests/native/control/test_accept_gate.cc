@@ -5,7 +5,7 @@
 #include "tests/native/check.h"
 
 using weft::Status;
-using weft::engine::AcceptGate;
+using weft::control::AcceptGate;
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 namespace {
 
-using namespace weft::engine;
+using namespace weft::control;
 using weft::core::Random;
 
 Open sample_open() {

@@ -21,6 +21,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 using core::Random;
 using test::RuntimePair;
 

@@ -5,10 +5,10 @@
 namespace {
 
 using namespace weft;
-using engine::Condition;
-using engine::HealthFacts;
-using engine::HealthLimits;
-using engine::PeerHealth;
+using control::Condition;
+using control::HealthFacts;
+using control::HealthLimits;
+using control::PeerHealth;
 
 constexpr std::int64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
 

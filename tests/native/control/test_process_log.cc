@@ -8,6 +8,7 @@
 namespace {
 
 using namespace weft::engine;
+using namespace weft::control;
 using weft::Status;
 using weft::core::ProcessEvent;
 

@@ -4,7 +4,7 @@
 
 namespace {
 
-using weft::engine::Digest;
+using weft::control::Digest;
 
 std::string hex(const Digest& digest) {
   std::string text;
@@ -16,7 +16,7 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-std::string sha(const std::string& text) { return hex(weft::engine::sha256(text.data(), text.size())); }
+std::string sha(const std::string& text) { return hex(weft::control::sha256(text.data(), text.size())); }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ TEST(sha256__standard_messages) {
 }
 
 TEST(hmac__rfc_4231) {
-  using weft::engine::hmac_sha256;
+  using weft::control::hmac_sha256;
   CHECK_EQUAL(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
               "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK_EQUAL(hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
@@ -40,7 +40,7 @@ TEST(hmac__rfc_4231) {
 
 TEST(digests__differ_in_any_byte) {
   Digest a{}, b{};
-  CHECK(weft::engine::equal_digests(a, b));
+  CHECK(weft::control::equal_digests(a, b));
   b[31] = 1;
-  CHECK(!weft::engine::equal_digests(a, b));
+  CHECK(!weft::control::equal_digests(a, b));
 }

@@ -8,8 +8,8 @@
 
 namespace {
 
-using weft::engine::TlsContext;
-using weft::engine::TlsStream;
+using weft::control::TlsContext;
+using weft::control::TlsStream;
 
 struct Ends {
   std::unique_ptr<TlsContext> left_context, right_context;

@@ -15,6 +15,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 using weft::test::RuntimePair;
 
 constexpr int kDescriptorsMax = 1024;

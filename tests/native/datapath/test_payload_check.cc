@@ -17,6 +17,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 using weft::test::kPatienceNs;
 
 std::atomic<bool> damaging{false};

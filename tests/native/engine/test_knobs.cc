@@ -38,9 +38,9 @@ TEST(knobs__a_value_out_of_range_names_knob_value_and_range) {
   std::string error;
   CHECK_EQUAL(set_knob(&knobs, "paths", "257", &error), Status::invalid_argument);
   CHECK_EQUAL(knobs.paths, 0);
-  CHECK_EQUAL(error, "WEFT_PATHS=257: out of range; it takes 0 or 1..256");
+  CHECK_EQUAL(error, "WEFT_PATHS=257: out of range; allowed: 0 or 1..256");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "100", &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "WEFT_SEGMENT_BYTES=100: out of range; it takes 0 or 576..65472");
+  CHECK_EQUAL(error, "WEFT_SEGMENT_BYTES=100: out of range; allowed: 0 or 576..65472");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "0", &error), Status::ok);
   CHECK_EQUAL(set_knob(&knobs, "engines", "-1", &error), Status::invalid_argument);
   CHECK_EQUAL(set_knob(&knobs, "engines", "99999999999999999999", &error), Status::invalid_argument);
@@ -68,7 +68,7 @@ TEST(knobs__choices_are_words) {
   CHECK_EQUAL(set_knob(&knobs, "WEFT_LOG_LEVEL", "debug", &error), Status::ok);
   CHECK(knobs.log_level == LogLevel::debug);
   CHECK_EQUAL(set_knob(&knobs, "payload_crc", "yes", &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "WEFT_PAYLOAD_CRC=yes: not one of its words; it takes auto|on|off");
+  CHECK_EQUAL(error, "WEFT_PAYLOAD_CRC=yes: unknown value; allowed: auto|on|off");
 }
 
 TEST(knobs__an_unknown_variable_is_refused_with_the_nearest_name) {

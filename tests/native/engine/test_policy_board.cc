@@ -19,6 +19,7 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::message;
 
 constexpr std::int64_t kPatienceNs = 20'000'000'000;
 

@@ -15,6 +15,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 using weft::test::kPatienceNs;
 
 // For longer runs: WEFT_TEST_SECONDS=60 test_policy_races.

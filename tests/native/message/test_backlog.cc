@@ -16,6 +16,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 
 using Pair = weft::test::RuntimePair;
 using weft::test::kPatienceNs;

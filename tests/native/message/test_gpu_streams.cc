@@ -11,6 +11,8 @@ namespace {
 
 using namespace weft;
 using namespace weft::engine;
+using namespace weft::control;
+using namespace weft::message;
 using namespace weft::test;
 using Pair = weft::test::RuntimePair;
 
