@@ -134,11 +134,6 @@ py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
   return py::make_tuple(code(status), error, std::make_unique<Intake>(home, worker, stream));
 }
 
-std::uint8_t* DeviceBuffer::data() const {
-  const std::vector<gpu::Piece>& pieces = layout_->pieces();
-  return pieces.size() == 1 ? reinterpret_cast<std::uint8_t*>(pieces.front().address) : nullptr;
-}
-
 py::tuple DeviceBuffer::await_stream() {
   std::string error;
   if (after_.event == nullptr || home_->forked()) return py::make_tuple(code(Status::ok), error);
@@ -158,18 +153,8 @@ py::tuple DeviceBuffer::await_stream() {
 }
 
 Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer) {
-  datapath::Memory memory;
-  memory.data = buffer->data();
-  memory.bytes = buffer->bytes();
-  memory.on_device = true;
-  gpu::DmaBuf exported;
-  if (memory.data != nullptr)
-    exported = buffer->worker().export_dmabuf(reinterpret_cast<std::uintptr_t>(memory.data), memory.bytes);
-  memory.dmabuf = exported.descriptor;
-  memory.dmabuf_offset = exported.offset;
-  auto made = std::make_shared<RegisteredMemory>(buffer->shared_home(), buffer, memory);
-  if (exported.descriptor >= 0) ::close(exported.descriptor);  // who registered it has its own
-  return made;
+  const message::DeviceExport exported(&buffer->worker(), buffer->layout());
+  return std::make_shared<RegisteredMemory>(buffer->shared_home(), buffer, exported.memory());
 }
 
 Status DevicePosted::wait(std::int64_t timeout_ns) {

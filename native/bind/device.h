@@ -13,6 +13,7 @@
 
 #include "native/bind/held.h"
 #include "native/message/device_board.h"
+#include "native/message/device_memory.h"
 #include "native/message/device_message.h"
 
 namespace weft::bind {
@@ -59,8 +60,8 @@ class DeviceBuffer {
   py::tuple come_after_intake(Intake& intake);
   Status post(const std::shared_ptr<message::Connection>& connection, bool receive,
               std::shared_ptr<message::DeviceMessage>* out);
-  // In one piece, as a NIC takes it; null: it is in several, or in none.
-  std::uint8_t* data() const;
+  const gpu::Layout& layout() const { return *layout_; }
+  std::uint8_t* data() const { return message::contiguous(*layout_); }
   // Sleeps until what comes before has been done: (status, error). Serves signals.
   py::tuple await_stream();
   gpu::Event event() const { return after_.event; }

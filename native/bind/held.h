@@ -58,29 +58,24 @@ class Buffer {
 // The runtime and the process that opened it: a forked child has no engine threads to stop and leaves all as it is.
 class Home {
  public:
-  Home(std::shared_ptr<message::Runtime> runtime, const message::DeviceLimits& limits)
-      : runtime_(std::move(runtime)),
-        devices_(std::make_shared<message::DeviceBoard>("libcuda.so.1", limits,
-                                                        [runtime = runtime_.get()] { runtime->notify(); })) {}
+  explicit Home(std::shared_ptr<message::Runtime> runtime) : runtime_(std::move(runtime)) {}
   Home(const Home&) = delete;
   Home& operator=(const Home&) = delete;
   ~Home() {
     if (forked()) {
       new std::shared_ptr<message::Runtime>(runtime_);
-      new std::shared_ptr<message::DeviceBoard>(devices_);
     } else {
       const Unlocked others_run;
-      devices_.reset();  // first: what it carries holds connections
+      runtime_->close_gpus();
       runtime_.reset();
     }
   }
   message::Runtime& runtime() const { return *runtime_; }
-  message::DeviceBoard& devices() const { return *devices_; }
+  message::DeviceBoard& devices() const { return *runtime_->gpus(); }
   bool forked() const { return getpid() != pid_; }
 
  private:
   std::shared_ptr<message::Runtime> runtime_;
-  std::shared_ptr<message::DeviceBoard> devices_;
   pid_t pid_ = getpid();
 };
 

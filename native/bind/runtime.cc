@@ -51,8 +51,8 @@ class BoundConnection {
     if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
     if (buffer->home() != home_.get()) throw py::value_error("memory: it was registered with another endpoint");
     check_home(memory);
-    const bool by_nic = memory != nullptr && memory->id() != 0 && buffer->data() != nullptr;
-    if (by_nic && !receive && !connection->reads_payload()) {
+    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
+    if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
       // The NIC reads it where it lies. It asks no stream: the caller has waited for it.
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
     }
@@ -298,9 +298,7 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
     status = message::Runtime::open(knobs, &runtime, &error);
   }
   if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
-  message::DeviceLimits limits;
-  limits.pool_bytes = static_cast<std::size_t>(knobs.gpu_pool_bytes);
-  auto home = std::make_shared<Home>(std::move(runtime), limits);
+  auto home = std::make_shared<Home>(std::move(runtime));
   return py::make_tuple(code(status), error, knobs_fit,
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
 }

@@ -26,6 +26,7 @@
 #include "native/engine/setup/descriptor_budget.h"
 #include "native/engine/telemetry_page.h"
 #include "native/message/connection_handle.h"
+#include "native/message/device_board.h"
 
 namespace weft::message {
 namespace {
@@ -180,6 +181,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   void notify() noexcept override { notifier_.notify(); }
+  DeviceBoard* gpus() noexcept override { return gpus_.get(); }
+  void close_gpus() noexcept override { gpus_.reset(); }
   EndpointCounters counters() const override;
   std::string summary() const override;
 
@@ -208,6 +211,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
   BacklogThread backlog_thread_{&notifier_};
+  std::unique_ptr<DeviceBoard> gpus_;
   std::unique_ptr<control::ControlPlane> control_;
   std::mutex recorder_mutex_;
   std::unique_ptr<engine::Recorder> recorder_;
@@ -291,6 +295,9 @@ Status RuntimeImpl::start(std::string* error) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
   }
+  DeviceLimits limits;
+  limits.pool_bytes = static_cast<std::size_t>(knobs_.gpu_pool_bytes);
+  gpus_ = std::make_unique<DeviceBoard>("libcuda.so.1", limits, [this] { notifier_.notify(); });
   control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get());
   const Status status = control_->start(error);
   descriptors_.on_started();
@@ -298,6 +305,7 @@ Status RuntimeImpl::start(std::string* error) {
 }
 
 RuntimeImpl::~RuntimeImpl() {
+  close_gpus();
   // Handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
   const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
   const auto open_flows = [&] {

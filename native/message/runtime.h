@@ -28,6 +28,7 @@ namespace weft::message {
 using telemetry::ConnectionCounters;
 using telemetry::EndpointCounters;
 
+class DeviceBoard;
 class HostMessage;
 
 class Connection {
@@ -141,6 +142,11 @@ class Runtime {
   virtual Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept = 0;
   // `stats` may be null.
   virtual Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept = 0;
+  // The GPUs whose memory it sends and receives; null: none can be used. Valid until close_gpus().
+  virtual DeviceBoard* gpus() noexcept = 0;
+  // Ends messages of GPU memory that are in progress, and their connections. These messages hold the runtime, so an
+  // owner calls this before it drops its reference.
+  virtual void close_gpus() noexcept = 0;
   // Readable when any request or dial or accept finished since it was last drained: for event loops.
   virtual int event_descriptor() const noexcept = 0;
   // Makes it readable: something finished that this runtime does not know of.

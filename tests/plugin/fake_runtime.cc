@@ -271,6 +271,8 @@ class FakeRuntime final : public Runtime {
   Status stop_recording(engine::RecordingStats*, std::string*) noexcept override { return Status::internal_error; }
   int event_descriptor() const noexcept override { return -1; }
   void notify() noexcept override {}
+  DeviceBoard* gpus() noexcept override { return nullptr; }
+  void close_gpus() noexcept override {}
   telemetry::EndpointCounters counters() const override { return {}; }
   std::string summary() const override { return "fake runtime"; }
 
