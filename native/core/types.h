@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "native/core/defaults.h"
 #include "native/policy/policy.h"
 #include "native/telemetry/counters.h"
 #include "native/wire/burst.h"
@@ -46,14 +47,14 @@ struct PolicyChoice {
 };
 
 struct StackConfig {
-  u64 seed = 1;             // of the stack's random generator
-  u64 eager_bytes = 8192;   // longest message that may be sent before its receive is advertised
-  u64 eager_slots = 16;     // how many such messages a receiver keeps before their receives are posted
-  u64 eager_blocks = 2048;  // for all flows of the stack; 16 MB with the default size
-  i64 window_bytes_max = 16 << 20;
-  i64 rto_ns_min = 1'000'000;
-  i64 rto_ns_max = 1'000'000'000;
-  i64 peer_silence_ns = 20'000'000'000;
+  u64 seed = 1;                             // of the stack's random generator
+  u64 eager_bytes = defaults::kEagerBytes;  // longest message that may be sent before its receive is advertised
+  u64 eager_slots = defaults::kEagerSlots;  // how many such messages a receiver keeps before their receives are posted
+  u64 eager_blocks = 2048;                  // for all flows of the stack; 16 MB with the default size
+  i64 window_bytes_max = defaults::kWindowBytesMax;
+  i64 rto_ns_min = defaults::kRtoNsMin;
+  i64 rto_ns_max = defaults::kRtoNsMax;
+  i64 peer_silence_ns = defaults::kPeerSilenceNs;
   // The owner decides when a silent peer or a flow without progress ends, by fail_peer(), give_up_peer() and
   // give_up_flow(). It is told by events, and has evidence that the data paths lack (the control socket's).
   bool owner_judges = false;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/defaults.h"
 #include "native/core/status.h"
 #include "native/datapath/names.h"
 #include "native/datapath/settings.h"
@@ -68,9 +69,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
     "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 65472")                       \
-  INTEGER(eager_bytes, "bytes", 8192, 0, 65536, false, "0,1,65536",                                                   \
+  INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                                                   \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
-  INTEGER(eager_slots, "count", 16, 1, 256, false, "1,2,256",                                                         \
+  INTEGER(eager_slots, "count", core::defaults::kEagerSlots, 1, 256, false, "1,2,256",                                                         \
     "Eager messages that a receiver holds for a flow before it makes the sender wait")                                \
   TEXT(window_policy, "swift", "fixed",                                                                               \
     "Window policy: how much may be in flight and how fast it leaves; parameters as in swift:decrease_max=0.3")                                                \
@@ -88,13 +89,13 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "File into which every decision of every policy is recorded, for weft policy replay; '%p' becomes the process id") \
   INTEGER(record_bytes_max, "bytes", 1073741824, 65536, 1099511627776, false, "65536",                                \
     "Where a recording ends")                                                                                         \
-  INTEGER(window_bytes_max, "bytes", 16777216, 65536, 1073741824, false, "65536,1048576",                             \
+  INTEGER(window_bytes_max, "bytes", core::defaults::kWindowBytesMax, 65536, 1073741824, false, "65536,1048576",                             \
     "Upper bound on a flow's bytes in flight, whatever the window policy asks for")                                   \
-  INTEGER(rto_ns_min, "ns", 1000000, 10000, 60000000000, false, "10000,100000000",                                    \
+  INTEGER(rto_ns_min, "ns", core::defaults::kRtoNsMin, 10000, 60000000000, false, "10000,100000000",                                    \
     "Lower bound on the retransmission timeout")                                                                      \
-  INTEGER(rto_ns_max, "ns", 1000000000, 10000, 60000000000, false, "1000000,60000000000",                             \
+  INTEGER(rto_ns_max, "ns", core::defaults::kRtoNsMax, 10000, 60000000000, false, "1000000,60000000000",                             \
     "Upper bound on the retransmission timeout")                                                                      \
-  INTEGER(peer_silence_ns, "ns", 20000000000, 50000000, 3600000000000, false, "50000000,1000000000",                  \
+  INTEGER(peer_silence_ns, "ns", core::defaults::kPeerSilenceNs, 50000000, 3600000000000, false, "50000000,1000000000",                  \
     "A connection ends when its peer runs and no data path has carried anything for this long")                       \
   INTEGER(peer_dead_ns, "ns", 20000000000, 3000000000, 3600000000000, false, "3000000000",                            \
     "A peer is taken for dead when nothing is heard of its process or of its host's kernel for this long")            \

@@ -44,9 +44,9 @@ struct ArenaPlan {
   LinkConfig sender_port, receiver_port;  // of each host; without rate and delay there is no port
   std::vector<PathChange> changes;        // in any order
   std::vector<FlowPlan> flows;
-  i64 window_bytes_max = 16 << 20;
-  i64 rto_ns_min = 1'000'000;
-  i64 rto_ns_max = 1'000'000'000;
+  i64 window_bytes_max = core::defaults::kWindowBytesMax;
+  i64 rto_ns_min = core::defaults::kRtoNsMin;
+  i64 rto_ns_max = core::defaults::kRtoNsMax;
   i64 port_buffer_bytes = 64 << 20;
   i64 link_bytes_per_s = 0;  // the hosts' knowledge of their ports
   i64 limit_ns = 1'000'000'000;

@@ -96,10 +96,10 @@ struct FabricPlan {
   i64 rtt_ns = 0;              // round trip of every path if known at the start; 0: measured by probes
   i64 ack_bytes = 16'384;
   i64 ack_delay_ns = 10'000;
-  i64 window_bytes_max = 16 << 20;
-  i64 rto_ns_min = 100'000;
+  i64 window_bytes_max = core::defaults::kWindowBytesMax;
+  i64 rto_ns_min = 100'000;  // round trips inside a data center are short
   i64 rto_ns_max = 10'000'000;
-  i64 peer_silence_ns = 20'000'000'000;
+  i64 peer_silence_ns = core::defaults::kPeerSilenceNs;
   // with a credit policy: bytes a flow may send before its first grant; -1: its window
   i64 speculative_bytes = -1;
   i64 link_bytes_per_s = 0;  // what hosts are told about their ports; 0: the sum of the rates
