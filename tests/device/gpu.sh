@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Decides what is run on a machine with one or two GPUs for memory of a GPU: exactness, the sanitizers, the budgets.
-# Never installs what the machine lacks: CuPy, PyTorch, pytest, cmake, ninja and pybind11 have to be there.
+# Runs the tests and benchmarks of GPU memory on a machine with one or two GPUs.
+# Needs CuPy, PyTorch, pytest, cmake, ninja and pybind11, and installs none of them.
 #   usage: tests/device/gpu.sh FOLDER [PART...]      parts: checks kernels examples bench sanitizer; JSON and logs go to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -25,8 +25,9 @@ for name in "$@"; do
       part python3 -m examples.ring_all_reduce --with cupy
       ;;
     bench) part python3 -m bench gpu --json "$out/gpu.json" && part python3 -m bench render "$out/gpu.json" ;;
-    # What CuPy itself does wrong on purpose (freed memory, a dead context) is left out, and what takes long; and streams
-    # that wait, for a checker waits for the kernel that copies meanwhile. Kernels.sh has that one.
+    # Leaves out tests that misuse memory on purpose (freed memory, a dead context), long tests, and
+    # tests in which streams wait: compute-sanitizer would wait for the persistent copy kernel,
+    # which kernels.sh checks.
     sanitizer)
       for tool in memcheck racecheck initcheck synccheck; do
         part timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$out/gpu-$tool.log" \

@@ -1,6 +1,7 @@
-"""Arrays of real GPUs through the Python calls: CuPy, PyTorch, Numba, JAX; streams; every mistake.
+"""Tests transfers of arrays on real GPUs: CuPy, PyTorch, Numba, JAX; streams; wrong arguments.
 
-Run it where there is a GPU: python -m pytest tests/device/gpu_checks.py. What needs two says so.
+Run by hand on a host with a GPU: python -m pytest tests/device/gpu_checks.py. Tests that need two
+GPUs are skipped on a host with one.
 """
 
 import ctypes
@@ -43,13 +44,13 @@ def ends_() -> Iterator[Ends]:
 
 @pytest.fixture(name="roomy")
 def roomy_() -> Iterator[Ends]:
-    """With pinned memory for all messages of a test: none waits for another."""
+    """Enough pinned memory for all messages of a test, so that no message waits for another."""
     with pair(gpu_pool_bytes=128 << 20) as ends:
         yield ends
 
 
 def random(size_bytes: int, seed: int) -> Any:
-    """Fresh bytes on the GPU in force."""
+    """Random bytes on the current GPU."""
     return cupy.random.default_rng(seed).integers(0, 256, size_bytes, dtype=cupy.uint8)
 
 
@@ -75,7 +76,7 @@ def test_torch__crosses(ends: Ends, kind: str) -> None:
     sent, received = bits.to(kinds), torch.zeros((257, 3, 1_001), dtype=kinds, device="cuda")
     move(*ends, sent, received)
     assert torch.equal(sent, received)
-    # Of the host, where PyTorch has no buffer protocol.
+    # Tensors in host memory: PyTorch has no buffer protocol.
     host, back = sent.cpu(), torch.zeros_like(sent, device="cpu")
     move(*ends, host, back)
     assert torch.equal(host, back)
@@ -106,7 +107,7 @@ def test_cupy__thousands_of_odd_tensors(ends: Ends) -> None:
     begins = np.cumsum(sizes + gaps) - sizes
     sent = [whole[b : b + n] for b, n in zip(begins, sizes, strict=True)]
     received = [target[b : b + n] for b, n in zip(begins, sizes, strict=True)]
-    # As one message, and each as its own.
+    # First as one message, then each array as its own message.
     assert move(here, there, sent, received) == int(sizes.sum())
     expected = cupy.zeros_like(target)
     for b, n in zip(begins, sizes, strict=True):
@@ -154,7 +155,8 @@ def test_streams__what_came_before_is_sent_and_what_comes_after_sees_it(ends: En
             SLOW((64,), (256,), (sent, np.int64(sent.size), np.int64(20_000_000), np.int32(7)))
         handle = there.irecv_into(received, stream=consumer)
         handle.wait_on(consumer)
-        here.isend(sent, stream=producer)  # before the kernel: a checker waits for each launch
+        # Before the kernel, because compute-sanitizer waits for each launch.
+        here.isend(sent, stream=producer)
         with consumer:
             SLOW((64,), (256,), (received, np.int64(received.size), np.int64(0), np.int32(1)))
         consumer.synchronize()
@@ -259,7 +261,7 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
 
 @pytest.mark.parametrize("busy", ["fresh", "kernel", "to_host", "to_device"])
 def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
-    """More streams than a GPU has queues, of any kind: none holds up what it waits for."""
+    """More waiting streams than a GPU has queues: none blocks the copies that it waits for."""
     here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = random(300_000, 1)
@@ -362,7 +364,7 @@ with pair(gpu_pool_bytes=2 << 20) as (here, there):
     try:
         here.send(bytes(64 << 20), timeout_s=PATIENCE_S)
     except WeftError:
-        pass  # the other end is gone
+        pass  # the other end has closed
     try:
         handle.wait(PATIENCE_S)
     except WeftError as error:
@@ -390,7 +392,7 @@ with pair() as (here, there):
     except WeftError as error:
         print(type(error).__name__, error, flush=True)
 import os
-os._exit(0)  # CuPy itself cannot end in a context that is dead
+os._exit(0)  # CuPy cannot exit normally in a dead context
 """
 
 
@@ -432,7 +434,7 @@ def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
     knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": library}
     for weather, (received, sent) in zip(weathers, exchange(plans, weathers, **knobs), strict=True):
         assert (received["wrong"], received["touched"]) == (0, 0), weather
-        # Sent from where it lies: only the last word lies in the host, and may be sent again.
+        # Arrays are sent without a copy. Only the final "yes", which may be resent, is copied.
         copied = sent["engine"]["payload_copied_bytes"]
         assert copied % len(b"yes") == 0
         assert copied < 100

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Decides what is run of the kernels on a machine with a GPU: the same results as on the host, no stray access, speed.
-# Never installs what the machine lacks: nvcc, cmake, ninja and pybind11 have to be there; compute-sanitizer may.
+# Checks the kernels on a machine with a GPU: results equal to the host's, memory accesses, speed.
+# Needs nvcc, cmake, ninja and pybind11, and installs none of them; compute-sanitizer is optional.
 #   usage: tests/device/kernels.sh FOLDER [ROUNDS]      JSON and logs go to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Decides what is run across labs on a machine with cores to spare: paths of 1 Gb/s, flows that collide, lose, are cut.
-# Never installs what the machine lacks: numba, cmake, ninja, pybind11 and pyroute2 have to be there; needs root, no GPU.
+# Runs the lab benchmarks over paths of 1 Gb/s on a machine with many cores.
+# Needs root, numba, cmake, ninja, pybind11 and pyroute2, and installs none of them; needs no GPU.
 #   usage: tests/device/lab.sh FOLDER [REPEATS]      JSON goes to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."

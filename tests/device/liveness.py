@@ -1,4 +1,4 @@
-"""Two GPUs across four paths: a rank stops, paths are cut, a rank dies and comes back.
+"""Tests two GPU ranks across four paths: a rank is stopped, paths are cut, a rank is restarted.
 
 python3 -m tests.device.liveness FOLDER [--seconds 60] [--under torch|nccl]
 Needs root, pyroute2, PyTorch and two GPUs. The results go to FOLDER/liveness-torch.json.
@@ -43,7 +43,7 @@ NCCL = {
 
 
 class Rank:
-    """A rank's process and what it has said."""
+    """A rank's process and its output."""
 
     def __init__(self, lab: Lab, program: str, folder: Path, rank: int, generation: int) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
@@ -122,7 +122,7 @@ class Trial:
         self.row(f"rank 1 stopped for {self.long_s:.0f} s", survived and self.goes_on())
 
     def rate(self, seconds: float) -> float:
-        """Rounds a second, for so long from now."""
+        """Measures the rounds per second over the next `seconds`."""
         before = self.ranks[0].rounds()
         time.sleep(seconds)
         return (self.ranks[0].rounds() - before) / seconds
@@ -154,7 +154,7 @@ class Trial:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the stop and of each cut")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of stop and each cut")
     parser.add_argument("--under", choices=PROGRAMS, default="torch")
     options = parser.parse_args()
     folder = options.folder.resolve()

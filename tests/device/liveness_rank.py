@@ -1,6 +1,6 @@
-"""One rank of liveness.py: NCCL's C interface, one communicator after another, every sum compared.
+"""One rank of liveness.py over NCCL's C interface: sums and compares every element.
 
-Says what happened as lines of JSON; a generation ends with an error, the next begins with a new id.
+Prints events as JSON lines. After an error a new generation begins with a new communicator and id.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ ID_WAIT_S = 120
 
 
 class UniqueId(ctypes.Structure):
-    """As NCCL passes it: 128 bytes, by value."""
+    """ncclUniqueId: 128 bytes, passed by value."""
 
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
 def library() -> ctypes.CDLL:
-    """The NCCL that PyTorch brings."""
+    """The NCCL library installed with PyTorch."""
     folders = [*site.getsitepackages(), *sys.path]
     found = [name for one in folders for name in glob.glob(f"{one}/nvidia/nccl/lib/libnccl.so.2")]
     return ctypes.CDLL(found[0] if found else "libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
@@ -51,7 +51,7 @@ class Rank:
         return str(self.nccl.ncclGetErrorString(result).decode())
 
     def unique_id(self, generation: int) -> UniqueId:
-        """Rank 0 makes it; the others read it once it is whole."""
+        """Rank 0 creates the id; the others read it once the file is complete."""
         made, file = UniqueId(), self.folder / f"id-{generation}"
         if self.rank == 0:
             assert self.nccl.ncclGetUniqueId(ctypes.byref(made)) == SUCCESS
@@ -80,7 +80,7 @@ class Rank:
         return int(result) or found.value
 
     def sum_once(self) -> int:
-        """The communicator's error after one sum; every element is compared."""
+        """Runs one sum, compares every element, and returns the communicator's error."""
         data = self.index * (self.rank + 1)
         torch.cuda.synchronize()
         pointer = ctypes.c_void_p(data.data_ptr())

@@ -1,6 +1,6 @@
-"""One rank of liveness.py under PyTorch: DDP steps, and after each an exact all-reduce.
+"""One rank of liveness.py under PyTorch: DDP steps, each followed by an exact all-reduce.
 
-Says what happened as lines of JSON. An error ends a generation; the next begins with a new group.
+Prints events as JSON lines. After an error a new generation begins with a new process group.
 """
 
 import faulthandler
@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 
 from tests.device.liveness_rank import say
 
-WIDTH = 2048  # three layers of it: 50 MB of gradients a step
+WIDTH = 2048  # three layers of this width have 50 MB of gradients
 COUNT = 2 << 20  # of int32: 8 MB
 GROUP_LIMIT = timedelta(minutes=10)
 
@@ -40,13 +40,13 @@ class Job:
         say(event="group", generation=generation)
 
     def step(self, number: int) -> None:
-        """Trains on data of this rank's own, then compares a sum and, now and then, the models."""
+        """Trains on this rank's data, then compares a sum and, every 20th step, the models."""
         data = torch.full((16, WIDTH), (number % 97 + self.rank) / 97, device="cuda")
         self.optimizer.zero_grad()
         self.model(data).square().mean().backward()
         self.optimizer.step()
         total = self.index * (self.rank + 1)
-        dist.all_reduce(total, async_op=True).wait()  # without it nothing waits on the CPU
+        dist.all_reduce(total, async_op=True).wait()  # a synchronous call would not wait on the CPU
         wrong = int((total != self.index * (self.ranks * (self.ranks + 1) // 2)).sum())
         if number % 20 == 0:
             wrong += self._models_differ()
@@ -54,14 +54,14 @@ class Job:
             say(event="wrong", elements=wrong)
 
     def _models_differ(self) -> int:
-        """Parameters that are not bit for bit those of rank 0."""
+        """The number of parameters that differ from those of rank 0 in any bit."""
         mine = torch.cat([one.detach().flatten() for one in self.model.parameters()])
         first = mine.clone()
         dist.broadcast(first, src=0, async_op=True).wait()
         return int((mine.view(torch.int32) != first.view(torch.int32)).sum())
 
     def run(self) -> str:
-        """The text of the error that ended it."""
+        """Steps until an error, and returns its text."""
         rounds, told = 0, time.monotonic()
         try:
             while True:
@@ -78,7 +78,7 @@ class Job:
 
 
 def main() -> None:
-    # A wait that looks for errors on the CPU, and no thread that ends the process at one.
+    # wait() checks for errors on the CPU, and no watchdog thread ends the process at an error.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     faulthandler.register(signal.SIGUSR1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Decides what is run on a machine with two GPUs: the build from the tree, exactness at every size, DDP, the budgets.
-# Never installs what the machine lacks: PyTorch with NCCL, numba, cmake, ninja and pybind11 have to be there.
+# Builds weft and runs the NCCL benchmarks on a machine with two GPUs: all sizes, DDP, throughput.
+# Needs PyTorch with NCCL, numba, cmake, ninja and pybind11, and installs none of them.
 #   usage: tests/device/nccl.sh FOLDER      JSON and logs go to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."

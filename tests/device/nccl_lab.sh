@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Decides what is run across a lab on a machine with a GPU for each of its hosts: two, unless another lab is named.
-# Never installs what the machine lacks: beside what nccl.sh needs, pyroute2 has to be importable; needs root.
+# Runs the NCCL benchmark across a lab on a machine with one GPU per lab host: two by default.
+# Needs root, pyroute2 and what nccl.sh needs, and installs none of them.
 #   usage: tests/device/nccl_lab.sh FOLDER [LAB REPEATS CONTENDER...]      JSON goes to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,7 +17,7 @@ for name in "$@"; do only+=(--only "$name"); done
 gpus=$(python3 -c "import tomllib; print(tomllib.load(open('examples/labs/$lab.toml', 'rb'))['hosts'])")
 status=0
 python3 -m bench nccl --gpus "$gpus" --lab "examples/labs/$lab.toml" --size $((128 << 20)) --repeats "$repeats" "${only[@]}" \
-  --json "$out/nccl-lab-$lab.json" || status=$?  # a contender that failed is named; the others count
+  --json "$out/nccl-lab-$lab.json" || status=$?  # a failed contender does not stop the others
 python3 - "$out/nccl-lab-$lab.json" << 'END'
 import json, sys
 

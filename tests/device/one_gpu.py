@@ -1,6 +1,6 @@
-"""Two ranks of the real NCCL on one GPU, over the plugin that is given: it loads, sums are exact.
+"""Tests that NCCL loads the given plugin and that sums of two ranks on one GPU are exact.
 
-NCCL refuses two ranks on one GPU of a host, so each says that it is another host (NCCL_HOSTID).
+NCCL refuses two ranks on one GPU of one host, so each rank sets another host id (NCCL_HOSTID).
 Usage: python -m tests.device.one_gpu PLUGIN.so
 """
 

@@ -1,4 +1,4 @@
-"""Decides that shipped policies still do, to the last segment, what they were seen to do.
+"""Tests that shipped policies reproduce the committed tables and traces exactly.
 
-`make golden` writes the tables and traces anew; a change of one is a commit of its own.
+`make golden` rewrites the tables and traces; a change of one is a commit of its own.
 """

@@ -1,7 +1,4 @@
-"""Draws the committed traces as SVG: windows above, the queue below. Needs no library.
-
-Decides nothing: what is drawn is what the CSV files hold.
-"""
+"""Draws the committed traces as SVG, without a plotting library: windows above, queue below."""
 
 from __future__ import annotations
 

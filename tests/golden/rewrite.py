@@ -1,6 +1,6 @@
-"""`make golden`: runs everything anew and writes what came of it; says which files changed.
+"""`make golden`: rewrites the tables, traces and plots, and prints which CSV files changed.
 
-Judges nothing: a person reads the difference and says why in the commit.
+A person reviews the differences and gives the reason in the commit.
 """
 
 from __future__ import annotations

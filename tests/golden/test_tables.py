@@ -1,7 +1,7 @@
-"""The tables and traces are reproduced as they were committed.
+"""Tests that the committed tables and traces are reproduced exactly.
 
-Nothing in them depends on a C library (asserted here): integers have to be equal, and the two
-ratios to the digits that are kept.
+Nothing in them depends on a C library (also tested here), so integers must be equal, and ratios
+equal in the stored digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The windows of shipped window policies over time, on one stage and, for cubic, on a wide one.
+"""Traces of the windows of shipped window policies over time, in two scenarios.
 
-Standard: alone from 0, a second flow from 20 ms on, at 60 ms a burst of losses, at 90 ms the second
-has gone. Wide: alone, 40 ms of round trip, a queue of a third of what fills the link.
+Standard: one flow from 0, a second flow from 20 to 90 ms, a burst of losses at 60 ms. Wide, for
+aimd and cubic: one flow, a round trip of 40 ms, a queue of a third of the bandwidth-delay product.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def standard(name: str) -> native.ArenaPlan:
 
 
 def wide(name: str) -> native.ArenaPlan:
-    """Two flow columns as in the standard stage; the second never starts."""
+    """The plan of a wide trace. It has two flow columns, but the second flow never starts."""
     link = bottleneck(bytes_per_s=WIDE_BYTES_PER_S, delay_ns=20 * MS, queue_bytes_max=1_600_000)
     plan = plan_of(
         Cast({"window": name}), links=[link], flows=2, limit_ns=WIDE_END_NS, trace_ns=100 * MS
@@ -91,4 +91,4 @@ def read(stage: str) -> dict[str, np.ndarray]:
     return dict(zip(HEADING.split(","), values.T, strict=True))
 
 
-assert DELAY_NS == 25 * US  # what the traces were made with
+assert DELAY_NS == 25 * US  # the traces were made with this delay

@@ -1,1 +1,1 @@
-"""Tests of the lab of namespaces."""
+"""Tests of the network testbed of namespaces (`weft lab`)."""

@@ -1,4 +1,4 @@
-"""What the tests of real labs share: the reason to skip, datagrams between hosts, what is left."""
+"""Helpers of the lab tests: reasons to skip, datagrams between hosts, leftovers of a lab."""
 
 import os
 import select
@@ -15,14 +15,14 @@ from transport.lab import Counters, Lab, LabError, LabModel, Link, features, nam
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7001
 CHUNK = 32
-QUIET_S = 0.4  # longer than a busy machine leaves a packet lying
+QUIET_S = 0.4  # longer than a packet waits on a busy machine
 ECT_0, CE = 2, 3
-# Of linux headers; Python 3.11 has no names for them.
+# From Linux headers; Python 3.11 does not define them.
 IP_RECVTOS, SO_RCVBUFFORCE, UDP_SEGMENT = 13, 33, 103
 
 
 def reason_to_skip() -> str:
-    """Why no lab can be built here; "" where one can."""
+    """Why no lab can be built on this host, or ""."""
     try:
         features.require_rights()
         features.require_kernel(LabModel())
@@ -36,19 +36,19 @@ def unique(name: str) -> str:
 
 
 def line(rate_bytes_per_s: int = 125_000_000) -> LabModel:
-    """Two hosts and one path, so that it is known which link a packet takes."""
+    """Two hosts and one path, so that all packets take the same links."""
     return LabModel(spines=1, uplinks=Link(rate_bytes_per_s=rate_bytes_per_s))
 
 
 def left_behind(name: str) -> list[str]:
-    """What a lab that is gone should not have left."""
+    """Namespaces and state files that remain after a lab was removed."""
     spaces = [one.name for one in namespace.DIRECTORY.glob(f"weft-{name}-*")]
     files = [str(one) for one in state.directory().glob(f"{name}.*")]
     return spaces + files
 
 
 def weft(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """The command line, in a process of its own."""
+    """Runs the command line in a child process."""
     script = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-c", script, *words],
@@ -72,13 +72,13 @@ class Pair:
 
     def __post_init__(self) -> None:
         self.receiver = self.lab.call(self.target, udp)
-        # A small datagram takes much more than its bytes there.
+        # A small datagram uses much more buffer than its length.
         self.receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
         self.receiver.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
         self.receiver.bind((self.lab.address(self.target), PORT))
 
     def sender(self, port: int = 0) -> socket.socket:
-        """A connected socket: what a router says to it comes back as an error."""
+        """A connected socket, so that ICMP errors are reported by send."""
         made = self.lab.call(self.source, udp)
         made.bind((self.lab.address(self.source), port))
         made.connect((self.lab.address(self.target), PORT))
@@ -87,7 +87,7 @@ class Pair:
         return made
 
     def pass_on(self, sender: socket.socket, count: int, payload_bytes: int = 64) -> list[int]:
-        """Sends numbered datagrams; the numbers that arrived, each intact, in their order."""
+        """Sends numbered datagrams; returns the numbers that arrived intact, in arrival order."""
         arrived: list[int] = []
         for first in range(0, count, CHUNK):
             for number in range(first, min(first + CHUNK, count)):
@@ -96,12 +96,12 @@ class Pair:
         return arrived + [number for number, _ in self.receive(QUIET_S, count - len(arrived))]
 
     def receive(self, seconds: float, most: int = 1 << 30) -> list[tuple[int, int]]:
-        """Until nothing has come for so long: number and ECN bits of each datagram."""
+        """Number and ECN bits of each datagram, until none has arrived for `seconds`."""
         found: list[tuple[int, int]] = []
         while len(found) < most and select.select([self.receiver], [], [], seconds)[0]:
             data, ancillary, _, _ = self.receiver.recvmsg(65_536, 64)
             (number,) = struct.unpack_from("<I", data)
-            assert data == datagram(number, len(data)), "a corrupt datagram was handed on"
+            assert data == datagram(number, len(data)), "a corrupt datagram was delivered"
             tos = next(bits[0] for _, kind, bits in ancillary if kind == socket.IP_TOS)
             found.append((number, tos & 3))
         return found
@@ -120,7 +120,7 @@ def datagram(number: int, payload_bytes: int) -> bytes:
 
 
 def grown(lab: Lab, work: Callable[[], object]) -> dict[str, Counters]:
-    """By how much each direction's counters grew."""
+    """How much each direction's counters grew during `work`."""
     before = lab.counters()
     work()
     after = lab.counters()

@@ -1,4 +1,4 @@
-"""Whether the assembler writes what the kernel's eBPF is defined as, and the kernel takes it."""
+"""Tests that the assembler encodes eBPF as the kernel defines it, and that the kernel loads it."""
 
 import os
 
@@ -81,7 +81,7 @@ def test_kernel__maps_and_programs() -> None:
         again = kernel.open_map(map_id)
         assert kernel.read_map(again, 2, 16) == bytes(range(16))
         bad = Assembler()
-        bad.let(R0, "=", R2)  # never written: the verifier's to refuse
+        bad.let(R0, "=", R2)  # R2 is uninitialised, so the verifier must refuse
         bad.leave(0)
         with pytest.raises(OSError, match="R2 !read_ok"):
             kernel.load_classifier("weft_test", bad.assemble())

@@ -1,7 +1,7 @@
-"""A connection lives while one path lives: paths are cut for longer than a silence.
+"""Tests that a connection survives while one path works: paths are cut for longer than a silence.
 
-`make test` cuts some of them for seconds, under knobs of three; LAB_CUT_S=60 cuts every one, two
-and three of four for a minute under the defaults.
+`make test` cuts some subsets of four paths for seconds, with a silence of 3 s. LAB_CUT_S=60 cuts
+all subsets of one, two and three paths for a minute, with the default silence.
 """
 
 import itertools
@@ -24,7 +24,7 @@ CUT_S = LONG_S or 6.0
 KNOBS = {} if LONG_S else {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_PEER_DEAD_NS": "3000000000"}
 LINKS = [f"leaf0-spine{i}" for i in range(4)]
 SUBSETS = [subset for count in (1, 2, 3) for subset in itertools.combinations(LINKS, count)]
-# Each single link, as the control socket is on one of them; some of the rest.
+# All single links, because the control socket uses one of them, and some larger subsets.
 CHOSEN = SUBSETS if LONG_S else [*SUBSETS[:4], SUBSETS[5], SUBSETS[11]]
 
 SERVER = """
@@ -40,7 +40,7 @@ with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
     for connection in listener:
         threading.Thread(target=serve, args=[connection], daemon=True).start()
 """
-# One connection is never without a message, one only waits; "dial" opens another beside them.
+# One connection always has a message in flight, one only waits; "dial" opens a third.
 CLIENT = """
 import os, sys, threading, time
 from transport import Endpoint
@@ -114,7 +114,7 @@ class Pair:
             )
 
     def await_line(self, words: str) -> None:
-        """The client's log says so."""
+        """Waits until the client's log contains `words`."""
         for _ in range(600):
             if any(words in line for line in self.log.read_text().splitlines()):
                 return
@@ -160,7 +160,7 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(
             threading.Event().wait(CUT_S / 2)
             halfway = pair.rounds()
             assert halfway > before
-            # Another dial takes the path that is left; nobody waits for the ones that are not.
+            # A new connection uses the remaining path and does not wait for the cut ones.
             assert float(pair.ask("dial")) < 20.0
             threading.Event().wait(CUT_S / 2)
             assert pair.rounds() > halfway

@@ -1,4 +1,4 @@
-"""Whether labs come whole, go without a trace, and say what is wrong; through the command line."""
+"""Tests building and removing labs, and the errors of `weft lab`."""
 
 import ctypes
 import json
@@ -34,7 +34,7 @@ def _possible() -> None:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name for a lab that is gone in the end, whatever happens."""
+    """The name of a lab that is removed after the test in any case."""
     one = unique("life")
     yield one
     if one in state.names():
@@ -43,7 +43,7 @@ def name() -> Iterator[str]:
 
 
 def building(name: str) -> "subprocess.Popen[bytes]":
-    """A process in the midst of building a lab."""
+    """A process that is building a lab."""
     child = subprocess.Popen(
         [sys.executable, "-c", BUILD, name], cwd=ROOT, stderr=subprocess.DEVNULL
     )
@@ -210,7 +210,7 @@ def test_life__run_and_errors_of_the_python_door(name: str) -> None:
 
 
 def without_capabilities() -> Callable[[], None]:
-    """Takes every capability from what the process becomes, root or not."""
+    """A preexec function that drops all capabilities, also from root."""
     prctl = ctypes.CDLL(None).prctl
 
     def drop() -> None:

@@ -1,4 +1,4 @@
-"""Whether a lab file becomes the model it describes, and a wrong one a line that helps."""
+"""Tests parsing of lab files: the resulting model, and one-line errors for wrong files."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Messages arrive whole over paths that are sick, and over a device that goes and comes back.
+"""Tests that messages arrive intact over bad paths, and over a device that comes and goes.
 
-How fast is `python -m bench wan`'s to say.
+`python -m bench wan` measures the speed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def rights() -> None:
 
 @contextmanager
 def transfer(wire: Wire) -> Iterator[subprocess.Popen[str]]:
-    """The sender, after its fourth message; at the end everything has come, and only once."""
+    """Yields the sender after its fourth message; then checks that each message arrived once."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")} | KNOBS
     words = [str(MESSAGES), str(MESSAGE_BYTES), ADDRESSES[1]]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -83,7 +83,7 @@ def transfer(wire: Wire) -> Iterator[subprocess.Popen[str]]:
     assert said.split() == SUMS
 
 
-# LAB_SICK=all plays all of them.
+# LAB_SICK=all runs all cases.
 CHOSEN = [
     *("every 50th passes", "every 50th passes, there", "a hundredth of the rate"),
     *("flaps every 0.3 s", "bursts of losses", "20 % loss", "25 % overtaken", "jitter of 50 ms"),
@@ -105,7 +105,7 @@ def ip(wire: Wire, *words: str) -> None:
 
 @pytest.mark.parametrize("what", ["down", "address", "device"])
 def test_sick__a_device_goes_and_comes_back(what: str) -> None:
-    """Its address, its link or all of it is gone for two seconds, and the transfer goes on."""
+    """The address, the link or the whole device is gone for two seconds during a transfer."""
     address = f"{ADDRESSES[0]}/24"
     with Wire(unique("gone"), [HEALTHY] * 4, mtu_bytes=9_000) as wire, transfer(wire) as sender:
         assert sender.stdin is not None

@@ -1,4 +1,4 @@
-"""Whether weft moves real data where long packets vanish: on all paths or one, one way or both."""
+"""Tests transfers while long packets are dropped: on all paths or one, one way or both."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.namespaces
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 16
 SHORT = 1_500  # the IP packet of a datagram of 1,472 bytes
-# Each line of its input is a round: all messages there, and a word back.
+# Each line on the client's stdin starts a round: all messages there, and one message back.
 SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
@@ -105,7 +105,7 @@ def transfers(lab: Lab) -> Iterator[Transfers]:
 
 
 def payload_of(lab: Lab, transfers: Transfers) -> tuple[int, float]:
-    """Bytes that a round costs on host0's link, and how long its packets are on average."""
+    """Bytes of one round on host0's link, and their mean packet length."""
     before = lab.counters()["host0>leaf0"]
     transfers.begin()
     transfers.end()
@@ -115,7 +115,7 @@ def payload_of(lab: Lab, transfers: Transfers) -> tuple[int, float]:
 
 
 def await_long(lab: Lab, transfers: Transfers) -> int:
-    """Long datagrams are sent, or again: after ten seconds or twenty. What was sent then."""
+    """Waits until long datagrams are sent (10 to 20 s); returns the bytes of that round."""
     until = time.monotonic() + 120
     sent, mean = payload_of(lab, transfers)
     while mean < 4_000 and time.monotonic() < until:
@@ -128,7 +128,7 @@ def await_long(lab: Lab, transfers: Transfers) -> int:
 @pytest.mark.parametrize("ways", ["up", "down", "both"])
 def test_size__long_packets_vanish_on_all_paths(lab: Lab, transfers: Transfers, ways: str) -> None:
     _, mean = payload_of(lab, transfers)
-    assert mean > 4_000  # long ones, as agreed on
+    assert mean > 4_000  # long datagrams, as negotiated
     before = lab.counters()["host0>leaf0"].bytes
     transfers.begin()
     up, down = ways in ("up", "both"), ways in ("down", "both")
@@ -148,6 +148,7 @@ def test_size__long_packets_vanish_on_one_path(lab: Lab, transfers: Transfers) -
     transfers.begin()
     lab.set("leaf0-spine1", up_bytes_max=SHORT, down_bytes_max=SHORT)
     transfers.end()
-    # The other paths carry long ones; a moment without a turn may have looked as if none did.
+    # The other paths still carry long datagrams. If the process was not scheduled for a moment, it
+    # may have concluded that no path does.
     sent = await_long(lab, transfers)
     assert sent < 2 * MESSAGES * MESSAGE_BYTES

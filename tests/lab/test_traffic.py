@@ -1,4 +1,4 @@
-"""Whether a real lab does to real datagrams what its file says: paths, rates, loss, marks, cuts."""
+"""Tests that a lab treats datagrams as configured: paths, rates, loss, marks, cuts."""
 
 import socket
 import threading
@@ -46,7 +46,7 @@ def one_path() -> Iterator[Lab]:
 
 @pytest.fixture
 def pair(one_path: Lab) -> Iterator[Pair]:
-    """Across one path; whatever a test sets is undone."""
+    """A pair of hosts with one path; resets the links after the test."""
     one = Pair(one_path)
     try:
         yield one
@@ -84,7 +84,7 @@ def test_traffic__many_ports_take_all_paths(paths: Lab) -> None:
 
 def test_traffic__a_flow_stays_on_its_path(paths: Lab) -> None:
     pair = Pair(paths)
-    # The same ports from new sockets: the path is the ports', not the socket's.
+    # The same ports from new sockets: the ports select the path, not the socket.
     carried = by_spine(paths, pair, [6001] * 4, 50)
     pair.close()
     assert sorted(carried) == [0, 0, 0, 200]
@@ -103,7 +103,7 @@ def test_traffic__rate_is_held(pair: Pair) -> None:
     growth = grown(pair.lab, flood)["leaf0>spine0"]
     seconds = time.monotonic() - begin
     assert growth.queue_drops > 0
-    # What the token bucket had saved comes on top; what a busy machine takes away has no bound.
+    # The token bucket adds its burst. There is no lower bound, because other load slows the sender.
     assert 0 < growth.bytes < 1.1 * rate * seconds + 50_000
 
 
@@ -114,14 +114,15 @@ def test_traffic__every_nth_is_lost(pair: Pair) -> None:
     growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 1000)))
     assert growth["leaf0>spine0"].losses == 100
     assert len(arrived) == 900
-    assert growth["spine0>leaf0"].losses == 0  # nothing went that way
+    assert growth["spine0>leaf0"].losses == 0  # no packet in this direction
     missing = sorted(set(range(1000)) - set(arrived))
     assert {after - before for before, after in pairwise(missing)} == {10}
 
 
 @pytest.mark.parametrize("link", ["host0-leaf0", "leaf0-spine0"])
 def test_traffic__a_burst_is_lost_datagram_by_datagram(pair: Pair, link: str) -> None:
-    # Larger than the bucket of so slow a link: tbf would drop it whole, were it not taken apart.
+    # Larger than the token bucket of such a slow link: tbf would drop it whole if it did not
+    # segment it.
     pair.lab.set("host0-leaf0", rate_bytes_per_s=2_000_000)
     pair.lab.set(link, loss_every=10)
     sender = pair.sender()
@@ -177,7 +178,7 @@ def test_traffic__losses_come_in_bursts(pair: Pair) -> None:
     missing = sorted(set(range(10_000)) - set(arrived))
     runs = 1 + sum(b - a > 1 for a, b in pairwise(missing))
     assert len(missing) > 100
-    assert 2.5 < len(missing) / runs < 8  # 1/0.2 on average
+    assert 2.5 < len(missing) / runs < 8  # the mean is 1/0.2
 
 
 def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
@@ -187,7 +188,7 @@ def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
 
     def calmly() -> None:
         for number in range(50):
-            sender.send(datagram(number, 200))  # all at once would still be below the threshold
+            sender.send(datagram(number, 200))  # even all at once they would be below the threshold
             time.sleep(0.001)
 
     assert grown(pair.lab, calmly)["spine0>leaf1"].marked == 0
@@ -219,7 +220,7 @@ def test_traffic__a_cut_is_silent_and_heals(pair: Pair, link: str, down: bool) -
     pair.lab.cut(link, down=down)
     with pytest.raises(LabError, match="is cut"):
         pair.lab.cut(link)
-    assert pair.pass_on(sender, 100) == []  # and send raised nothing
+    assert pair.pass_on(sender, 100) == []  # send raised no error
     pair.lab.heal(link)
     assert pair.pass_on(sender, 10) == list(range(10))
 

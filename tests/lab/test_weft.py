@@ -1,4 +1,4 @@
-"""Whether weft moves real data through a lab: over all its paths, past loss and past a cut."""
+"""Tests that weft transfers data through a lab over all paths, with loss and with a cut path."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def start(lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[st
 
 
 def move(lab: Lab, *, cut: str = "") -> None:
-    """All messages from host0 to host1, every byte compared there; a link cut on the way."""
+    """Sends all messages from host0 to host1, which compares every byte; may cut a link."""
     processes = [start(lab, "host1", SERVER)]
     try:
         assert processes[0].stdout is not None
