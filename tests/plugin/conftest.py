@@ -1,4 +1,4 @@
-"""What the plugin tests share: the host program, run on a library, a version and a scenario."""
+"""Fixtures of the plugin tests, which run the host program on a library, version and scenario."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ Play = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(file: Path) -> Path:
-    """The file, which make test-native builds."""
+    """The file, or a failure if make test-native has not built it."""
     if not file.exists():
         pytest.fail(f"{file} is not built: run make test-native")
     return file
@@ -36,7 +36,7 @@ def fake_plugin(build_tree: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def play(build_tree: Path) -> Play:
-    """Runs one scenario of the host program; a failure shows all that it said."""
+    """Runs one scenario of the host program; a failure shows its output."""
 
     def run(
         library: Path, version: int, processes: int, scenario: str, **variables: str

@@ -1,4 +1,4 @@
-"""Communicators that NCCL finalizes while everything of them is open: nothing stays behind."""
+"""Tests that finalizing a communicator with open connections leaves nothing behind."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_fake__only_those_of_the_context_go(play: Play, fake_plugin: Path, versi
 def test_plugin__cycles_without_a_close_take_no_threads_and_descriptors(
     play: Play, plugin: Path, version: int, processes: int
 ) -> None:
-    """Versions before 11 have no finalize: one runtime serves the process from then on."""
+    """Versions before 11 have no finalize, so one runtime serves the process until it ends."""
     play(plugin, version, processes, "finalize_open")
 
 

@@ -1,4 +1,4 @@
-"""What NCCL expects of a network plugin beyond its headers: README.md has the list of points."""
+"""Tests the points of README.md: what NCCL expects of a network plugin beyond its headers."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def test_point__holds_for_every_context(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["unloading_while_threads_run"])
 def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    """Before version 11 the plugin is not told; from then on NCCL may still forget to."""
+    """Before version 11 there is no finalize; from 11 on NCCL may unload without calling it."""
     play(plugin, version, 2, scenario)
 
 
@@ -99,5 +99,5 @@ def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scen
 def test_point__holds_for_the_profiler(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
-    """Versions 8 and 9 know no profiler."""
+    """Versions 8 and 9 have no profiler."""
     play(plugin, version, 2, scenario)

@@ -1,4 +1,4 @@
-"""The list of points in README.md: every point has a test, and every test that it names exists."""
+"""Tests that every point of README.md names a test, and that all named tests exist."""
 
 import re
 from collections import defaultdict
@@ -13,13 +13,13 @@ POINTS = 30
 
 
 def parameters(function: object) -> dict[str, list[object]]:
-    """What a test function is parametrised with, by name."""
+    """The parameters of a test function, by name."""
     marks = getattr(function, "pytestmark", [])
     return {mark.args[0]: list(mark.args[1]) for mark in marks if mark.name == "parametrize"}
 
 
 def played() -> dict[str, set[int]]:
-    """The versions for which each scenario, and each test function, is played."""
+    """The interface versions with which each scenario and each test function runs."""
     found: dict[str, set[int]] = defaultdict(set)
     for module in (test_plugin, test_points, test_trouble):
         for name, function in vars(module).items():
@@ -36,7 +36,7 @@ def played() -> dict[str, set[int]]:
 
 
 def versions_of(text: str) -> set[int]:
-    """Of "8-12", "8, 12" or "any"; the last is for a test that no version has a part in."""
+    """The versions in "8-12", "8, 12" or "any", which means that the test has no version."""
     if text == "any":
         return set()
     if "-" in text:
@@ -48,7 +48,7 @@ def versions_of(text: str) -> set[int]:
 def rows() -> Iterator[tuple[int, list[str], set[int]]]:
     text = (Path(__file__).parent / "README.md").read_text()
     table = ROW.findall(text)
-    assert len(table) == len(re.findall(r"^\| \d", text, re.MULTILINE)), "a row that is not read"
+    assert len(table) == len(re.findall(r"^\| \d", text, re.MULTILINE)), "a row does not match"
     for point, names, versions in table:
         yield int(point), re.findall(r"`(\w+)`", names), versions_of(versions)
 
@@ -60,5 +60,5 @@ def test_readme__names_tests_that_exist_for_every_point() -> None:
     for point, names, versions in listed:
         assert names, f"point {point} names no test"
         for name in names:
-            assert name in known, f"point {point}: no test plays {name}"
-            assert versions <= known[name], f"point {point}: {name} is played for {known[name]}"
+            assert name in known, f"point {point}: no test runs {name}"
+            assert versions <= known[name], f"point {point}: {name} runs with {known[name]}"

@@ -1,4 +1,4 @@
-"""What the plugin and the policies ask of a system: nothing newer than glibc 2.28."""
+"""Tests that the plugin needs nothing newer than glibc 2.28, and policies need no library."""
 
 import importlib.util
 import re
@@ -12,13 +12,13 @@ from transport import native
 
 from .conftest import Play
 
-# Of RHEL 8 and Debian 10.
+# The glibc of RHEL 8 and Debian 10.
 NEWEST = (2, 28)
 NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
 
 
 def versions(library: Path) -> set[tuple[str, tuple[int, ...]]]:
-    """The symbol versions that a library needs, as readelf lists them."""
+    """The symbol versions that a library needs, from readelf."""
     said = subprocess.run(
         ["readelf", "--version-info", "--wide", str(library)],
         capture_output=True, text=True, check=True,
@@ -33,7 +33,7 @@ def versions(library: Path) -> set[tuple[str, tuple[int, ...]]]:
 def test_plugin__asks_for_no_newer_c_library(plugin: Path) -> None:
     for library in (plugin, native.PLUGIN_PATH):
         needed = versions(library)
-        assert {name for name, _ in needed} == {"GLIBC"}, "it brings its own C++ runtime"
+        assert {name for name, _ in needed} == {"GLIBC"}, "C++ runtime not linked statically"
         assert max(number for _, number in needed) <= NEWEST
 
 
@@ -63,7 +63,7 @@ def test_plugin__has_its_policies_wherever_it_lies(
 def test_plugin__takes_no_policy_of_a_folder_above_a_copy(
     play: Play, plugin: Path, tmp_path: Path
 ) -> None:
-    """There /tmp may lie, which is everybody's."""
+    """That folder may be /tmp, where every user can write."""
     (tmp_path / "lib").mkdir()
     elsewhere = tmp_path / "lib" / plugin.name
     shutil.copy(plugin, elsewhere)

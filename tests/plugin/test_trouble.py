@@ -1,4 +1,4 @@
-"""Signals, stopped and killed peers, forks, many connections and devices: real processes."""
+"""Tests the plugin under signals, stopped and killed peers, forks, many connections and devices."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from transport.lab import namespace
 from .conftest import Play
 
 VERSIONS = (8, 9, 10, 11, 12)
-# Behaviour that a shim cannot change is played for the oldest and the newest interface alone.
+# Behaviour that a shim cannot change is tested only with the oldest and the newest interface.
 ENDS = (8, 12)
 DEVICES = ("w0", "w1", "w2")
 
@@ -35,7 +35,7 @@ def test_trouble__no_call_waits_for_a_peer(
 @pytest.mark.parametrize("version", ENDS)
 @pytest.mark.parametrize("scenario", ["a_stopped_peer_is_waited_for"])
 def test_trouble__stall(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    """The peer stands still for longer than a network may be silent."""
+    """The peer is stopped for longer than the allowed silence of the network."""
     play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="500000000")
 
 
@@ -75,7 +75,7 @@ def test_trouble__five_hundred_connections(
 
 
 def add_devices() -> None:
-    """Interfaces of this thread's namespace, each in a network of its own."""
+    """Adds interfaces to this thread's namespace, each in its own network."""
     from pyroute2 import IPRoute
 
     with IPRoute() as kernel:

@@ -1,4 +1,1 @@
-"""Decides nothing: tests of congestion and of the policy compiler.
-
-Never touches a network.
-"""
+"""Tests of the policies in congestion/ and of `weft policy try`, without a network."""

@@ -1,7 +1,7 @@
-"""Mistakes to plant in the shipped policies, one at a time, by replacing a piece of text in a copy.
+"""Mistakes to plant in copies of the shipped policies, one at a time, by replacing a piece of text.
 
-Most were found in transports that shipped with them. The policies themselves know nothing of this.
-A text that no longer occurs exactly once is an error: no mutant silently stops being planted.
+Most were found in released transports. It is an error if a text does not occur exactly once, so
+that a change of a policy cannot silently disable a mutant.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake somebody could make: in which policy, and which text becomes which."""
+    """One mistake: the policy's file, the text and its replacement."""
 
     name: str
-    file: str  # below congestion/
+    file: str  # relative to congestion/
     before: str
     after: str
 
@@ -284,7 +284,7 @@ MUTANTS = (
         "link_share=0.98,",
         "link_share=1.02,",
     ),
-    # Whatever the family.
+    # Any family.
     Mutant(
         "record_larger_than_promised",
         "window/aimd.py",

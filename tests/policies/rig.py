@@ -1,7 +1,4 @@
-"""Decides how tests drive one policy: interpreted, an event at a time, only what matters given.
-
-Never touches the compiler.
-"""
+"""Runs one interpreted policy event by event; tests give only the relevant fields."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class Rig:
 
 
 class WindowRig(Rig):
-    """A flow of a window policy, with a network that each event repeats; windows in segments."""
+    """A flow of a window policy. All events have the fields of `network`; windows in segments."""
 
     def __init__(
         self, name: str, segments: float = 0.0, network: Mapping[str, float] | None = None, **p: Any

@@ -1,7 +1,4 @@
-"""Decides what the credit policies do: how much they grant, to whom, and when they look again.
-
-Never touches the compiler: runs them interpreted.
-"""
+"""Tests the credit policies, interpreted: how much they grant, to which flow, and their timers."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ PULL = 4 * SEGMENT  # 2.62 us of the link
 
 
 class Sender:
-    """A flow that sends whatever it is granted at once, and wants more than that."""
+    """A flow that sends all granted bytes at once and always has more to send."""
 
     def __init__(self, name: str, port: Rig | None = None, **params: Any) -> None:
         self.rig = Rig(find("credit", name), **params)
@@ -66,7 +63,7 @@ class Sender:
         self.granted, self.tick_ns, self.wants, self.events = 0, 0, 1 << 40, 0
 
     def ask(self, now_ns: int, marked: int = 0, **fields: Any) -> int:
-        """What this event granted, in bytes."""
+        """The bytes granted by this event."""
         self.events += 1
         given: dict[str, Any] = {"received_bytes": self.granted, "link_bytes_per_s": LINK}
         given["rand"] = self.events * 0.7548777 % 1.0
@@ -80,13 +77,13 @@ class Sender:
             **(given | fields),
         )
         before, self.granted = self.granted, answer["granted_bytes"]
-        self.tick_ns = max(answer["next_tick_ns"], now_ns + 10 * US)  # the core's least
+        self.tick_ns = max(answer["next_tick_ns"], now_ns + 10 * US)  # the core's minimum
         assert self.granted >= before
         return self.granted - before
 
 
 def run(senders: list[Sender], from_ns: int, span_ns: int) -> list[int]:
-    """Bytes granted to each within a span, the clock moving from tick to tick."""
+    """Bytes granted to each sender within a span; the clock advances from tick to tick."""
     before = [sender.granted for sender in senders]
     now_ns = from_ns
     while now_ns < from_ns + span_ns:
@@ -178,7 +175,7 @@ def test_rccc__idle_flows_are_pulled_ahead_while_nobody_waits() -> None:
     assert idle.granted == start + PULL
     busy.ask(10**9 + MS)
     idle.ask(10**9 + MS + 10 * US, received_bytes=start)
-    assert idle.granted == start + PULL  # the pacer is taken
+    assert idle.granted == start + PULL  # the pacer is busy
     for step in range(200):
         idle.ask(10**9 + 2 * MS + step * 100 * US, received_bytes=start)
     assert idle.granted == start + int(0.98 * 1_250_000)
@@ -192,7 +189,7 @@ def test_rccc__marks_lower_the_port_by_half_of_what_exceeds_the_limit() -> None:
         fields = {"received_bytes": step * 10 * SEGMENT, "rand": 0.5}
         sender.ask(10**9 + step * MS, 10, **fields)
         shares.append(sender.rig.shared["rate_share"][0].item())
-    # g is 1/2, 3/4, 7/8 and so on: less half of what exceeds 0.3 each time, to 0.9 / 4.
+    # g is 1/2, 3/4, 7/8, ...; each step cuts the share by half of g - 0.3, down to 0.9 / 4.
     assert shares[:2] == pytest.approx([0.9, 0.9 * 0.775])
     assert shares[-1] == pytest.approx(0.225)
 

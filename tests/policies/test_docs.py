@@ -1,4 +1,4 @@
-"""Decides that docs/POLICIES.md speaks of what there is: every family, hook, field and command."""
+"""Tests that docs/POLICIES.md explains every hook and field and no others, and its links work."""
 
 from __future__ import annotations
 

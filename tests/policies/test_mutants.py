@@ -1,6 +1,6 @@
-"""The conformance suite finds what it is for: each planted mistake fails a check.
+"""Tests that each mistake planted in a shipped policy fails a conformance check.
 
-Quick settings: what a person's `weft policy check --quick` would have said.
+The settings are those of `weft policy check --quick`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_mutants__there_are_thirty_at_least_and_none_is_in_the_tree() -> None:
 
 
 def caught_by(mutant: Mutant, folder: Path) -> str:
-    """The first check that fails, and what it measured; empty when none does."""
+    """The first check that fails and its measured value; empty if all checks pass."""
     path = folder / Path(mutant.file).name
     path.write_text(mutant.planted())
     try:
@@ -41,5 +41,5 @@ def caught_by(mutant: Mutant, folder: Path) -> str:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutants__is_caught(mutant: Mutant, tmp_path: Path) -> None:
     sign = caught_by(mutant, tmp_path)
-    assert sign, "no check noticed it"
+    assert sign, "no check failed"
     print(sign)

@@ -1,7 +1,4 @@
-"""Decides what the path policies do: which path a burst takes, and which ones they leave.
-
-Never touches the compiler: runs them interpreted. The numbers are those of the papers.
-"""
+"""Tests the path policies, interpreted: chosen and avoided paths. Numbers are the papers'."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from congestion.registry import find, policies
 from .rig import MS, SEGMENT, US, Rig
 
 EVERY = [name for family, name in policies() if family == "path"]
-# These give a flow one path at a time.
+# These policies use one path at a time for a flow.
 STICKY = ["single", "plb", "flowlet"]
 SPREADING = [name for name in EVERY if name not in STICKY]
 
 
 def picks(rig: Rig, count: int, **fields: float) -> list[int]:
-    """Over a grid of draws, so that no seed decides."""
+    """Picks with random fields from a grid, so that results do not depend on a seed."""
     chosen = []
     for step in range(count):
         draws = {"rand": (step * 0.618034) % 1.0, "rand2": (step * 0.414214) % 1.0}
@@ -85,7 +82,7 @@ def test_power_of_two__leaves_a_path_that_timed_out_and_comes_back() -> None:
     feed(rig, 2, TIMEOUT)
     assert 2 not in picks(rig, 200, now_ns=10**9 + 9_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 11_000_000)
-    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # rests twice as long
+    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # the path is avoided for twice as long
     assert 2 not in picks(rig, 200, now_ns=10**9 + 39_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 41_000_000)
 
@@ -100,7 +97,7 @@ def test_power_of_two__a_path_that_swallows_everything_does_not_win_forever() ->
 
 
 def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> None:
-    """Six of eight are slow: two draws alone are both of them in 6/8 * 5/7 = 0.54 of all bursts."""
+    """With six slow paths of eight, both random draws are slow for 6/8 * 5/7 = 54% of bursts."""
     rig = peer("power_of_two", 8)
     for _ in range(50):
         for path in range(8):
@@ -112,7 +109,7 @@ def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> No
 def test_power_of_two__its_own_bytes_in_flight_end_a_choice_before_an_answer_does() -> None:
     rig = peer("power_of_two", 8)
     rig.shared["inflight_bytes"] = 65_536
-    for turn in range(400):  # a queue that is seen to cost 8 ns a byte, which is 1 Gb/s
+    for turn in range(400):  # the measured queueing delay is 8 ns a byte, which is 1 Gb/s
         for path in range(8):
             feed(rig, path, GOOD, 100 if turn == 0 else 624)
     rig.shared["inflight_bytes"] = 0
@@ -150,7 +147,7 @@ def test_single__a_flow_keeps_its_path_while_that_is_usable() -> None:
 @pytest.mark.parametrize("paths", [1, 3, 8, 200, 256])
 def test_round_robin__each_round_visits_every_path_once(paths: int) -> None:
     rig = peer("round_robin", paths)
-    picks(rig, paths - 1)  # the first round has begun at its second place
+    picks(rig, paths - 1)  # finishes the first round, which starts at its second entry
     chosen = picks(rig, 4 * paths)
     orders = [chosen[i * paths : (i + 1) * paths] for i in range(4)]
     assert all(sorted(order) == list(range(paths)) for order in orders)
@@ -190,9 +187,9 @@ def test_reps__what_came_back_unmarked_is_used_again_oldest_first() -> None:
     rig = peer("reps")
     for path in (3, 6, 1):
         feed(rig, path, GOOD)
-    feed(rig, 2, ECN)  # marked: not kept
+    feed(rig, 2, ECN)  # a marked path is not recycled
     assert picks(rig, 3) == [3, 6, 1]
-    assert len(set(picks(rig, 100))) == 8  # nothing fresh: by chance
+    assert len(set(picks(rig, 100))) == 8  # no fresh entries, so picks are random
 
 
 def test_reps__keeps_the_eight_latest() -> None:
@@ -208,7 +205,7 @@ def test_reps__a_timeout_freezes_the_ring_for_ten_milliseconds_then_sixteen_expl
         feed(rig, path, GOOD)
     start_ns = 10**9
     feed(rig, 6, TIMEOUT, now_ns=start_ns)
-    # Over and over, used or not; the one that timed out has left the ring.
+    # The frozen ring repeats all entries except the path that timed out.
     assert picks(rig, 7, now_ns=start_ns + 9 * MS) == [3, 1, 9, 3, 1, 9, 3]
     explored = picks(rig, 16, now_ns=start_ns + 10 * MS)
     assert len(set(explored)) > 10
@@ -226,9 +223,9 @@ def acknowledge(rig: Rig, kinds: list[int], each_bytes: int, inflight: int = 1 <
     ("kinds", "each_bytes", "entries"),
     [
         ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB, in many acknowledgments
-        ([GOOD], 262_144, 4),  # four in one
+        ([GOOD], 262_144, 4),  # four bursts in one acknowledgment
         ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a mark counts for its whole burst
-        ([GOOD] * 3, 8_192, 0),  # too soon
+        ([GOOD] * 3, 8_192, 0),  # less than a burst
     ],
 )
 def test_reps__a_path_is_recycled_once_for_each_burst(
@@ -267,7 +264,7 @@ def test_mixed__recycles_first_then_goes_round_past_penalties() -> None:
     assert picks(rig, 2) == [3, 6]
     assert picks(rig, 6) == [2, 3, 4, 5, 6, 7]  # the round begins at 1, which has a penalty
     feed(rig, 3, GOOD)
-    feed(rig, 3, TIMEOUT)  # out of the queue, and passed over
+    feed(rig, 3, TIMEOUT)  # removed from the queue, and skipped
     assert 3 not in picks(rig, 7 * 14)
 
 
@@ -339,7 +336,7 @@ def test_weighted__in_proportion_and_never_a_zero_unless_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["bitmap", "mixed", "power_of_two", "reps"])
 def test_paths__one_that_swallows_everything_loses_its_share_and_gets_it_back(name: str) -> None:
-    """Timeouts alone must do, a millisecond after each burst; then a probe comes back."""
+    """The only sign is a timeout 1 ms after each burst; later a probe is answered."""
     rig, draw, dead = peer(name), random.Random(3), 2
     counts, replies = [0, 0], [(10**9, 0)]
     for step in range(6_000):
@@ -355,5 +352,5 @@ def test_paths__one_that_swallows_everything_loses_its_share_and_gets_it_back(na
             came = heapq.heappop(replies)[1]
             feed(rig, came % 8, TIMEOUT if came < 0 else GOOD, 0 if came < 0 else 100, now_ns)
     assert counts[0] < 2_000 / 8 / 10
-    # What recycles keeps to what works, and comes back where marks take something out of turn.
+    # Recycling policies keep to working paths and return to this one only when marks remove others.
     assert counts[1] > (0 if name in {"reps", "mixed"} else 2_000 / 8 / 2)

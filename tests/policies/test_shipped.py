@@ -1,7 +1,4 @@
-"""Decides what the loss policy that is in force by default calls lost, and when it looks again.
-
-Never touches the compiler: runs it interpreted.
-"""
+"""Tests the default loss policy rack, and fixed, interpreted: lost segments and timer checks."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> N
 
 def test_rack__a_hole_in_the_newest_burst_is_lost_after_the_reordering_window() -> None:
     rig = Rig(find("loss", "rack"), 4)
-    # The segments of a burst are sent a nanosecond apart: the last one has been delivered.
+    # Segments of a burst have send times a nanosecond apart. The last one has been delivered.
     burst: dict[str, Any] = {
         "newest_acked_sent_ns": 9_900 * US + 6,
         "oldest_inflight_sent_ns": 9_900 * US,
@@ -68,8 +65,8 @@ def test_rack__the_first_timeout_gives_up_the_oldest_alone_the_second_all() -> N
     first = judge(rig, "on_timer", now_ns=10_500 * US, **fields)
     assert first["lost_sent_before_ns"] == 9_000 * US + 1
     second = judge(rig, "on_timer", now_ns=11_600 * US, **fields)
-    assert second["lost_sent_before_ns"] == 11_600 * US  # all of it: nothing came for two timeouts
-    judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # something came back
+    assert second["lost_sent_before_ns"] == 11_600 * US  # all: no reply for two timeouts
+    judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # an acknowledgment
     again = judge(rig, "on_timer", now_ns=12_800 * US, **(fields | {"newest_acked_sent_ns": -1}))
     assert again["lost_sent_before_ns"] == 9_000 * US + 1
 
@@ -87,10 +84,11 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
         - i
         for i in range(9)
     ]
-    # It doubles from a quarter of 80 us, never beyond the timeout of 1 ms.
+    # The reordering window doubles from a quarter of 80 us up to the timeout of 1 ms.
     assert horizons[:4] == [9_860, 9_820, 9_740, 9_580]
     assert horizons[-1] == 8_900
-    # And halves with every 1,024 round trips of calm, 81.92 ms each: 128 quarters are 2.56 ms.
+    # It halves every 1,024 round trips (81.92 ms) without a needless resend; 128 quarters are
+    # 2.56 ms.
     calm = [
         judge(rig, now_ns=at * US, newest_acked_sent_ns=(at - 100) * US)["lost_sent_before_ns"]
         // US
@@ -98,7 +96,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
         for at in range(100_000, 1_600_000, 90_000)
     ]
     assert calm[0] == -1_100
-    assert calm[-1] == -120  # and no further
+    assert calm[-1] == -120  # the minimum
     assert calm == sorted(calm)
 
 

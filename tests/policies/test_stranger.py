@@ -1,6 +1,6 @@
-"""Decides that a policy from another package has every right that a shipped one has.
+"""Tests that a policy from another package can be used like a shipped one.
 
-The package is real: pip installs it from examples/write_a_policy into a folder of the test.
+pip installs the package from examples/write_a_policy into a temporary folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print("live")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that finds the package."""
+    """The environment of a process that can import the package."""
     folder = tmp_path_factory.mktemp("stranger")
     shutil.copytree(EXAMPLE, folder / "source")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
@@ -95,7 +95,7 @@ def test_stranger__runs_on_live_flows(installed: dict[str, str]) -> None:
 
 
 def test_stranger__reaches_the_plugin_as_a_library(installed: dict[str, str]) -> None:
-    """What `weft run` starts need not have Python: it finds a compiled library in its knob."""
+    """Programs started by `weft run` may lack Python, so the variable names a compiled library."""
     done = weft(installed | {"WEFT_WINDOW_POLICY": "copa:delta=0.3"}, "run", "--", "env")
     assert done.returncode == 0, done.stderr
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("WEFT_WINDOW_POLICY=")]

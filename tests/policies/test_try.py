@@ -1,7 +1,4 @@
-"""Decides that policies run in the simulated network as asked, the same each time, and are shown.
-
-Never judges a policy: the conformance suite does.
-"""
+"""Tests `weft policy try` and transport.arena: options, reproducible results, output, errors."""
 
 from __future__ import annotations
 

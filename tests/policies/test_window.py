@@ -1,6 +1,6 @@
-"""Decides what the window policies do: how fast they grow, what they cut by, and how often.
+"""Tests the window policies, interpreted: growth, size and frequency of cuts.
 
-Never touches the compiler: runs them interpreted. The numbers are those of the papers.
+The expected numbers come from the papers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .rig import SEGMENT, US, Rig, WindowRig
 
 EVERY = ["aimd", "bbr", "cubic", "dcqcn", "dctcp", "nscc", "swift", "timely"]
 
-# The network that Ultra Ethernet's constants were chosen for: 100 Gb/s, 12 us, segments of 4 KiB.
+# The network for which Ultra Ethernet chose its constants: 100 Gb/s, 12 us, segments of 4 KiB.
 REFERENCE = {
     "segment_bytes": 4_096,
     "link_bytes_per_s": 12_500_000_000,
@@ -110,7 +110,7 @@ def test_swift__tolerates_corruption_and_cuts_once_on_congestion() -> None:
 
 
 def test_swift__does_not_collapse_under_scheduling_noise() -> None:
-    """Loopback: 50 to 500 us with no queue behind them, one acknowledgment for eight segments."""
+    """As on loopback: 50 to 500 us without a queue, one acknowledgment for eight segments."""
     rig, draw, now_us, window = swift(32 * SEGMENT), random.Random(5), 10_000, 0.0
     for _ in range(3_000):
         now_us += 35
@@ -119,7 +119,7 @@ def test_swift__does_not_collapse_under_scheduling_noise() -> None:
 
 
 def test_swift__holds_the_queue_near_its_target() -> None:
-    """A link of 3 GB/s behind 50 us: the queue is what the window exceeds their product by."""
+    """A link of 3 GB/s and 50 us; the queue is the window minus the bandwidth-delay product."""
     rig, now_us, window, queue_us = swift(1_000 * SEGMENT), 10_000.0, 1_000.0 * SEGMENT, 0.0
     for _ in range(4_000):
         queue_us = max(window / 3_000 - 50, 0.0)
@@ -233,11 +233,11 @@ def curve(rig: WindowRig, until_s: float, since_s: float = 0.0) -> float:
 
 
 def test_cubic__passes_the_points_of_its_curve() -> None:
-    """From 100 segments to 70: back at 100 after the cube root of 30 / 0.4, 4.217 s."""
+    """Cut from 100 segments to 70, back at 100 after the cube root of 30 / 0.4, 4.217 s."""
     rig = WindowRig("cubic", 100, SLOW)
     assert rig.lose(1e6) == pytest.approx(70)
     assert rig.state("origin_s") == pytest.approx(4.217, abs=1e-3)
-    # One round trip ahead of the clock: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
+    # The target is one round trip ahead: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
     assert curve(rig, 2.0) == pytest.approx(96.72, abs=0.1)
     assert curve(rig, 4.0, 2.0) == pytest.approx(100.0, abs=0.1)
     assert curve(rig, 7.0, 4.0) == pytest.approx(110.6, abs=0.2)
@@ -274,7 +274,7 @@ def nscc(window_bytes: float, **params: float) -> WindowRig:
 
 
 def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
-    """What one acknowledgment adds in bytes, without the constant increase."""
+    """The bytes that one acknowledgment adds, without the constant increase."""
     before = float(rig.flow["window_bytes"][0])
     rig.flow["steady_ns"] = 1 << 61
     return rig.ack(1_000, acked / 4_096, marked, rtt_ns=int(rtt_us * US)) * 4_096 - before
@@ -301,7 +301,7 @@ def test_nscc__marks_below_the_target_change_nothing() -> None:
 def test_nscc__marks_above_the_target_cut_by_the_excess_once_per_round_trip() -> None:
     for rtt_us, left in ((30, 1 - 0.8 * 6 / 18), (120, 0.5)):
         rig = nscc(200_000)
-        rig.flow["delay_ns"] = (rtt_us - 12) * US  # the smoothed one has settled
+        rig.flow["delay_ns"] = (rtt_us - 12) * US  # the smoothed delay has settled
         fields = {"rtt_ns": rtt_us * US, "srtt_ns": rtt_us * US, "app_limited": 1}
         assert rig.ack(1_000, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
         assert rig.ack(1_010, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
@@ -323,12 +323,12 @@ def test_nscc__the_constant_increase_comes_once_per_round_trip() -> None:
 
 def test_nscc__after_a_collapse_the_window_is_what_came_through() -> None:
     rig = nscc(200_000)
-    rig.ack(1_000, 1)  # the watch begins
+    rig.ack(1_000, 1)  # starts the measurement period
     rig.lose(1_005)
     window = rig.ack(1_025, 5, inflight_bytes=100_000) * 4_096
-    assert window == pytest.approx(5 * 4_096)  # in 24 us, of 225 KB less than an eighth
+    assert window == pytest.approx(5 * 4_096)  # in 24 us less than an eighth of 225 KB arrived
     fields = {"rtt_ns": 100 * US}
-    for step in range(20):  # marks of what was in flight then are no news
+    for step in range(20):  # marks of segments sent before the collapse cut nothing
         assert rig.ack(1_026 + step, 1, 1, **fields) * 4_096 == pytest.approx(5 * 4_096)
 
 
@@ -362,7 +362,7 @@ def test_windows__a_hint_that_is_no_number_is_ignored(name: str) -> None:
 
 
 def timely(queue_us: float) -> WindowRig:
-    """10 Gb/s and 20 us, from half the link's rate; a round trip ago a sample waited as given."""
+    """10 Gb/s and 20 us, at half the link's rate; the last sample, a round trip ago, is given."""
     network = {"link_bytes_per_s": 1_250_000_000, "rtt_min_ns": 20 * US, "srtt_ns": 20 * US}
     rig = WindowRig("timely", 0, network)
     rig.flow["paths"][0, 0] = 1
@@ -373,10 +373,11 @@ def timely(queue_us: float) -> WindowRig:
 
 def test_timely__compares_samples_of_one_path_over_the_time_between_them() -> None:
     rig = timely(100)
-    rate_after(rig, 120, path=1)  # the first of its path: no gradient
+    rate_after(rig, 120, path=1)  # the path's first sample gives no gradient
     assert rig.state("difference_ns") == 0.0
     rate_after(rig, 140, 1_040)
-    assert rig.state("difference_ns") == pytest.approx(0.875 * 20 * US / 3)  # three round trips
+    # The difference spans three round trips.
+    assert rig.state("difference_ns") == pytest.approx(0.875 * 20 * US / 3)
 
 
 def rate_after(rig: WindowRig, rtt_us: float, now_us: float = 1_000, **fields: Any) -> float:
@@ -424,7 +425,7 @@ def test_dcqcn__starts_at_line_rate_and_the_first_mark_halves_it() -> None:
     rig = dcqcn()
     assert rig.answer["pacing_bytes_per_s"] == 5e9
     assert rate_after(rig, 5, 50, marked=1) == pytest.approx(2.5e9)
-    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one in 50 us counts
+    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one mark in 50 us counts
     assert rate_after(rig, 5, 100, marked=1) == pytest.approx(1.25e9)
 
 
@@ -462,14 +463,14 @@ def test_dcqcn__the_byte_counter_is_a_stage_every_ten_megabytes() -> None:
 
 
 class Pipe:
-    """1 GB/s and 100 us behind bbr: each round trip delivers what the window and the link allow."""
+    """bbr over 1 GB/s and 100 us: each round trip delivers the lesser of window and link."""
 
     def __init__(self) -> None:
         self.rig = WindowRig("bbr")
         self.now_us, self.delivered, self.window = 0.0, 0, self.rig.start * SEGMENT
 
     def round_trip(self, rtt_us: float = 100, **fields: Any) -> float:
-        """The pacing rate over the link's."""
+        """Plays one round trip; returns the pacing rate divided by the link's."""
         self.now_us += 100
         self.delivered += int(min(self.window, 100_000))
         more = {"delivered_bytes": self.delivered, "rtt_ns": int(rtt_us * US)} | fields
@@ -480,7 +481,7 @@ class Pipe:
 def test_bbr__starts_up_drains_and_cruises() -> None:
     pipe = Pipe()
     gains = [pipe.round_trip(inflight_bytes=200_000) for _ in range(6)]
-    assert gains[:3] == pytest.approx([2.885] * 3)  # the link is full at once: three more rounds
+    assert gains[:3] == pytest.approx([2.885] * 3)  # startup ends after three rounds without growth
     assert gains[3:] == pytest.approx([1 / 2.885] * 3)
     cycle = [pipe.round_trip(inflight_bytes=90_000) for _ in range(16)]
     assert sorted(cycle[:8]) == pytest.approx([0.75, *[1.0] * 6, 1.25])
@@ -517,11 +518,11 @@ def test_bbr__looks_for_the_round_trip_when_it_has_not_seen_it_for_long() -> Non
         pipe.round_trip(inflight_bytes=90_000)
     pipe.now_us += 4_000
     pipe.round_trip(rtt_us=150)
-    assert pipe.rig.state("rtt_ns") == 100 * US  # believed for 5 ms
+    assert pipe.rig.state("rtt_ns") == 100 * US  # a minimum is valid for 5 ms
     pipe.now_us += 1_500
     pipe.round_trip(rtt_us=150)
     assert pipe.rig.state("rtt_ns") == 150 * US
-    assert pipe.window <= 4 * SEGMENT  # the queue is to drain, 4 segments keep the clock going
+    assert pipe.window <= 4 * SEGMENT  # drains the queue; 4 segments keep the ack clock running
     for _ in range(8):
         pipe.round_trip(rtt_us=90)
     assert pipe.window == pytest.approx(2 * 90_000 + 60_000, rel=0.01)
@@ -547,7 +548,7 @@ def test_bbr__losses_are_a_share_of_what_was_in_flight() -> None:
     pipe = Pipe()
     for _ in range(12):
         pipe.round_trip(inflight_bytes=90_000)
-    pipe.rig.lose(pipe.now_us, 1)  # of 22 segments: that says nothing yet
+    pipe.rig.lose(pipe.now_us, 1)  # 1 of 22 segments is below the threshold
     pipe.round_trip(inflight_bytes=90_000)
     assert pipe.rig.state("bound_bytes") == 0.0
     before = pipe.rig.state("window_bytes")
@@ -574,9 +575,9 @@ def test_dcqcn__the_rest_of_a_stage_counts_for_the_next() -> None:
 
 def test_swift__a_host_that_holds_acknowledgments_has_a_window_of_its_own() -> None:
     rig = swift()
-    ack(rig, 10_000, 60, ack_delay_ns=30 * US)  # what receivers hold on purpose
+    ack(rig, 10_000, 60, ack_delay_ns=30 * US)  # the intended acknowledgment delay
     before = ack(rig, 10_100, 60, ack_delay_ns=200 * US)
-    assert before > 200 * SEGMENT  # the round trip before had a short one
+    assert before > 200 * SEGMENT  # the delay was short in the previous round trip
     window = ack(rig, 10_200, 60, ack_delay_ns=200 * US)
     assert window == pytest.approx(before * (1 - 0.8 * (200 - 100) / 200))
     assert rig.flow["window_bytes"][0] > before

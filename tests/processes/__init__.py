@@ -1,1 +1,1 @@
-"""Random schedules of real processes, and what must hold when peace is made."""
+"""Random fault schedules of real processes, and the checks after the faults end."""

@@ -1,6 +1,6 @@
-"""Five mistakes that schedules of processes have to find, planted one at a time in a copy.
+"""Five mistakes that schedules of processes must find, planted one at a time in a copy.
 
-Each was made once. They are pieces of text that become others, as in tests/schedules/defects.py.
+Each was a real bug. A piece of text is replaced, as in tests/schedules/defects.py.
 """
 
 import os
@@ -39,7 +39,7 @@ DEFECTS = (
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
     ),
-    # Merely leaving them unread would not show: the answers of each turn bring more frames.
+    # Leaving them unread would not be noticed, because the answers of each turn bring more frames.
     Defect(
         "frames_beyond_a_turn_are_lost",
         "native/control/control_handshake.cc",
@@ -48,12 +48,12 @@ DEFECTS = (
         "  for (std::uint16_t v = 0; channel->poll(&lost, &v) == Channel::Read::frame;) {\n  }",
     ),
 )
-# Of the sources, what the extension module is built from.
+# The sources from which the extension module is built.
 SOURCES = ("native", "congestion", "transport", "tests", "CMakeLists.txt")
 
 
 class Workshop:
-    """A copy of the tree that is built again and again; each defect's library has a tree."""
+    """A copy of the tree that is rebuilt for each defect; each library gets its own tree."""
 
     def __init__(self, directory: Path, policies: Path) -> None:
         self.directory = directory
@@ -90,7 +90,7 @@ class Workshop:
         return module
 
     def plant(self, defect: Defect) -> Path:
-        """A tree with a library that has the defect."""
+        """Builds a tree with a library that has the defect."""
         file = self.base / defect.file
         healthy = file.read_text()
         file.write_text(defect.planted(healthy))

@@ -1,6 +1,6 @@
-"""One process of a schedule: serves echoes, dials others, and does what its standard input says.
+"""One process of a schedule: echoes messages, dials others, and executes orders from stdin.
 
-Every line of its standard output is JSON: what became of each connection, and what it holds.
+Each line of stdout is a JSON event: the state of a connection, or the open descriptors.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from transport import Connection, Endpoint
 from transport.errors import WeftError
 
 BYTES_MAX = 200_000
-BURST = 400  # more control frames than the listener's end reads in one turn
+BURST = 400  # more control frames than the listener's side reads in one turn
 CHURN_S = 1.0
-CHILD_S = 120  # how long a forked child lives: longer than anyone waits for word of a death
+CHILD_S = 120  # life of a forked child; longer than all waits for an error about a death
 POLICIES = {
     "window": ("swift", "dctcp", "cubic"),
     "path": ("power_of_two", "oblivious", "round_robin"),
 }
-# Of single connections, and no defaults: their libraries come and go with the connections.
+# Policies of single connections, not defaults: their libraries are loaded and unloaded with them.
 OWN_POLICIES = (
     {"window": "cubic", "path": "flowlet", "loss": "sleek"},
     {"window": "aimd", "path": "plb", "loss": "go_back_n", "credit": "grant"},
@@ -101,13 +101,13 @@ class Node:
                 say(event="not swapped", number=number, status=error.status)
 
     def fork(self) -> None:
-        """A child that holds what it inherited, as a loader's worker does."""
+        """Forks a child that keeps its inherited descriptors, like a data loader's worker."""
         if os.fork() == 0:
             time.sleep(CHILD_S)
             os._exit(0)
 
     def burst(self, number: int, handle: str) -> None:
-        """Many dials at once; each connection carries one message there and back."""
+        """Dials many times at once; each connection carries one message there and back."""
         failures: list[str] = []
 
         def one(index: int) -> None:
@@ -130,7 +130,7 @@ class Node:
         say(event="burst", number=number, failures=sorted(set(failures)), count=len(failures))
 
     def churn(self, seed: int) -> None:
-        """Policies of the process and of connections change while others are dialled and closed."""
+        """Changes policies of process and connections while others are dialled and closed."""
         until = time.monotonic() + CHURN_S
         failures: list[str] = []
 
@@ -167,7 +167,7 @@ class Node:
         say(event="churned", failures=failures)
 
     def abort(self) -> None:
-        """As a communicator is aborted: every connection of its own, with messages under way."""
+        """Closes all dialled connections with messages in flight, as ncclCommAbort does."""
         for connection in list(self.dialled.values()):
             connection.close()
 

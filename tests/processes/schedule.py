@@ -1,6 +1,6 @@
-"""Random schedules of real processes on a lab: stops, deaths, forks, dials, cuts; then a reckoning.
+"""Runs random fault schedules of real processes in a lab, and checks the state at the end.
 
-python -m tests.processes.schedule FIRST LAST plays the seeds and names those that fail.
+python -m tests.processes.schedule FIRST LAST runs the seeds and prints those that fail.
 """
 
 import argparse
@@ -27,9 +27,9 @@ ACTIONS = (
     *("dial", "dial", "close", "abort", "burst", "swap", "swap", "churn"),
 )
 PATIENCE_S = 60.0
-# A death is told within this, whatever else holds the dead process's sockets.
+# A death must be reported within this time, even if a forked child holds the sockets.
 DEATH_S = 30.0
-# Longer than control sockets live on a path that is cut, under the knobs below.
+# Longer than control sockets survive on a cut path with the knobs below.
 REST_S = 6.0
 KNOBS = {
     "WEFT_INTERFACES": "eth0",
@@ -39,20 +39,20 @@ KNOBS = {
     "WEFT_PEER_DEAD_NS": "3000000000",
     "WEFT_LOG_LEVEL": "error",
 }
-# Where the library and the nodes' script are; another tree for one with a planted mistake.
+# The tree of the library and the node script; another one if a mistake is planted.
 TREE = os.environ.get("SCHEDULES_TREE", str(ROOT))
-# What a connection may end with when the process at its other end was killed.
+# The errors allowed for a connection whose remote process was killed.
 DEATHS = {"peer_dead", "connection_closed", "refused", "timed_out"}
-# Sockets of the paths, of the log and of the sessions to the other processes.
+# Allowed growth: sockets of the paths, of the log and of the sessions to the other processes.
 DESCRIPTORS_MORE = 40
 
 
 class ViolationError(AssertionError):
-    """Something that must never happen, with the schedule that led there."""
+    """A violated rule, with the schedule that led to it."""
 
 
 class Process:
-    """A node and what it has said."""
+    """A node process and its events."""
 
     def __init__(self, lab: Lab, host: int) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
@@ -72,7 +72,7 @@ class Process:
         self.killed = False
         self.churns = 0
         threading.Thread(target=self._listen, daemon=True).start()
-        wait(lambda: bool(self.of("ready")), "a process that is ready")
+        wait(lambda: bool(self.of("ready")), "a process to be ready")
         self.handle = str(self.of("ready")[0]["handle"])
 
     def _listen(self) -> None:
@@ -107,14 +107,14 @@ def wait(what: Callable[[], bool], name: str, limit_s: float = PATIENCE_S) -> No
 
 @dataclass
 class Dialled:
-    """A connection: between which processes, and whether it may have ended."""
+    """A connection: its two processes, and whether it may have ended."""
 
     number: int
     source: Process
     target: Process
     closed: bool = False
 
-    burst: bool = False  # many short ones at once, and not one that lasts
+    burst: bool = False  # many short connections at once instead of one
 
     @property
     def mortal(self) -> bool:
@@ -135,7 +135,7 @@ class Dialled:
 
 @dataclass
 class Schedule:
-    """One seed's life: processes on hosts of the lab, actions, then peace and the reckoning."""
+    """The run of one seed: processes on hosts of a lab, random actions, repair, final checks."""
 
     lab: Lab
     seed: int
@@ -211,7 +211,7 @@ class Schedule:
                     one.source.order(do="swap", number=one.number, seed=self.chance.random())
 
     def kill(self, process: Process) -> None:
-        """And, where it is the last but one, another takes its place."""
+        """Kills the process, and starts another one if only one is left."""
         process.killed = True
         process.signal(signal.SIGKILL)
         if len(self.living()) < 2 or self.chance.random() < 0.5:
@@ -219,7 +219,7 @@ class Schedule:
             self.dial(self.processes[-1])
 
     def change(self, action: str) -> None:
-        """Never every path of a host at once."""
+        """Cuts a link or heals all, and never cuts all paths of a host."""
         if action == "heal":
             if self.cut:
                 link = self.chance.choice(sorted(self.cut))
@@ -227,7 +227,7 @@ class Schedule:
                 self.lab.heal(link)
             return
         host, spine = self.chance.randrange(HOSTS), self.chance.randrange(PATHS)
-        # One spine stays whole, so that any two hosts have a path.
+        # Links of one spine are never cut, so that any two hosts have a path.
         link = f"leaf{host}-spine{spine}"
         if spine != self.seed % PATHS and link not in self.cut:
             self.cut.add(link)
@@ -241,7 +241,7 @@ class Schedule:
             process.signal(signal.SIGCONT)
 
     def reckon(self) -> None:
-        """The healthy go on, the others have ended with a cause, and nothing was wrong or left."""
+        """Checks that healthy connections progress, the others failed, and nothing leaked."""
         bursts = [one for one in self.dialled if one.burst]
         healthy = [one for one in self.dialled if not (one.mortal or one.closed or one.burst)]
         for process in self.living():
@@ -260,7 +260,7 @@ class Schedule:
                 continue
             failure = self.await_failure(one)
             if failure["status"] not in DEATHS and not one.closed:
-                raise ViolationError(f"a death is told as {failure}")
+                raise ViolationError(f"a death is reported as {failure}")
         for process in self.living():
             process.order(do="end")
         for process in self.living():
@@ -273,18 +273,18 @@ class Schedule:
             one.source.order(do="report")
             return one.rounds() > before
 
-        wait(goes_on, f"connection {one.number} to go on")
+        wait(goes_on, f"progress of connection {one.number}")
 
     def await_burst(self, one: Dialled) -> None:
         if one.source.killed:
             return
-        wait(lambda: one.ended() is not None, f"the end of the dials at once, {one.number}")
+        wait(lambda: one.ended() is not None, f"the end of burst {one.number}")
         told = one.ended()
         assert told is not None
         if told["count"] and not one.target.killed:
-            raise ViolationError(f"dials that failed: {told}")
+            raise ViolationError(f"dials failed: {told}")
         if not set(told["failures"]) <= DEATHS:
-            raise ViolationError(f"a death is told as {told}")
+            raise ViolationError(f"a death is reported as {told}")
 
     def await_churns(self, process: Process) -> None:
         def over() -> bool:
@@ -292,7 +292,7 @@ class Schedule:
                 raise ViolationError(f"a process ended by itself: {process.child.returncode}")
             return len(process.of("churned")) == process.churns
 
-        wait(over, "policies that change")
+        wait(over, "the end of a churn")
         if failures := [one for told in process.of("churned") for one in told["failures"]]:
             raise ViolationError(f"dials to itself or policies failed: {failures}")
 
@@ -314,7 +314,7 @@ class Schedule:
             )
         if wrong := process.of("wrong"):
             raise ViolationError(f"wrong bytes: {wrong}")
-        wait(lambda: bool(process.of("ended")), "a process's last word", 10)
+        wait(lambda: bool(process.of("ended")), "the last event of a process", 10)
         grown = process.of("ended")[0]["descriptors"] - process.of("ready")[0]["descriptors"]
         if grown > DESCRIPTORS_MORE:
             raise ViolationError(f"{grown} descriptors more than at the start")
@@ -332,7 +332,7 @@ class Schedule:
 
 
 def play(lab_name: str, seeds: range) -> list[str]:
-    """The violations that these seeds show, one after the other on a lab of their own."""
+    """Runs the seeds one after the other in their own lab; returns the violations."""
     found = []
     with Lab(LabModel(hosts=HOSTS, spines=PATHS), name=unique(lab_name)) as lab:
         for seed in seeds:
@@ -347,7 +347,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
-    parser.add_argument("--until", type=Path, help="end with the first that fails, and make this")
+    parser.add_argument("--until", type=Path, help="stop at the first failure and create this file")
     options = parser.parse_args()
     begin = time.monotonic()
     played = failures = 0

@@ -1,6 +1,6 @@
-"""Fifty random schedules of real processes; `make schedules` plays a thousand, and plants mistakes.
+"""Runs fifty random schedules of real processes; `make schedules`: a thousand, and mutations.
 
-Four side by side: most of a schedule is waiting.
+Four run at a time, because a schedule mostly waits.
 """
 
 import os
@@ -23,7 +23,7 @@ FULL = 1000
 
 
 def play(count: int, *words: str, tree: Path | None = None) -> tuple[int, str]:
-    """The worst exit status, and what was said, of so many schedules."""
+    """Runs `count` schedules; returns the worst exit status and the output."""
     each = -(-count // SIDE_BY_SIDE)
     spans = [(first, min(first + each, count + 1)) for first in range(1, count + 1, each)]
     planted = {} if tree is None else {"SCHEDULES_TREE": str(tree)}
@@ -76,5 +76,5 @@ def test_schedules__find_a_planted_mistake(defect: Defect, workshop: Workshop) -
     found = tree / "found"
     _, said = play(FULL, "--until", str(found), tree=tree)
     print(said)
-    assert found.exists(), f"{FULL} schedules did not notice it: {said}"
+    assert found.exists(), f"{FULL} schedules did not find it: {said}"
     assert "seed " in said

@@ -1,4 +1,4 @@
-"""Fault schedules: what a run of them came to, and the program that runs them."""
+"""Runs the program weft_schedules, which runs fault schedules, and parses its result."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The runner's line of JSON."""
+    """The JSON result of the runner."""
 
     schedules: int
     distinct: int
@@ -27,7 +27,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A built weft_schedules and the policies that it draws from."""
+    """A built weft_schedules and the policies from which it chooses."""
 
     program: Path
     policies: Path
@@ -35,7 +35,7 @@ class Runner:
     def run(
         self, *, seed: int, count: int, violations_max: int = 10, timeout_s: float = 150
     ) -> Outcome:
-        """Runs `count` schedules from `seed` on; RuntimeError when the runner itself broke."""
+        """Runs `count` schedules from `seed` on; RuntimeError if the runner itself fails."""
         arguments = [seed, count, self.policies, violations_max]
         done = subprocess.run(
             [str(self.program), *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""Where the schedule runner is, and how its one line is read."""
+"""The fixture for the built schedule runner."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ from . import Runner
 @pytest.fixture(scope="session")
 def runner(pytestconfig: pytest.Config) -> Runner:
     program = Path(pytestconfig.getoption("--build-tree")) / "weft_schedules"
-    assert program.exists(), f"{program} is not built: make test-native builds it"
+    assert program.exists(), f"{program} is not built: run make test-native"
     return Runner(program, program.parent / "policies")

@@ -1,7 +1,7 @@
-"""Defects to plant in the core, one at a time, by replacing a piece of text in a copy of it.
+"""Defects to plant in a copy of the core, one at a time, by replacing a piece of text.
 
-The shipped sources know nothing of this. A text that no longer occurs exactly once is an error, so
-that a defect cannot silently stop being planted.
+It is an error if a text does not occur exactly once, so that a change of the sources cannot
+silently disable a defect.
 """
 
 import os
@@ -19,7 +19,7 @@ RUNNER = "tests/schedules/runner.cc"
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One mistake somebody could make: in which file, and which text becomes which."""
+    """One mistake: the file, the text and its replacement."""
 
     name: str
     file: str
@@ -161,7 +161,7 @@ DEFECTS = (
 
 
 class Workshop:
-    """Builds the runner natively from a copy of the sources: all of it once, then what changed."""
+    """Builds the runner from a copy of the sources: everything once, then only changed units."""
 
     product = "weft_schedules"
 
@@ -191,7 +191,7 @@ class Workshop:
         return tree / "objects" / ("_".join(unit.parts) + ".o")
 
     def compile(self, unit: Path, tree: Path) -> Path:
-        """The unit's object; a file in `tree` hides its namesake in the base."""
+        """Compiles the unit to an object; a file in `tree` replaces the one in the base."""
         out = self.object_of(unit, tree)
         out.parent.mkdir(parents=True, exist_ok=True)
         source = tree / unit if (tree / unit).exists() else self.base / unit
@@ -206,7 +206,7 @@ class Workshop:
         return program
 
     def units_that_read(self, file: str) -> list[Path]:
-        """The units that include the file, by the compiler's own lists of the first build."""
+        """The units that include the file, from the compiler's dependency lists."""
         name = re.compile(re.escape(file) + r"(\s|$)")
         return [
             unit
@@ -215,7 +215,7 @@ class Workshop:
         ]
 
     def build(self, defect: Defect) -> Path:
-        """A runner with the defect in it; only what reads the changed file is compiled again."""
+        """Builds a runner with the defect; recompiles only the units that include the file."""
         tree = self.directory / defect.name
         changed = tree / defect.file
         changed.parent.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""The fault schedules find what they are for: planted defects are caught, the core itself passes.
+"""Tests that the fault schedules find planted defects, and that the unchanged core passes.
 
-Everything is built from a copy at -O1; a hang counts as caught, and so does a crash.
+Everything is built from a copy at -O1. A hang or a crash counts as found.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ JOBS = 2
 def verdicts(
     runner: Runner, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[str]]]:
-    """By name, and for "none": what gave the defect away, or nothing."""
+    """For each defect, and for "none": the failure that revealed it, or ""."""
     workshop = Workshop(tmp_path_factory.mktemp("defects"), runner.policies)
     with ThreadPoolExecutor(JOBS) as pool:
         objects = list(pool.map(lambda unit: workshop.compile(unit, workshop.base), workshop.units))
@@ -40,7 +40,7 @@ def try_out(workshop: Workshop, defect: Defect, policies: Path) -> str:
 
 
 def give_away(runner: Runner) -> str:
-    """The first violation, a hang or a crash in words; empty when every schedule held."""
+    """Describes the first violation, a hang or a crash; empty if all schedules pass."""
     try:
         outcome = runner.run(seed=1, count=SEEDS, violations_max=1, timeout_s=HANG_S)
     except subprocess.TimeoutExpired:
@@ -64,5 +64,5 @@ def test_defects__the_core_as_it_is_passes(verdicts: dict[str, Future[str]]) -> 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_defects__is_caught(defect: Defect, verdicts: dict[str, Future[str]]) -> None:
     sign = verdicts[defect.name].result()
-    assert sign != "", f"{SEEDS} schedules did not notice it"
+    assert sign != "", f"{SEEDS} schedules did not find it"
     print(sign)

@@ -1,6 +1,6 @@
-"""Fault schedules by the thousand: no hang, no wrong byte, no broken invariant, the same each time.
+"""Runs thousands of fault schedules: no hang, wrong byte or broken invariant, and repeatable.
 
-WEFT_TEST_SCHEDULES sets how many (20,000 at least are asked for); a violation names its seed.
+WEFT_TEST_SCHEDULES sets the number (the required minimum is 20,000); a violation names its seed.
 """
 
 import os
