@@ -1,6 +1,6 @@
-"""The walls between rooms: imports, includes, first lines, file sizes, the top level.
+"""Tests the dependency rules between modules, opening comments, file sizes and the top level.
 
-Reads source text only, so it runs with nothing installed and nothing built:
+It only reads source text, so it runs without an installation or a build:
 python3 tests/test_walls.py.
 """
 
@@ -21,10 +21,10 @@ TOP_LEVEL = {
     *("README.md", "setup.py", "transport", "native", "congestion", "tests", "bench", "examples"),
     *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt"),
 }
-# Made by tools and ignored by git.
+# Created by tools and ignored by git.
 BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "compile_commands.json"}
 
-# Top-level names that a room may import besides the standard library; the longest prefix wins.
+# Top-level names that a module may import besides the standard library; the longest prefix wins.
 PYTHON_ROOMS = {
     "congestion": {"congestion"},
     "congestion/api": {"congestion", "numpy"},
@@ -40,11 +40,11 @@ PYTHON_ROOMS = {
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
 }
-# Large or optional: only inside a function, so that importing the package stays light.
+# Large or optional packages: imported only inside functions, so that importing weft stays fast.
 LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
-# Allowed wherever they are imported lazily, with the extra that brings them.
+# Allowed everywhere if imported lazily; an extra installs them.
 OPTIONAL = {"matplotlib"}
-# Rooms that are functions of their inputs, and the part of the standard library they may use.
+# Modules that are pure functions of their inputs, and the standard library modules they may use.
 PURE = {
     "congestion": {
         "__future__",
@@ -97,7 +97,7 @@ NATIVE_ROOMS = {
         *("core", "wire", "policy", "telemetry"),
     },
 }
-# The vocabulary of outcomes is every room's.
+# All modules use the status codes.
 EVERYWHERE = {"native/core/status.h"}
 CLOCKS = r"chrono|ctime|time\.h"
 THREADS = r"thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token"
@@ -138,7 +138,7 @@ def longest_prefix(where: str, table: dict[str, set[str]]) -> set[str] | None:
 
 
 def imports(where: str, tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Every imported module by its full name, and whether only when a function runs."""
+    """The full name of every imported module, and whether a function imports it lazily."""
     package = where.removesuffix(".py").split("/")[:-1]
     inner = {
         id(child)
@@ -170,12 +170,12 @@ def python_breaches() -> Iterator[str]:
 
 
 def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]:
-    """What is wrong with one import, in words."""
+    """Messages about the rules that one import breaks."""
     top = name.split(".")[0]
     pure = longest_prefix(where, PURE)
     if top in STDLIB:
         if pure is not None and top not in pure:
-            yield f"a pure room may not import {top}"
+            yield f"a pure module may not import {top}"
         if top in (longest_prefix(where, IMPURE) or set()):
             yield f"may not import {top}"
     elif top not in allowed and not (top in OPTIONAL and lazy):
@@ -201,7 +201,7 @@ def native_breaches() -> Iterator[str]:
     for where, path in sources(NATIVE_SUFFIXES, "native"):
         room = where.split("/")[1]
         if room not in NATIVE_ROOMS:
-            yield f"{where}: {room} is not a room of native/"
+            yield f"{where}: {room} is not a known module of native/"
             continue
         banned = re.compile(rf"(?:{BANNED_INCLUDES[room]})\Z")
         words = re.compile(BANNED_WORDS.get(room, r"(?!)"))
@@ -209,7 +209,7 @@ def native_breaches() -> Iterator[str]:
             match = include.match(line)
             if match is None:
                 if words.search(line.split("//")[0]):
-                    yield f"{where}:{number}: a pure room may not use {line.strip()}"
+                    yield f"{where}:{number}: a pure module may not use {line.strip()}"
                 continue
             quote, name = match.groups()
             if quote == '"' and not name.startswith("native/"):
@@ -222,7 +222,7 @@ def native_breaches() -> Iterator[str]:
 
 
 def opening(path: Path) -> list[str]:
-    """The lines of the comment or docstring that a file starts with."""
+    """The lines of the comment or docstring at the start of a file."""
     text = path.read_text()
     if path.suffix in {".py", ".pyi"}:
         docstring = ast.get_docstring(ast.parse(text)) or ""
@@ -239,10 +239,10 @@ def opening_breaches() -> Iterator[str]:
     rooms = ("native", "transport", "congestion", "bench", "examples")
     for where, path in sources({".py", *NATIVE_SUFFIXES}, *rooms):
         if not opening(path):
-            yield f"{where}: a sentence at the top says what the file is for"
+            yield f"{where}: begin with a sentence that says what the file is for"
     for where, path in sources({".py", *NATIVE_SUFFIXES}, "tests"):
         if not opening(path):
-            yield f"{where}: the first line says what is tested"
+            yield f"{where}: begin with a line that says what is tested"
 
 
 NOT_A_FUNCTION = re.compile(
@@ -252,7 +252,7 @@ NOT_A_FUNCTION = re.compile(
 
 
 def native_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """(first line, lines) of each function, told by the indentation that clang-format gives."""
+    """(first line, lines) of each function, found by the indentation of clang-format."""
     open_at: list[tuple[str, int]] = []
     for number, line in enumerate(lines, 1):
         begin = re.match(r"( {0,4})(?! *:)\S.*\{$", line)
@@ -288,7 +288,7 @@ def size_breaches() -> Iterator[str]:
 def top_level_breaches() -> Iterator[str]:
     for path in sorted(ROOT.iterdir()):
         if not path.name.startswith(".") and path.name not in TOP_LEVEL | BY_TOOLS:
-            yield f"{path.name}: not a name of the top level"
+            yield f"{path.name}: not a known name at the top level"
 
 
 def test_walls__python_imports() -> None:

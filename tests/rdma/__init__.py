@@ -1,1 +1,1 @@
-"""A guest with two RDMA devices made of software, for the tests that need verbs and no hardware."""
+"""Tests over verbs without RDMA hardware, in a virtual machine with two software RDMA devices."""

@@ -1,7 +1,4 @@
-"""What the tests of the transport share in the guest: what happens to packets, and what netem says.
-
-Never touches a network outside the guest: the fixture is asked for by tests that are skipped there.
-"""
+"""Fixtures of the tests in the guest: network emulation and its drop counters."""
 
 import json
 import subprocess
@@ -16,7 +13,7 @@ Netem = Callable[..., None]
 
 @pytest.fixture
 def netem() -> Iterator[Netem]:
-    """Sets, in netem's own words, what happens to what leaves either device."""
+    """Sets netem parameters for packets that leave either device."""
 
     def impose(*words: str) -> None:
         for device in ("va", "vb"):
@@ -29,14 +26,14 @@ def netem() -> Iterator[Netem]:
 
 
 def dropped_packets(device: str) -> int:
-    """What netem has dropped of what left this interface, since it was set."""
+    """Packets leaving this interface that netem has dropped since it was set."""
     words = ["tc", "-statistics", "-json", "qdisc", "show", "dev", device]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout)[0].get("drops", 0))
 
 
 def restore_links() -> None:
-    """Both ends up again, and the neighbours of start.sh, which a link that goes down forgets."""
+    """Sets both ends up, with the neighbours of start.sh, which are lost when a link goes down."""
     lines = [
         *("link set va up", "link set vb up"),
         "neigh replace 192.0.2.2 lladdr 02:00:00:00:00:02 dev va nud permanent",
@@ -47,5 +44,5 @@ def restore_links() -> None:
     for device in ("rxea", "rxeb"):
         state = Path("/sys/class/infiniband") / device / "ports/1/state"
         while "ACTIVE" not in state.read_text():
-            assert time.monotonic() < until_s, f"{device} does not come up"
+            assert time.monotonic() < until_s, f"{device} is not active"
             time.sleep(0.05)

@@ -1,6 +1,6 @@
-"""Decides how the guest is started and ended: `python -m tests.rdma.guest deps|build|run -- CMD`.
+"""Starts and stops the guest: `python -m tests.rdma.guest deps|build|run -- CMD`.
 
-Never lets the guest write to the host but below build/rdma/share, and ends no process but its own.
+The guest can write to the host only below build/rdma/share.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from tests.rdma import image, packages
 from tests.rdma.packages import LabError
 
 SHARE = image.OUT / "share"
-TIMED_OUT = 124  # as timeout(1) has it
+TIMED_OUT = 124  # the status of timeout(1)
 NO_STATUS = 125
 CONSOLE_LINES = 30
 
-# They tell of the shell that the guest was started from, not of what the command may need.
+# Variables that describe the host's shell and are of no use to the command.
 NOT_PASSED = {"_", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR"}
-# tsc=reliable and mitigations=off spare an emulated processor what it has no use for. norandmaps:
-# this QEMU translates code anew for each address it is seen at, so programs had better stay put.
+# tsc=reliable and mitigations=off avoid work that is useless on an emulated processor. norandmaps:
+# QEMU translates code separately for each address, so fixed addresses save translations.
 KERNEL_LINE = (
     "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable mitigations=off nokaslr norandmaps"
     " audit=0 apparmor=0 selinux=0 psi=0 cgroup_disable=memory"
@@ -37,7 +37,7 @@ KERNEL_LINE = (
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """The environment as lines for a shell; a name that no shell can hold is left out."""
+    """The environment as shell lines, without names that are not valid in a shell."""
     passed = {
         name: value
         for name, value in environment.items()
@@ -47,7 +47,7 @@ def exports(environment: Mapping[str, str]) -> str:
 
 
 def prepare(control: Path, command: Sequence[str]) -> None:
-    """What start.sh reads; the folder is this user's alone, as an environment may hold secrets."""
+    """Writes the files for start.sh; the folder is private, as the environment may hold secrets."""
     place = f"root={shlex.quote(str(image.ROOT))}\nshare={shlex.quote(str(SHARE))}\n"
     (control / "place").write_text(place)
     (control / "environment").write_text(exports(os.environ))
@@ -56,7 +56,7 @@ def prepare(control: Path, command: Sequence[str]) -> None:
 
 
 def shared(tag: str, path: Path, *options: str) -> list[str]:
-    """QEMU's words for a folder of the host under a name; remap: it may span file systems."""
+    """QEMU options that share a host folder under a tag; remap: it may span file systems."""
     where = f"path={str(path).replace(',', ',,')}"
     backend = ",".join(["local", f"id={tag}", where, "security_model=none", "multidevs=remap"])
     device = f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"
@@ -64,8 +64,8 @@ def shared(tag: str, path: Path, *options: str) -> list[str]:
 
 
 def machine(control: Path, processors: int, memory_mib: int) -> list[str]:
-    # Only TCG: not every host has KVM, and not every KVM boots a stock kernel. Without erms nobody
-    # copies with `rep movsb`, which is emulated byte by byte: packets cost a quarter then.
+    # Only TCG: not every host has KVM, and not every KVM boots a stock kernel. Without erms nothing
+    # copies with `rep movsb`, which is emulated byte by byte; packets then cost a quarter.
     return [
         *("qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,erms=off"),
         *("-smp", str(processors), "-m", str(memory_mib)),
@@ -81,7 +81,7 @@ def machine(control: Path, processors: int, memory_mib: int) -> list[str]:
 
 
 def pump(source: IO[bytes]) -> None:
-    """Hands on what the guest writes; when nobody reads any more, still lets the guest write."""
+    """Forwards the guest's output to stdout; goes on reading if stdout is closed."""
     heard = True
     while piece := os.read(source.fileno(), 1 << 16):
         if not heard:
@@ -94,8 +94,8 @@ def pump(source: IO[bytes]) -> None:
 
 
 def boot(words: Sequence[str], timeout_s: float) -> bool:
-    """Runs QEMU until the guest switches itself off; False if time was up first."""
-    # A pipe that stays open: at the end of its input QEMU would close the port that carries output.
+    """Runs QEMU until the guest powers off; False if it timed out."""
+    # stdin is a pipe that stays open: at EOF QEMU would close the port that also carries output.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pumping = threading.Thread(target=pump, args=(process.stdout,))
@@ -122,7 +122,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def run(
     command: Sequence[str], *, timeout_s: float = 600, processors: int = 2, memory_mib: int = 1024
 ) -> int:
-    """Runs the command in a fresh guest, from the top of the repository; its exit status."""
+    """Runs the command in a fresh guest, in the repository's root; returns its exit status."""
     image.build()
     if shutil.which("qemu-system-x86_64") is None:
         raise LabError("QEMU is missing: run `python -m tests.rdma.guest deps`")
@@ -150,11 +150,11 @@ def stop(number: int, _frame: object) -> NoReturn:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.rdma.guest")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("deps", help="install the packages of Debian that are missing")
-    verbs.add_parser("build", help="make kernel and initrd; nothing if they are up to date")
+    verbs.add_parser("deps", help="install missing Debian packages")
+    verbs.add_parser("build", help="build kernel and initrd unless they are up to date")
     runs = verbs.add_parser("run", help="boot, run a command, return its exit status")
     runs.add_argument("--timeout", type=float, default=600, metavar="S", help="default 600")
-    # With one processor two threads that poll wait 4 ms for each other.
+    # With one processor, two polling threads wait 4 ms for each other.
     runs.add_argument("--processors", type=int, default=2, metavar="N", help="default 2")
     runs.add_argument("--memory", type=int, default=1024, metavar="MIB", help="default 1024")
     runs.add_argument("command", nargs="+", help="after --: the program and its arguments")
@@ -163,7 +163,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     wanted = arguments()
-    # So that QEMU ends with us whatever ends us; Ctrl-C raises by itself.
+    # Ends QEMU when this process gets a signal; Ctrl-C already raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:

@@ -1,6 +1,6 @@
-"""Decides what the guest boots: Debian's kernel, the modules of the lab, one of them repaired.
+"""Builds the guest's kernel and initrd in build/rdma from Debian's kernel, with rxe repaired.
 
-Never installs a package and never writes outside build/rdma; packages.py says what must be there.
+packages.py lists the required packages.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ KERNEL = OUT / "vmlinux"
 INITRD = OUT / "initrd"
 STAMP = OUT / "stamp"
 
-# What goes into the image; start.sh is read at each run and needs no build.
+# The sources of the image; start.sh is not among them, because each run reads it.
 SOURCES = ("image.py", "repair.py", "init.sh")
 RXE = "drivers/infiniband/sw/rxe"
 MODULES = (
     *("virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay", "veth"),
     *("sch_netem", "sch_prio", "sch_tbf", "sch_ingress", "cls_u32", "cls_matchall", "act_mirred"),
-    # rxe asks for the checksum by name, and nothing would load it for it.
+    # rxe requests the checksum by name, and the guest has no module autoloading.
     *("crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"),
 )
 APPLETS = ("sh", "mount", "insmod", "mkdir", "ln", "echo", "switch_root")
@@ -44,7 +44,7 @@ def call(*words: object, cwd: Path | None = None) -> str:
 
 
 def stamp(version: str) -> str:
-    """Changes when the kernel's package does, or a source of the lab."""
+    """A hash of the kernel's package version and the sources of the image."""
     digest = hashlib.sha256(version.encode())
     for name in SOURCES:
         digest.update((HERE / name).read_bytes())
@@ -52,7 +52,7 @@ def stamp(version: str) -> str:
 
 
 def build() -> bool:
-    """Makes the image if it is not up to date; says whether there was anything to do."""
+    """Builds the image if it is not up to date; returns whether it built."""
     release, version = kernel_headers()
     wanted = stamp(f"{release} {version}")
     if STAMP.exists() and STAMP.read_text() == wanted and KERNEL.exists() and INITRD.exists():
@@ -77,18 +77,18 @@ def build() -> bool:
 
 
 def fetch(package: str, version: str, work: Path) -> Path:
-    """The package's file, through apt, which checks the archive's signature."""
+    """Downloads the package with apt, which checks the archive's signature."""
     work.chmod(0o755)
     try:
         call("apt-get", "download", "-qq", f"{package}={version}", cwd=work)
     except LabError as error:
-        hint = "Has the archive a newer kernel? apt-get update, apt-get install linux-headers-amd64"
+        hint = "for a newer kernel: apt-get update, apt-get install linux-headers-amd64"
         raise LabError(f"{error}\n{hint}") from None
     return next(work.glob(f"{package}_*.deb"))
 
 
 def rxe_source(package: Path, work: Path) -> Path:
-    """rxe's folder of the kernel's source, which is a tarball within a tarball within a package."""
+    """Extracts rxe's folder from the kernel source: a tarball in a tarball in a package."""
     with subprocess.Popen(["dpkg", "--fsys-tarfile", package], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for path, file in source_files(process.stdout):
@@ -107,7 +107,7 @@ def rxe_source(package: Path, work: Path) -> Path:
 
 
 def source_files(stream: IO[bytes]) -> Iterator[tuple[Path, IO[bytes]]]:
-    """The files of rxe; reads no further than they go, since unpacking is what takes the time."""
+    """The files of rxe; stops reading after them, because unpacking is slow."""
     with tarfile.open(fileobj=stream, mode="r|") as outer:
         for member in outer:
             packed = outer.extractfile(member) if member.name.endswith(".tar.xz") else None
@@ -136,15 +136,15 @@ def compiled(source: Path, release: str) -> Path:
 
 
 def unpacked(image: bytes) -> bytes:
-    """The kernel as an ELF file, which QEMU starts seconds sooner than one that unpacks itself."""
+    """The kernel as an ELF file, which boots seconds faster in QEMU than a compressed one."""
     start = image.find(b"\xfd7zXZ\x00")
     if start < 0:
-        raise LabError("the kernel is not packed with xz, as Debian 12 has it")
+        raise LabError("the kernel is not compressed with xz as in Debian 12")
     return lzma.LZMADecompressor().decompress(image[start:])
 
 
 def pack(tree: Path, release: str, ram: Path) -> None:
-    """Writes ram.cpio: busybox, the modules in the order in which they load, init."""
+    """Writes ram.cpio: busybox, the modules in load order, init."""
     for name in ("bin", "dev", "proc", "sys", "modules", "below", "memory", "merged"):
         (ram / name).mkdir(parents=True)
     shutil.copy("/bin/busybox", ram / "bin")
@@ -160,7 +160,7 @@ def pack(tree: Path, release: str, ram: Path) -> None:
     (ram / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
     shutil.copy(HERE / "init.sh", ram / "init")
     (ram / "init").chmod(0o755)
-    # Not compressed: the guest's emulated processor is slower than the copy.
+    # Not compressed, because decompression on the emulated processor is slower than the copy.
     names = "\n".join(p.relative_to(ram).as_posix() for p in sorted(ram.rglob("*")))
     with ram.with_suffix(".cpio").open("wb") as out:
         words = ["cpio", "--create", "--quiet", "--format=newc", "--owner=0:0"]

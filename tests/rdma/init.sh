@@ -1,6 +1,6 @@
 #!/bin/sh
-# Decides what the guest's root is: the host's own, read only over 9p, under a layer in memory.
-# Never touches a network; that is start.sh, which comes from the run and not from the image.
+# Mounts the guest's root: the host's files, read-only over 9p, with an overlay in memory. Then runs
+# start.sh, which is not part of the image.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -9,8 +9,8 @@ while read -r module; do
   insmod "/modules/$module" || echo "init: no $module"
 done < /modules/order
 
-# Nobody writes to the host's files through the guest, so it may keep what it has read (loose);
-# 500 KiB is the most that one request of this transport carries.
+# The guest does not write to the host's files, so it may cache them (loose); 500 KiB is the maximum
+# of one request of this transport.
 ninep=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o "ro,noatime,cache=loose,$ninep" root /below
 mount -t tmpfs -o size=75% memory /memory
@@ -20,7 +20,7 @@ mount -t overlay -o lowerdir=/below,upperdir=/memory/upper,workdir=/memory/work 
 for tree in proc sys dev; do
   mount --move /$tree /merged/$tree
 done
-ln -s /proc/self/fd /merged/dev/fd # bash opens its process substitutions there
+ln -s /proc/self/fd /merged/dev/fd # for bash's process substitutions
 for stream in stdin:0 stdout:1 stderr:2; do
   ln -s "/proc/self/fd/${stream#*:}" "/merged/dev/${stream%:*}"
 done

@@ -1,7 +1,4 @@
-"""Decides which packages of Debian the lab needs, and whether they are there.
-
-Never installs unless asked (`deps`), and without the right to says what to type.
-"""
+"""Checks for the Debian packages that the guest needs; `deps` installs them or prints commands."""
 
 import os
 import shutil
@@ -10,29 +7,29 @@ import subprocess
 PACKAGES = (
     # To build and boot the image.
     *("qemu-system-x86", "busybox-static", "cpio", "kmod", "gcc", "make", "linux-headers-amd64"),
-    # What the guest, whose files are the host's, runs.
+    # Programs for the guest, which uses the host's files.
     *("iproute2", "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest"),
     *("python3-pyverbs", "libibverbs-dev", "librdmacm-dev"),
 )
 
 
 class LabError(Exception):
-    """Something outside the lab is not as needed; the text is for the person at the terminal."""
+    """A requirement on the host is not met; the message is for the user."""
 
 
 def installed(package: str) -> str | None:
-    """The version that is installed, if any."""
+    """The installed version, or None."""
     words = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise LabError("the lab needs Debian 12: there is no dpkg here") from None
+        raise LabError("the guest needs a Debian 12 host: dpkg not found") from None
     status, _, version = done.stdout.partition(" ")
     return version if status == "installed" else None
 
 
 def kernel_headers() -> tuple[str, str]:
-    """Release and package version of the kernel that the installed headers belong to."""
+    """Release and package version of the kernel of the installed headers."""
     words = ["dpkg-query", "--show", "--showformat=${Depends}", "linux-headers-amd64"]
     if installed("linux-headers-amd64") is None:
         raise LabError("linux-headers-amd64 is missing: run `python -m tests.rdma.guest deps`")
@@ -45,7 +42,7 @@ def kernel_headers() -> tuple[str, str]:
 
 
 def install() -> int:
-    """Installs what is missing; a status for the shell."""
+    """Installs missing packages; returns an exit status."""
     missing = [package for package in PACKAGES if installed(package) is None]
     if not missing:
         return 0
@@ -60,7 +57,7 @@ def install() -> int:
     ):
         prefix = sudo
     else:
-        print("The lab needs packages that only root can install. Type:")
+        print("Only root can install the missing packages. Run:")
         print("  sudo " + " && sudo ".join(" ".join(words) for words in commands))
         return 1
     for words in commands:

@@ -1,6 +1,6 @@
-"""Both ends of a connection over queue pairs in one process, and messages that are checked.
+"""Both ends of a connection over queue pairs in one process, with checked messages.
 
-Never starts a process: that takes longer in the guest than what such a pair is made to do.
+Starting a second process in the guest would take longer than the tests that use this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MESSAGES, MOST_BYTES = 60, 64 << 10
 
 
 class UnderWay:
-    """Messages that both ends were told of and that the engines carry by themselves."""
+    """Messages posted at both ends, which the engines transfer without further calls."""
 
     def __init__(self, pair: Pair, expected: list[int]) -> None:
         self.contents, self.expected = Contents(), expected
@@ -36,11 +36,11 @@ class UnderWay:
         ]
 
     def await_some(self) -> None:
-        """Until one message is there: the others are on their way."""
+        """Waits for the first message, while the others are in flight."""
         self.receives[0].wait(timeout_s=PATIENCE_S)
 
     def finish(self) -> int:
-        """How many of the messages were not what was sent."""
+        """Waits for all messages; returns the number of wrong ones."""
         wrong = 0
         for number, handle in enumerate(self.receives):
             got = handle.wait(timeout_s=PATIENCE_S)
@@ -53,19 +53,19 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Pair:
-    """A receiver and a sender, each with an endpoint of its own."""
+    """A receiver and a sender, each with its own endpoint."""
 
     here: Endpoint
     receiving: Connection
     there: Endpoint
     sending: Connection
-    direct: bool  # buffers are registered, and written to by the NIC
+    direct: bool  # buffers are registered, and the NIC writes into them
 
     def begin(self, messages: int, most: int, seed: int = 1) -> UnderWay:
         return UnderWay(self, sizes(messages, most, seed))
 
     def carry(self, seed: int = 1) -> int:
-        """How many messages of a few were not what was sent."""
+        """Transfers a few messages; returns the number of wrong ones."""
         return self.begin(MESSAGES, MOST_BYTES, seed).finish()
 
 

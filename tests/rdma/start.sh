@@ -1,13 +1,13 @@
-# Decides what the command finds: links, RDMA devices, limits, its environment; then reports how it ended.
-# Never returns: it is process 1 of the guest and switches it off.
+# Process 1 of the guest: sets up links, RDMA devices, limits and the environment, runs the command,
+# reports its status and powers the guest off.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 control=/run/control
 . "$control/place" # root=, share=
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=mmap share "$share"
 
-# Both ends in one namespace, because rxe of this kernel knows no other. Each end must then believe
-# packets that carry an address of this very host.
-# Neighbours are given and not asked for: a lost ARP packet would look like a lost RDMA packet.
+# Both ends are in one namespace, because rxe of this kernel supports only the initial one. Each end
+# must therefore accept packets from a local address. Neighbours are static, because a lost ARP
+# packet would look like a lost RDMA packet.
 links() {
   for link in all default; do
     echo 1 > "/proc/sys/net/ipv4/conf/$link/accept_local"
@@ -31,7 +31,7 @@ link add rxeb type rxe netdev vb
 RDMA
 }
 
-# A pipe in between, as a port can be opened only once and programs open /dev/stdout again.
+# Output goes through a pipe: a port can be opened only once, and programs reopen /dev/stdout.
 port=
 until [ -c "$port" ]; do
   port=$(echo /dev/vport*p1)
@@ -49,7 +49,7 @@ ulimit -l unlimited
 ) 3>&- < /dev/null
 echo $? > "$control/status"
 
-# What the command left running may still hold the pipe: wait for the rest of the output, but not for ever.
+# Processes left by the command may hold the pipe open, so wait only 2 s for the rest of the output.
 exec >&3 2>&3
 (sleep 2 && kill "$pump") &
 wait "$pump"

@@ -1,6 +1,6 @@
-"""Decides what a transfer does when queue pairs, ports, devices or the peer fail in its midst.
+"""Tests transfers during which queue pairs, ports, devices or the peer fail.
 
-Never asks how fast it is without a fault. Runs in the guest only (tests/rdma/README.md).
+Runs in the guest only (tests/rdma/README.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transport.errors import TimedOutError, WeftError
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_BYTES = 4 << 20
 SILENCE_NS = 3_000_000_000
-# Silence, and what an emulated processor may be late by.
+# The silence plus the possible delay of an emulated processor.
 END_S = SILENCE_NS / 1e9 + 10
 
 
@@ -35,7 +35,7 @@ def run(*words: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
-    # Of 500 bursts one finds its queue pair in error; a round of messages makes some hundred.
+    # One of 500 bursts finds its queue pair in error; a round of messages has about a hundred.
     with paired(mode, fault_qp_error=0.002, paths=16) as pair:
         for seed in range(1, 60):
             assert pair.begin(60, 256 << 10, seed).finish() == 0
@@ -51,7 +51,7 @@ def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
 
 @pytest.fixture
 def links() -> Iterator[None]:
-    """Links that a test may take down."""
+    """Restores links that a test takes down."""
     yield
     restore_links()
 
@@ -85,7 +85,7 @@ def test_faults__a_port_that_stays_down_ends_the_connection(links: None, mode: s
 
 @pytest.fixture
 def second_ports() -> Iterator[None]:
-    """rxec and rxed, joined with each other as rxea and rxeb are."""
+    """A second pair of connected devices, rxec and rxed."""
     lines = [
         "link add vc mtu 4200 address 02:00:00:00:00:03 type veth"
         " peer name vd mtu 4200 address 02:00:00:00:00:04",
@@ -99,7 +99,7 @@ def second_ports() -> Iterator[None]:
         run("rdma", "link", "add", device, "type", "rxe", "netdev", link)
     yield
     for device in ("rxec", "rxed"):
-        # It cannot be killed while somebody has the device open: then the test fails and goes on.
+        # It cannot be killed while a process has the device open; then the wait fails the test.
         subprocess.Popen(["rdma", "link", "delete", device], stderr=subprocess.DEVNULL).wait(30)
     run("ip", "link", "delete", "vc")
 
@@ -118,13 +118,13 @@ def test_faults__other_ports_carry_on(second_ports: None, mode: str) -> None:
 
 
 def carry_while_removed(device: str) -> subprocess.Popen[bytes]:
-    """The removal, which may still wait; nothing of the connection outlives this call."""
+    """Removes the device during a transfer; returns the removal, which may still be waiting."""
     with paired("uc", "rxec", "rxed") as pair:
         under_way = pair.begin(30, 1 << 20)
         under_way.await_some()
         removal = subprocess.Popen(["rdma", "link", "delete", device])
         assert under_way.finish() == 0
-        # Soft-RoCE cannot be taken from under a process: the kernel waits for whoever has it open.
+        # The kernel waits until no process has the Soft-RoCE device open.
         assert removal.poll() is None
     return removal
 

@@ -1,6 +1,6 @@
-"""Decides that the lab is what the RDMA tests take it for: devices, loss, UC that outlives loss.
+"""Tests the guest itself, without weft: devices, packet loss, and UC after a loss.
 
-Never looks at the project's own code, and runs in the guest only (tests/rdma/README.md).
+Runs in the guest only (tests/rdma/README.md).
 """
 
 import os
@@ -30,7 +30,7 @@ def call(*words: object) -> str:
 
 @pytest.fixture
 def netem() -> Iterator[Netem]:
-    """Sets what happens to packets that leave rxea, in netem's own words."""
+    """Sets netem parameters for packets that leave rxea."""
 
     def impose(*words: str) -> None:
         call("tc", "qdisc", "replace", "dev", "va", "root", "netem", "limit", "10000", *words)
@@ -82,6 +82,6 @@ def test_lab__uc_outlives_a_message_that_is_cut_short(netem: Netem) -> None:
     numbers = arrived(600, 4 * MTU_BYTES)
     lost = 600 - len(numbers)
     assert numbers == sorted(set(numbers))
-    # Each lost packet costs its own message and no other.
+    # Each lost packet loses only its own message.
     assert 10 <= lost <= dropped_packets("va")
     assert numbers[-1] >= 570

@@ -1,7 +1,7 @@
-"""Decides that nothing is damaged and nothing hangs in ten thousand messages of up to 4 MB a case.
+"""Tests that ten thousand messages of up to 4 MB per case arrive intact and nothing hangs.
 
-Runs in the guest and only when RDMA_LONG=1 asks for it; never stops at the first bad case: each has
-a line of its own in build/rdma/share/long.jsonl, written when it ends, however it ends.
+Runs in the guest, with RDMA_LONG=1. Each case appends a line to build/rdma/share/long.jsonl when it
+ends, also after a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 if os.environ.get("RDMA_LONG") != "1":
-    pytest.skip("minutes a case: RDMA_LONG=1 runs it", allow_module_level=True)
+    pytest.skip("takes minutes a case: set RDMA_LONG=1 to run it", allow_module_level=True)
 
 from tests.rdma.conftest import Netem, dropped_packets
 from tests.rdma.transfer import exchange
@@ -26,7 +26,7 @@ from tests.rdma.transfer import exchange
 MESSAGES = int(os.environ.get("RDMA_MESSAGES", "10000"))
 MOST_BYTES = 4 << 20
 RESULTS = Path(os.environ["RDMA_GUEST_SHARE"]) / "long.jsonl"
-# Far slower than any run was. What hangs the ends notice: no message for 300 s is an error there.
+# Far slower than all measured runs. A hang ends sooner: ends fail after 300 s without a message.
 PATIENCE_S = 600 + MESSAGES
 
 MIXED = "delay 2ms 1ms reorder 25% 50% duplicate 2% loss 0.5%"
@@ -69,7 +69,7 @@ def test_long(netem: Netem, case: str) -> None:
         note(line | {"seconds": time.monotonic() - begun_s, "hung": 1, "error": str(error)[:200]})
         raise
     dropped = {end: dropped_packets(end) for end in ("vb", "va")} if network else {}
-    # Of what netem doubles the receiver cannot say whose copy it was: there netem's own count.
+    # The receiver cannot tell copies by netem from resends, so use netem's count there.
     lost = dropped["vb"] if network == MIXED else found.lost
     engine = found.sender["engine"]
     note(
@@ -81,5 +81,5 @@ def test_long(netem: Netem, case: str) -> None:
         | {"paths_broken": engine["paths_broken"], "corrupt": found.wrong, "hung": 0}
     )
     assert found.wrong == 0
-    if mode != "rc":  # whose lost packets the device sends again: what we resend there is our haste
+    if mode != "rc":  # with RC the device resends lost packets; resends by weft are needless
         assert found.resent <= found.resends_allowed(lost)

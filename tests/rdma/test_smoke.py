@@ -1,7 +1,7 @@
-"""Decides in a minute that queue pairs carry messages: transports, loss, mending, old packets.
+"""Tests queue pairs in a minute: transports, loss, re-establishing queue pairs, old packets.
 
-Both ends live in one process: starting another takes longer here than what it would do. Runs in the
-guest only (tests/rdma/README.md).
+Both ends run in one process, because starting a second takes longer than a test. Runs in the guest
+only (tests/rdma/README.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ETHERNET_BYTES, IP_BYTES = 14, 20
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__messages_arrive_whole(mode: str) -> None:
-    # Each path in its turn: the shipped policy keeps to one while that is not loaded.
+    # The default path policy would stay on one path while it has no load.
     with paired(mode, path_policy="round_robin") as pair:
         assert pair.carry() == 0
         assert all(path.bytes_sent > 0 for path in pair.sending.counters().paths)
@@ -34,12 +34,12 @@ def test_smoke__messages_arrive_whole(mode: str) -> None:
 def test_smoke__long_segments_are_cut_by_the_nic() -> None:
     with paired("uc", segment_bytes=32_768) as pair:
         assert pair.carry() == 0
-        assert pair.sending.counters().segments_sent < 80  # some 120 at 4 KB
+        assert pair.sending.counters().segments_sent < 80  # about 120 with segments of 4 KB
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
-    netem("loss", "10%")  # of some 120 segments: none lost is one run in 300,000
+    netem("loss", "10%")  # of about 120 segments; one run in 300,000 loses none
     with paired(mode) as pair:
         assert pair.carry() == 0
         assert pair.sending.counters().segments_resent > 0
@@ -48,7 +48,7 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
     with paired(mode, fault_qp_error=0.1) as pair:
-        # How many bursts a message takes depends on the host's speed: until some were hit.
+        # The bursts per message depend on the host's speed, so repeat until some were hit.
         for seed in range(1, 30):
             assert pair.carry(seed) == 0
             counters = pair.there.counters()
@@ -70,7 +70,7 @@ def test_smoke__direct__the_nic_writes_to_where_it_belongs(netem: Netem, mode: s
 
 
 class Replayer:
-    """What crosses the veth pair, to be sent once more: RoCE v2 data and all."""
+    """Captures RoCE v2 frames on the veth pair and replays them."""
 
     def __init__(self) -> None:
         any_kind = socket.htons(0x0003)
@@ -80,7 +80,7 @@ class Replayer:
         self.tap.setblocking(False)
 
     def captured(self) -> list[bytes]:
-        """RoCE frames that came to rxea so far."""
+        """RoCE frames received by rxea so far."""
         frames: list[bytes] = []
         while True:
             try:
@@ -93,7 +93,7 @@ class Replayer:
                 frames.append(frame)
 
     def replay(self, frames: list[bytes]) -> None:
-        """From the other end, so that rxea takes them in."""
+        """Sends the frames from the other end to rxea."""
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as out:
             out.bind(("vb", 0))
             for frame in frames:
@@ -104,7 +104,7 @@ class Replayer:
     ("mode", "placement"), [("uc", "slots"), ("ud", "slots"), ("uc", "direct")]
 )
 def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
-    """P-1: whole messages are replayed after their buffers were given back and used anew."""
+    """P-1: replays whole messages after their buffers were returned and reused."""
     with ExitStack() as resources, paired(mode, rdma_placement=placement) as pair:
         replayer = Replayer()
         resources.callback(replayer.tap.close)
@@ -118,9 +118,9 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
             assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
         old = replayer.captured()
         assert len(old) > 40
-        buffer[:] = paint  # it is its owner's again
+        buffer[:] = paint  # the caller owns it again
         replayer.replay(old)
-        # The same buffer receives while old packets for it are still coming.
+        # The same buffer receives while old packets for it still arrive.
         receive = pair.receiving.irecv_into(buffer, memory=memory)
         replayer.replay(old)
         assert buffer == paint

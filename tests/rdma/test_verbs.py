@@ -1,6 +1,6 @@
-"""Decides that the transport keeps its word over real queue pairs: whole messages whatever is lost.
+"""Tests that messages arrive intact over Soft-RoCE queue pairs, also with loss and faults.
 
-Never takes minutes: test_long.py does. Runs in the guest only (tests/rdma/README.md).
+test_long.py is the long version. Runs in the guest only (tests/rdma/README.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.rdma.transfer import exchange
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 120
 MOST_BYTES = 128 << 10
-# Enough that chance decides little: some 2,000 segments, of which 20 are lost in a hundred.
+# About 2,000 segments; at 1% loss 20 are lost, enough to make the result stable.
 LOSSY_MESSAGES, LOSSY_MOST_BYTES = 240, 512 << 10
 PATIENCE_S = 120
 
@@ -30,7 +30,7 @@ def test_verbs__messages_arrive_whole(mode: str) -> None:
     found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
     assert found.wrong == 0
     used = [path for path in found.sender["paths"] if path["bytes_sent"] > 0]
-    assert len(used) >= 14  # some hundred bursts: a path or two may see none
+    assert len(used) >= 14  # with about a hundred bursts one or two paths may get none
     print(f"{mode}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
 
 
@@ -45,7 +45,7 @@ def test_verbs__loss_is_repaired(netem: Netem, mode: str, loss: str) -> None:
         f" resent, {found.lost} lost; netem dropped {dropped}"
     )
     assert found.wrong == 0
-    # netem also drops probes and the like; what else the host drops would make it the smaller one.
+    # netem also drops probes. If the host dropped packets too, more would be lost than it counts.
     assert 0 < found.lost <= dropped
     assert found.lost <= found.resent <= found.resends_allowed(found.lost)
 
@@ -102,5 +102,5 @@ def test_plugin__over_queue_pairs(version: str, placement: str) -> None:
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
     clean |= {"WEFT_RDMA_PLACEMENT": placement}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]
-    # 160 MB go both ways: minutes where the host is busy.
+    # 160 MB in each direction take minutes on a busy host.
     subprocess.run([*map(str, words)], env=clean, check=True, timeout=5 * PATIENCE_S)

@@ -1,7 +1,7 @@
-"""Decides whether messages arrive whole over queue pairs: two processes, checked byte by byte.
+"""Transfers messages between two processes over queue pairs and compares every byte.
 
-Never sets up the network: netem and faults are its callers' matter. `exchange` starts both ends,
-`python -m tests.rdma.transfer ROLE` is one of them.
+`exchange` starts both ends, `python -m tests.rdma.transfer ROLE` is one of them. Callers set up
+netem and faults.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BASE_BYTES = 4 << 20
 AHEAD = 16
 SERVER, CLIENT = "rxea", "rxeb"
 SERVER_ADDRESS = "192.0.2.1"
-QUIET_S = 0.2  # in which what is still under way arrives: emulated, a packet takes milliseconds
+QUIET_S = 0.2  # for the arrival of packets in flight, which take milliseconds when emulated
 REPORTS = 10
 
-# The host takes the emulated processors away for up to 70 ms, and round trips of 1 ms do not tell:
-# with the floor for real networks, 1 ms, such a pause looks like the loss of all that is under way.
+# The host does not schedule the emulated processors for up to 70 ms. With the minimum for real
+# networks, 1 ms, such a pause would look like the loss of everything in flight.
 RTO_NS_MIN = 200_000_000
 
 Facts = dict[str, Any]
@@ -45,10 +45,10 @@ def sizes(count: int, most: int, seed: int) -> list[int]:
 
 
 class Contents:
-    """What message number i holds: a piece of one random block, at a place of its own.
+    """The content of message number i: a piece of one random block, at a different offset each.
 
-    The processor is emulated: one call of libc looks at every byte, numpy would at several times
-    the price, and is left out, as is painting buffers: what a buffer held before is random as well.
+    The processor is emulated, so one memcmp compares all bytes; numpy would cost several times as
+    much. Buffers are not cleared, because their old contents are random too.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Contents:
         return memoryview(self.block)[start : start + count]
 
     def are(self, number: int, count: int, memory_address: int) -> bool:
-        """Whether these bytes are what message `number` holds: all of them are compared."""
+        """Whether all these bytes are those of message `number`."""
         assert count <= BASE_BYTES
         return not _memcmp(self.address + number * 1_000_003 % BASE_BYTES, memory_address, count)
 
@@ -72,7 +72,7 @@ _memcmp.restype = ctypes.c_int
 
 
 def address(memory: bytearray) -> int:
-    """Where it lies; it must not be resized from now on."""
+    """The address of the memory, which must not be resized afterwards."""
     return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
 
 
@@ -89,7 +89,7 @@ def serve(count: int, most: int, seed: int) -> None:
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
         with listener.accept(timeout_s=300) as connection:
-            # Registered: with WEFT_RDMA_PLACEMENT=direct the NIC writes here itself.
+            # Registered, so that the NIC writes into it with WEFT_RDMA_PLACEMENT=direct.
             known = [endpoint.register(buffer) for buffer in memory]
             waiting = deque(
                 connection.irecv_into(buffer, memory=block)
@@ -132,12 +132,12 @@ def send(port: int, count: int, most: int, seed: int) -> None:
         paths = [facts(path) for path in connection.counters().paths]
         said: Facts = {"connection": facts(connection.counters()), "paths": paths}
         print(json.dumps(said | {"engine": facts(endpoint.counters())}), flush=True)
-        time.sleep(2 * QUIET_S)  # the receiver counts what comes last, over a connection that lives
+        time.sleep(2 * QUIET_S)  # keeps the connection open until the receiver has counted
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What both ends counted."""
+    """The counters of both ends."""
 
     receiver: Facts
     sender: Facts
@@ -160,14 +160,14 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """Segments that went out and never came: exact unless the network itself makes copies."""
+        """Segments sent and not received; exact unless the network duplicates packets."""
         came = int(self.receiver["connection"]["segments_received"]) + self.duplicates
         return self.sent + self.resent - came
 
     def resends_allowed(self, lost: int) -> float:
-        """One and a half for each that was lost, and what one pause of an emulated host may cost.
+        """1.5 times the lost segments, plus the resends after one pause of the emulated host.
 
-        After a pause longer than any timeout each of the paths doubts its oldest segment, once.
+        After a pause longer than any timeout each path resends its oldest segment once.
         """
         return 1.5 * lost + len(self.sender["paths"])
 
@@ -187,7 +187,7 @@ def exchange(
     sender: Mapping[str, str] | None = None,
     **knobs: str,
 ) -> Outcome:
-    """`count` messages of up to `most` bytes from rxeb to rxea; knobs of both ends, or of one."""
+    """Sends `count` messages of up to `most` bytes from rxeb to rxea, with knobs for the ends."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_MODE": mode, "WEFT_ENGINES": "1"}
     clean |= {"WEFT_PATHS": "16", "WEFT_RDMA_SLOTS": "1024"}

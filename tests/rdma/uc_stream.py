@@ -1,6 +1,6 @@
-"""Sends UC writes with a number each from rxea to rxeb and prints the numbers that arrived.
+"""Sends numbered UC writes from rxea to rxeb and prints the numbers that arrive.
 
-Needs the system's Python, whose pyverbs fits the system's rdma-core: uc_stream.py MESSAGES BYTES.
+Usage: uc_stream.py MESSAGES BYTES, with the system's Python, whose pyverbs fits its rdma-core.
 """
 
 import sys
@@ -44,7 +44,7 @@ class End:
         self.pair.to_rts(attributes)
 
     def poll(self) -> list[int]:
-        """The numbers of the completions at hand."""
+        """The numbers of the available completions."""
         _, completions = self.queue.poll(num_entries=WINDOW)
         for completion in completions:
             if completion.status != e.IBV_WC_SUCCESS:
@@ -56,7 +56,7 @@ def stream(messages: int, size_bytes: int) -> list[int]:
     sender, receiver = End("rxea", size_bytes, 1), End("rxeb", size_bytes, messages)
     sender.connect(receiver)
     receiver.connect(sender)
-    # A receive takes a number only, but this library wants a place with each.
+    # A receive only gets a number, but pyverbs requires a buffer for each.
     nowhere = SGE(receiver.memory.buf, 1, receiver.memory.lkey)
     for number in range(messages):
         receiver.pair.post_recv(RecvWR(wr_id=number, num_sge=1, sg=[nowhere]))

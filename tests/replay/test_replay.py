@@ -1,6 +1,6 @@
-"""Decides that `weft policy replay` shows recorded decisions beside those of other policies.
+"""Tests that `weft policy replay` shows recorded decisions beside those of other policies.
 
-Never opens a socket: the recording is made of events that the test writes.
+The recording consists of events written by the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def entry(kind: int, hook: int, owner: int, body: bytes, family: int = 1) -> byt
 
 
 def declared(name: str) -> bytes:
-    """The entry that says which policy decides from here."""
+    """The entry that declares the policy of the following decisions."""
     policy = find("window", "fixed")
     params = policy.params.filled()
     sizes = (policy.family.event.size_bytes, policy.family.result.size_bytes, params.nbytes, 0)
@@ -45,7 +45,7 @@ def declared(name: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`fixed` over 300 acknowledgments and a loss in the middle, of two flows."""
+    """A recording of `fixed` for two flows: 300 acknowledgments and a loss in the middle."""
     policy = find("window", "fixed")
     runner = Interpreted(policy)
     params = policy.params.filled()
@@ -89,7 +89,7 @@ def test_replay__table_of_recorded_and_tried(recording: Path) -> None:
     assert any(row[:3] == ["mine", "300", "100.0%"] for row in rows)
     assert "mine window: " in text
     assert "17 decisions were dropped" in text
-    assert "another version of" in text  # the recording's digest of fixed is made up
+    assert "another version of" in text  # the recording has a fake digest of fixed
 
 
 def test_replay__json_holds_every_answer(recording: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_replay__json_holds_every_answer(recording: Path, tmp_path: Path) -> Non
     assert [recorded["name"], mine["name"]] == ["fixed (recorded)", "mine"]
     assert len(mine["answers"]) == len(mine["now_ns"]) == 150
     assert set(mine["owner"]) == {1}
-    # From an eighth of the greatest window; owner 0 has the loss.
+    # The window starts at an eighth of the maximum; only owner 0 has a loss.
     assert mine["answers"][0][0] == (1 << 24) / 8
     windows = [answer[0] for answer in mine["answers"]]
     assert all(after > before for before, after in itertools.pairwise(windows))
@@ -196,7 +196,7 @@ def test_replay__what_came_before_damage_is_shown_and_the_status_is_1(
 
 
 def of_windows(path: Path, *windows: float) -> Path:
-    """A recording of these answers, the latter half by another policy."""
+    """A recording of these answers, the second half by another policy."""
     family = find("window", "fixed").family
     event, result = family.event.zeros(), family.result.zeros()
     image = MAGIC + declared("fixed")

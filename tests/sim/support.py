@@ -1,4 +1,4 @@
-"""What tests of the simulator share: scenarios from a few lines, and a walk over routes."""
+"""Helpers of the simulator tests: scenarios from a few lines, and enumeration of routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_fabric = pytest.mark.skipif(
 
 
 def scenario(network: str, rest: str = "", folder: Path | None = None) -> Scenario:
-    """A permutation of 10 kB in a network of these lines."""
+    """A scenario with these network lines and, by default, a permutation of 10 kB."""
     work = "" if "[[workload]]" in rest else "\n[[workload]]\nsize_bytes = 10_000\n"
     return parse(f"[network]\n{network}\n{rest}{work}", file="test.toml", folder=folder)
 
@@ -38,7 +38,7 @@ def network(text: str, rest: str = "", folder: Path | None = None) -> Network:
 
 
 def ways(net: Network, one: int, other: int) -> Counter[tuple[int, ...]]:
-    """Every way from a host to another as its ports; fails where one leads nowhere."""
+    """Every route between two hosts, as its ports; fails if a route does not reach the host."""
     done: Counter[tuple[int, ...]] = Counter()
     group = int(net.group_of[other])
     waiting: list[tuple[int, ...]] = [
@@ -68,7 +68,7 @@ def ways(net: Network, one: int, other: int) -> Counter[tuple[int, ...]]:
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task")
     found = [int(c) for task in tasks.iterdir() for c in (task / "children").read_text().split()]
-    # The resource tracker of multiprocessing is no worker.
+    # Leave out the resource tracker of multiprocessing, which is not a worker.
     return [c for c in found if b"resource_tracker" not in Path(f"/proc/{c}/cmdline").read_bytes()]
 
 
@@ -82,13 +82,13 @@ def wait_for_a_worker(pid: int) -> list[int]:
 
 
 def wait_until_rows_are_done(pid: int) -> None:
-    """Workers of a sweep have computed for longer than imports and many small runs take."""
+    """Waits until workers have used more CPU time than imports and many small runs need."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         if sum(cpu_seconds(child) for child in children(pid)) > 6.0:
             return
         time.sleep(0.05)
-    raise AssertionError("the workers do nothing")
+    raise AssertionError("the workers use no CPU time")
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""What a swarm once found, kept small: each of these did not end, or was late in virtual time."""
+"""Tests scenarios found by `weft swarm`, minimised: each once did not end, or ended late."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether GOAL's text becomes the transfers it says, and a wrong schedule a line that helps."""
+"""Tests GOAL schedules: the resulting transfers, and one-line errors for wrong schedules."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_goal__a_ping_pong() -> None:
     assert job.transfers["bytes"].tolist() == [10, 30, 20]
     assert job.transfers["from"].tolist() == [0, 0, 1]
     assert job.transfers["start_ns"].tolist() == [200, 100, 0]
-    # The third message waits for the answer, computes 100 ns, and for its own first.
+    # The third message waits for the answer, then 100 ns of computation, and for the first message.
     found = {(int(b), int(a)): int(d) for b, a, d in job.dependencies}
     assert found == {(0, 2): 0, (2, 1): 100, (0, 1): 0}
 

@@ -1,4 +1,4 @@
-"""Whether the least of host and control groups counts, and a run that is too large is refused."""
+"""Tests that the lowest limit of host and control groups applies, and too large runs fail."""
 
 from pathlib import Path
 

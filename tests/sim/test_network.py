@@ -1,4 +1,4 @@
-"""Whether networks have the ports, the routes and the names that their shape says."""
+"""Tests the ports, routes and names of networks of every topology."""
 
 from itertools import product
 from pathlib import Path
@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check_whole(net: Network) -> None:
-    """What holds of every network."""
+    """Checks rules that hold for every network."""
     assert (np.diff(net.ports["from"].astype(np.int64)) >= 0).all()
     assert len(net.node_names) == len(set(net.node_names)) == net.hosts + net.switches
     assert net.route.shape[0] == net.switches
-    assert net.group_of.max() == net.groups - 1  # every one has a host
+    assert net.group_of.max() == net.groups - 1  # every group has a host
     assert net.route.max(initial=-1) < len(net.set_begin) - 1
     back = {(int(p["from"]), int(p["to"])) for p in net.ports}
     assert all((b, a) in back for a, b in back), "a link of one direction"
@@ -111,7 +111,7 @@ def test_network__sixteen_thousand_hosts_take_no_time_to_lay_out() -> None:
 def test_network__rails() -> None:
     net = network('topology = "rail"\nhosts = 32\nrails = 4\nhosts_per_leaf = 4\nspines = 2')
     check_whole(net)
-    # Eight servers in two sets of four, four leaves each.
+    # Eight servers in two sets of four, with four leaves each.
     assert net.switches == 8 + 2
     assert net.group_of[[0, 4, 8, 12]].tolist() == [net.group_of[0]] * 4
     assert len(ways(net, 0, 4)) == 1  # same rail, same leaf

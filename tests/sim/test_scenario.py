@@ -1,4 +1,4 @@
-"""Whether a scenario's file becomes what it says, and a wrong one a line that helps."""
+"""Tests scenario files: parsing, defaults, events, and one-line errors for wrong files."""
 
 import pickle
 import re
@@ -173,7 +173,7 @@ def test_scenario__events() -> None:
     assert (drawn[0]["port"] != drawn[2]["port"]).any()
     ports = scenario("hosts = 32").network.ports[drawn[0]["port"]]
     ends = np.sort(np.stack([ports["from"], ports["to"]], axis=1), axis=1)
-    assert len(np.unique(ends, axis=0)) == 3, "both directions of each"
+    assert len(np.unique(ends, axis=0)) == 3, "both directions of each link"
 
 
 @pytest.mark.parametrize("name", list(shipped()))
@@ -196,8 +196,8 @@ def test_scenario__an_unknown_name_lists_what_there_is() -> None:
 def test_scenario__the_docs_have_every_key() -> None:
     page = (ROOT / "docs" / "SIMULATOR.md").read_text()
     assert schema.markdown() in page, (
-        "docs/SIMULATOR.md: put there what `python -c 'from transport.sim import schema; "
-        "print(schema.markdown())'` prints"
+        "docs/SIMULATOR.md: paste the output of `python -c 'from transport.sim import schema; "
+        "print(schema.markdown())'`"
     )
 
 

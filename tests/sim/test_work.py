@@ -1,4 +1,4 @@
-"""Whether jobs have the transfers, bytes and dependencies that their pattern says."""
+"""Tests the transfers, bytes and dependencies of every traffic pattern."""
 
 import itertools
 from collections import defaultdict
@@ -18,7 +18,7 @@ def made(text: str, hosts: int = 16) -> work.Work:
 
 
 def check_rules(own: work.Work) -> None:
-    """The rules of native/sim/fabric/fabric_plan.h: something can begin, and all can end."""
+    """Checks the rules of native/sim/fabric/fabric_plan.h: all transfers can begin and end."""
     first, last = (
         own.transfers[own.dependencies["before"]],
         own.transfers[own.dependencies["after"]],
@@ -26,8 +26,8 @@ def check_rules(own: work.Work) -> None:
     begins = last["from"]
     assert ((first["to"] == begins) | (first["from"] == begins)).all()
     assert (own.transfers["from"] != own.transfers["to"]).all()
-    # In order of what is done: transfers of a connection one after the other, all that is waited
-    # for before. Everything must be reached.
+    # Complete the transfers in an order that respects connections and dependencies. All must be
+    # reached.
     waits = np.bincount(own.dependencies["after"], minlength=len(own.transfers))
     after = defaultdict(list)
     for before, then in zip(own.dependencies["before"], own.dependencies["after"], strict=True):
@@ -124,7 +124,7 @@ def test_work__experts_get_every_token_and_give_it_back() -> None:
     out, back = own.transfers[:count], own.transfers[count:]
     assert (out["from"] == back["to"]).all()
     assert (out["bytes"] * 2 == back["bytes"]).all()
-    assert out["bytes"].sum() <= 8 * 100 * 2 * 10  # what stays at home is not sent
+    assert out["bytes"].sum() <= 8 * 100 * 2 * 10  # tokens for local experts are not sent
     each = made(text + '\nwait = "each"', 8)
     assert len(each.dependencies) == count
 

@@ -1,4 +1,4 @@
-"""How worker processes begin."""
+"""Tests the start of worker processes."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A process of its own: the first that multiprocessing starts brings its resource tracker along.
+# Runs in its own process, because the first start by multiprocessing also starts its tracker.
 FIRST_WORKER = """
 import signal
 from multiprocessing import get_context

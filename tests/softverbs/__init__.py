@@ -1,1 +1,1 @@
-"""Queue pairs between processes without any device: weft's verbs datapath over softverbs."""
+"""Tests of the verbs datapath between processes without a device, over softverbs."""

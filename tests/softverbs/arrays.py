@@ -1,6 +1,6 @@
-"""Where the messages of a transfer lie: the host, a GPU's memory, or a fake GPU's.
+"""The memory of a transfer's messages: the host's, a GPU's, or a fake GPU's.
 
-A fake GPU's memory can be touched by copies alone: a processor that reads it is killed.
+Only copies can access a fake GPU's memory; a direct access kills the process.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _Untouchable:
         }
 
 
-# Found on the type, as on those of the libraries.
+# Defined on the type, like those of the libraries.
 _Untouchable.__cuda_array_interface__ = None  # type: ignore[assignment]
 
 
 class Fake:
-    """Memory of tests/native/fake_cuda.cc, which takes libcuda's place: FAKE_CUDA is its path."""
+    """Memory of tests/native/fake_cuda.cc in place of libcuda; FAKE_CUDA is the library's path."""
 
     def __init__(self) -> None:
         self.calls = ctypes.CDLL(os.environ["FAKE_CUDA"])
@@ -110,7 +110,7 @@ class Torch:
         return array[:nbytes]
 
     def put(self, array: Any, content: bytes) -> None:
-        if content:  # PyTorch makes no tensor of none
+        if content:  # torch.frombuffer refuses an empty buffer
             host = self.torch.frombuffer(bytearray(content), dtype=self.torch.uint8)
             array[: len(content)] = host
 

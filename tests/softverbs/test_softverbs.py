@@ -1,6 +1,6 @@
-"""Decides whether queue pairs carry messages between two processes, whatever befalls packets.
+"""Tests messages between two processes over queue pairs of softverbs, with packet faults.
 
-Needs no device, no right and no guest; says nothing of speed. tests/rdma asks Soft-RoCE the same.
+Needs no device, no privileges and no guest. tests/rdma has the same tests over Soft-RoCE.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def test_softverbs__every_byte_arrives_and_none_comes_late(mode: str, placement:
             assert sent["connection"]["segments_resent"] > 0
 
 
-# Sent from where it lies by the NIC, received through pinned memory: no processor may touch it.
+# The NIC sends from GPU memory, and messages are received through pinned memory; the CPU must not
+# access GPU memory.
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> None:
     fake = Path(pytestconfig.getoption("--build-tree")).resolve() / "libweft_fake_cuda.so"
@@ -61,11 +62,11 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
     for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
         assert (received["wrong"], received["touched"]) == (0, 0)
         assert sent["engine"]["memory_by_dmabuf"] > 0
-        # What lies in the host: an answer, perhaps sent again.
+        # Only the answer is in host memory; it may be resent.
         copied = sent["engine"]["payload_copied_bytes"]
         assert copied % len(b"yes") == 0
         assert copied < 100
-    # Whoever checks payloads reads them: what was registered is staged all the same.
+    # With payload checksums the CPU must read the payload, so registered memory is staged too.
     knobs |= {"WEFT_PAYLOAD_CRC": "on"}
     [(received, sent)] = exchange(plans[:1], [ODD], **knobs)
     assert (received["wrong"], received["touched"]) == (0, 0)
@@ -94,7 +95,7 @@ def test_softverbs__many_packets_a_segment(mode: str) -> None:
     assert (received["wrong"], received["touched"]) == (0, 0)
 
 
-# Behind Ethernet's 1,500 bytes a packet of RoCE holds 1,024; what tells of many receives is longer.
+# With an MTU of 1,500 a RoCE packet holds 1,024 bytes; an advert of many receives is longer.
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
     knobs = {"datapath": "verbs", "rdma_library": "softverbs", "rdma_mode": mode}
@@ -117,7 +118,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
 
 
 def take_all(connection: Connection, handles: list[Handle]) -> None:
-    """What was asked for, and more than a peer that has died can have sent."""
+    """Waits for all messages, more than a dead peer can have sent."""
     for handle in handles:
         handle.wait(timeout_s=PATIENCE_S)
     for _ in range(20):

@@ -1,7 +1,7 @@
-"""Decides whether messages arrive whole between two processes, and whether what is late stays out.
+"""Transfers messages between two processes over softverbs; checks contents and late writes.
 
-Never touches a device or a network: `exchange` starts both ends, each of them this module. Both go
-through the same weathers, with an endpoint for each.
+`exchange` starts both ends, each of which runs this module. Both run the same list of fault
+settings ("weathers"), each with a new endpoint.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.softverbs.arrays import ARRAYS
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
 PATIENCE_S = 30.0
-EXCHANGE_S = 200.0  # of both ends, all weathers
-AHEAD = 8  # messages under way
-RESTING = 8  # buffers that are watched for late bytes before they are used again
+EXCHANGE_S = 200.0  # limit for all weathers
+AHEAD = 8  # messages in flight
+RESTING = 8  # buffers that are checked for late writes before their reuse
 BEFORE, AFTER = b"\x5a", b"\xa5"
 
 Weather = Mapping[str, str]
@@ -35,19 +35,19 @@ Facts = dict[str, Any]
 
 
 def sizes(count: int, most: int, seed: int) -> list[int]:
-    """Odd sizes of every order, nothing, and the most."""
+    """Odd sizes of all magnitudes, 0, and the maximum."""
     draw = random.Random(seed)
     logarithmic = [int(most ** draw.uniform(0, 1)) | 1 for _ in range(count - 2)]
     return [0, *logarithmic, most]
 
 
 def contents(number: int, size: int) -> bytes:
-    """What message `number` holds: other bytes in each, and at each offset."""
+    """The content of message `number`, different in each message and at each offset."""
     return random.Random(number).randbytes(size)
 
 
 def counted() -> Facts:
-    """What the provider of this process has counted since its first device was opened."""
+    """The counters of this process's provider since its first device was opened."""
     library = ctypes.CDLL(str(LIBRARY))
     library.softverbs_count.restype = ctypes.c_int64
     names = ("sent", "lost", "late", "reordered", "duplicated", "stalled", "refused", "full")
@@ -56,7 +56,7 @@ def counted() -> Facts:
 
 @contextlib.contextmanager
 def under(weather: Weather) -> Iterator[None]:
-    """The provider reads its environment when the first device is opened."""
+    """Sets the provider's environment, which it reads when the first device is opened."""
     names = {f"SOFTVERBS_{name}": value for name, value in weather.items()}
     os.environ.update(names)
     try:
@@ -71,7 +71,7 @@ def facts(counters: Any) -> Facts:
 
 
 def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts:
-    """Every message, byte for byte; a buffer is painted then, and looked at before reuse."""
+    """Receives and compares all messages; then paints buffers, and checks them before reuse."""
     arrays = ARRAYS[os.environ.get("TRANSFER_ARRAYS", "host")]()
     buffers = [arrays.make(most) for _ in range(AHEAD + RESTING)]
     known = [endpoint.register(buffer) for buffer in buffers]
@@ -88,14 +88,14 @@ def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts
         got = handle.wait(timeout_s=PATIENCE_S)
         wrong += got != size or arrays.get(buffers[place], got) != contents(number, size)
         arrays.put(buffers[place], BEFORE * most)
-    time.sleep(0.05)  # what is late lands
+    time.sleep(0.05)  # late writes arrive
     if len(plan) >= len(buffers):
         touched += sum(arrays.get(buffer, most) != BEFORE * most for buffer in buffers)
     return {"wrong": wrong, "touched": touched}
 
 
 def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
-    """From registered memory that changes as soon as its message is said to have arrived."""
+    """Sends from registered memory, and overwrites it as soon as a message is done."""
     arrays = ARRAYS[os.environ.get("TRANSFER_ARRAYS", "host")]()
     buffers = [arrays.make(most) for _ in range(AHEAD)]
     known = [endpoint.register(buffer) for buffer in buffers]
@@ -118,7 +118,7 @@ def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
 
 
 def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather]) -> None:
-    """One process: its lines on stdout are ports, then what it saw, a line for each weather."""
+    """Runs one end; prints its ports, then its results, in one line per weather."""
     from transport import Endpoint
 
     for (count, most, seed), weather in zip(plans, weathers, strict=True):
@@ -160,11 +160,11 @@ def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subproce
 def exchange(
     plans: list[tuple[int, int, int]], weathers: Sequence[Weather], **knobs: str
 ) -> list[tuple[Facts, Facts]]:
-    """What receiver and sender said in each weather, of its (count, most bytes, seed) messages."""
+    """The results of receiver and sender in each weather; plans: (count, most bytes, seed)."""
     words = [json.dumps(plans), json.dumps([dict(weather) for weather in weathers])]
     found = []
     with start("receiver", words, knobs) as receiver, start("sender", words, knobs) as sender:
-        # An end that hangs is one that gave up.
+        # Kills both ends at the time limit; a killed end counts as failed.
         def end_both() -> None:
             receiver.kill()
             sender.kill()
@@ -180,7 +180,7 @@ def exchange(
                 sender.stdin.flush()
                 lines = [end.stdout.readline() for end in (receiver, sender) if end.stdout]
                 if not all(lines):
-                    raise RuntimeError("an end gave up: its reason is above")
+                    raise RuntimeError("an end failed: see its error above")
                 found.append((json.loads(lines[0]), json.loads(lines[1])))
         finally:
             watchdog.cancel()

@@ -1,1 +1,1 @@
-"""Swarm tests: planted defects, the generator, the shrinker, replays."""
+"""Tests of `weft swarm`: planted defects, the generator, the minimiser, replays."""

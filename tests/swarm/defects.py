@@ -1,6 +1,6 @@
-"""Five mistakes that a swarm has to find, planted one at a time in a copy of the core.
+"""Five mistakes that a swarm must find, planted one at a time in a copy of the core.
 
-Each is a piece of text that becomes another, as in tests/schedules/defects.py.
+Each replaces a piece of text, as in tests/schedules/defects.py.
 """
 
 from tests.schedules.defects import Defect

@@ -1,7 +1,7 @@
-"""The door by which a module from the workshop takes transport._native's place, in tests alone.
+"""Replaces transport._native by another extension module, for tests only.
 
-`WEFT_TEST_NATIVE=FILE python -m tests.swarm.door ARGUMENTS` is `weft ARGUMENTS` on that module;
-processes that it starts come through here as well, as they import the main module first.
+`WEFT_TEST_NATIVE=FILE python -m tests.swarm.door ARGUMENTS` runs `weft ARGUMENTS` on that module.
+Its worker processes use the module too, because they import the main module first.
 """
 
 import os
@@ -14,7 +14,7 @@ NAME = "transport._native"
 
 
 def take_place(file: str) -> None:
-    """From now on transport._native is this file."""
+    """Loads this file as transport._native."""
     loader = ExtensionFileLoader(NAME, file)
     spec = spec_from_file_location(NAME, file, loader=loader)
     assert spec is not None

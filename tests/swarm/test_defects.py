@@ -1,7 +1,7 @@
-"""A swarm finds what it is for: five planted mistakes are found, shrunk and replayed.
+"""Tests that a swarm finds, minimises and replays five planted mistakes.
 
-Everything is built from a copy at -O1, which takes minutes: only with SWARM=full, as make swarm has
-it. What the sources as they are do is in test_swarm.py.
+Everything is built from a copy at -O1, which takes minutes, so it runs only with SWARM=full (make
+swarm). test_swarm.py tests the unchanged sources.
 """
 
 import os
@@ -18,8 +18,8 @@ from .support import Done, replay, swarm
 from .workshop import FabricWorkshop
 
 SEEDS = 300
-KEYS_MAX = 20  # of a scenario that was shrunk: it fits on a screen
-# What may give each away, first or shrunk: a mistake in counting is seen in more than one way.
+KEYS_MAX = 20  # in a minimised scenario, so that it fits on a screen
+# The kinds of finding allowed for each defect: a wrong count may break several invariants.
 KINDS = {
     "acknowledgment_off_by_one": {"P-1", "P-2", "P-3", "P-4", "P-7", "window"},
     "lost_timer": {"P-2"},
@@ -33,7 +33,7 @@ KINDS = {
 def found(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[tuple[Path, Done]]]]:
-    """By name: the module with the defect, and what the swarm said of it."""
+    """For each defect, the module with the defect and the result of the swarm."""
     if os.environ.get("SWARM") != "full":
         pytest.skip("building five modules takes minutes: make swarm does it (SWARM=full)")
     policies = Path(pytestconfig.getoption("--build-tree")) / "policies"
@@ -66,7 +66,7 @@ def test_defects__is_found_shrunk_and_replayed(
     defect: Defect, found: dict[str, Future[tuple[Path, Done]]]
 ) -> None:
     module, done = found[defect.name].result()
-    assert done.status == 1, f"{SEEDS} seeds did not notice it"
+    assert done.status == 1, f"{SEEDS} seeds did not find it"
     (first,) = done.findings[:1]
     assert first["kind"] in KINDS[defect.name]
     assert first["small_keys"] <= min(KEYS_MAX, first["keys"])
@@ -75,7 +75,7 @@ def test_defects__is_found_shrunk_and_replayed(
     assert first["small_replay"] in text
     again = replay(first["small_replay"], module)
     assert again.returncode != 0
-    # A finding that "transfers were not done" is told by the command in its own words.
+    # The command words a finding of unfinished transfers differently.
     said = again.stdout + again.stderr
     assert first["kind"] in said or "were not done" in said or first["kind"] == "crash", said
     print(f"{defect.name}: {done.said}")

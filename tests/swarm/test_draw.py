@@ -1,4 +1,4 @@
-"""Whatever the seed, what is drawn is a scenario that every check lets pass, and that can end."""
+"""Tests that every seed generates a valid scenario that can end."""
 
 import tomllib
 

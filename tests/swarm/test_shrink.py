@@ -1,4 +1,4 @@
-"""What is left of a scenario when all that a made-up failure does not need is taken away."""
+"""Tests that minimising removes everything that a fake failure does not need."""
 
 from typing import Any
 

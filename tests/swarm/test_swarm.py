@@ -1,4 +1,4 @@
-"""The swarm on the sources as they are: nothing is found; its command says what it is to say."""
+"""Tests `weft swarm` on the unchanged sources, where it finds nothing, and its command line."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .support import ROOT, needs_fabric, swarm, weft
 
 pytestmark = needs_fabric
 
-# `make swarm` looks at 10,000.
+# `make swarm` runs 10,000.
 SEEDS = int(os.environ.get("WEFT_TEST_SWARM", "300"))
 
 
@@ -32,7 +32,7 @@ def test_swarm__nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_swarm__faults_do_bite() -> None:
-    """Or the seeds would show nothing: packets are lost, dropped and trimmed, links go down."""
+    """The seeds do have faults: packets are lost, dropped and trimmed, links go down."""
     lost = dropped = trimmed = marked = resent = 0
     for seed in range(60):
         simulation = Simulation(scenario_of(seed), check=True)
@@ -119,7 +119,7 @@ def test_cli__minutes_end_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_s", [0.1, 0.3, 4])
 def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
-    """Also while workers start: an interrupted import is no finding."""
+    """Also while workers start: an interrupted import does not count as a finding."""
     out = tmp_path / "a.json"
     command = [sys.executable, "-m", "tests.swarm.door", "swarm", "--seeds", "1-9999"]
     running = subprocess.Popen(
@@ -142,7 +142,7 @@ def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Not when it has ended and nobody has taken note of it."""
+    """Whether the process runs; False for a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

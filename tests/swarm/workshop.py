@@ -1,7 +1,7 @@
-"""Builds an extension module of the fabric alone, as it is or with a defect planted in a copy.
+"""Builds an extension module of only the fabric, unchanged or with a planted defect.
 
-The method is that of tests/schedules: all units once, then what a defect changes. `python -m
-tests.swarm.workshop DIRECTORY` builds the healthy one, to run a swarm of the tree's sources on.
+As in tests/schedules, all units are built once, then those that a defect changes. `python -m
+tests.swarm.workshop DIRECTORY` builds the unchanged module, to run a swarm on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pybind11
 from tests.schedules.defects import ROOT, Workshop
 
 JOBS = 2
-# What the fabric is made of; the rest of the rig and of the engine is left out.
+# The sources of the fabric, without the rest of the rig and of the engine.
 ROOMS = ("bind", "core", "engine", "policy", "sim", "telemetry", "wire")
 UNITS = ("core/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric/*.cc", "bind/fabric.cc",
          "engine/policies/policy_choice.cc")  # fmt: skip
@@ -25,7 +25,7 @@ MODULE = "tests/swarm/module.cc"
 
 
 class FabricWorkshop(Workshop):
-    """Of a copy of the sources; `policies` has the objects of the `fixed` ones."""
+    """Builds a copy of the sources; `policies` has the objects of the `fixed` policies."""
 
     product = "_native.so"
 
@@ -54,8 +54,8 @@ class FabricWorkshop(Workshop):
         return program
 
     def healthy(self) -> Path:
-        """The module of the sources as they are."""
-        # The slowest first: what binds to Python.
+        """Builds the module from the unchanged sources."""
+        # Compile the slowest units, the Python bindings, first.
         order = sorted(self.units, key=lambda unit: "bind" not in unit.parts)
         with ThreadPoolExecutor(JOBS) as pool:
             objects = list(pool.map(lambda unit: self.compile(unit, self.base), order))
