@@ -1,5 +1,5 @@
-# Decides the order of set-up, build and tests; every rule says in one line what it is for (make help).
-# Knows no compiler flag and no source file: those are in CMakeLists.txt and pyproject.toml.
+# Runs set-up, build and tests; `make help` lists the targets. Compiler flags and source files are
+# in CMakeLists.txt and pyproject.toml.
 
 VENV ?= .venv
 BUILD ?= build
@@ -7,7 +7,7 @@ JOBS ?= 2
 PY := $(VENV)/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CMAKE_BINARY_DIR := $(abspath $(BUILD))/release
-# Who installs has another compiler, which may warn of something else.
+# Only here: users may have a compiler with other warnings.
 export CMAKE_ARGS := -DWEFT_WERROR=ON
 
 PYTHON_SOURCES = $(wildcard transport congestion bench examples tests setup.py)
@@ -20,7 +20,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
-# The stamp makes a second call quick; it is redone when what is asked for changes.
+# The stamp avoids running the set-up again unless its requirements change.
 $(VENV)/.ready: pyproject.toml .ci/setup
 	@.ci/setup $(VENV)
 	@touch $@
@@ -34,10 +34,10 @@ $(VENV)/bin/weft: $(VENV)/.ready setup.py
 build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place
 	@$(PY) setup.py --quiet build_ext --inplace
 
-run: build ## Move real data between two processes over eight lossy paths and print the table
+run: build ## Send data between two processes over eight lossy paths and print a table
 	@$(PY) -m examples.first_run
 
-test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sanitizers, RDMA in a guest
+test: ## Run all of CI: import rules, lint, build, native tests, pytest, sanitizers, RDMA in a guest
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
 	@$(MAKE) --no-print-directory test-native
@@ -47,41 +47,41 @@ test: ## Everything .ci/run runs: walls, lint, build, native tests, pytest, sani
 	@$(MAKE) --no-print-directory test-rdma-smoke
 	@echo "make test: all passed"
 
-test-walls: ## Check imports, includes, file sizes and first lines; needs nothing installed
+test-walls: ## Check imports, includes, file sizes and first lines, without an installation
 	@python3 tests/test_walls.py
 
-lint: $(VENV)/.ready ## ruff, mypy and clang-format, changing nothing
+lint: $(VENV)/.ready ## Run ruff, mypy and clang-format without changing files
 	@$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	@$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	@$(VENV)/bin/mypy $(PYTHON_SOURCES)
 	@$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
-format: $(VENV)/.ready ## Let ruff and clang-format rewrite what lint would refuse
+format: $(VENV)/.ready ## Format the sources with ruff and clang-format
 	@$(VENV)/bin/ruff check --fix $(PYTHON_SOURCES)
 	@$(VENV)/bin/ruff format $(PYTHON_SOURCES)
 	@$(VENV)/bin/clang-format -i $(NATIVE_SOURCES)
 
-tidy: build ## clang-tidy over the native sources
+tidy: build ## Run clang-tidy on the native sources
 	@$(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release $(filter native/%.cc,$(NATIVE_SOURCES))
 
-test-native: build ## Native tests, and the host program of the plugin tests
+test-native: build ## Run native tests, and build the host program of the plugin tests
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
-# Tests in virtual time, which a busy neighbour does not disturb: side by side.
+# Tests in virtual time, which run in parallel because other load does not affect them.
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm
 
-test-python: build ## pytest
+test-python: build ## Run pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) $(COMPUTING)
 	@$(PY) -m pytest --build-tree $(BUILD)/release tests $(COMPUTING:%=--ignore=%)
 
 test-native-asan: SANITIZE := address
-test-native-asan: $(VENV)/.ready ## Native tests under the address and undefined-behaviour sanitizers
+test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers
 	@$(sanitized)
 
 test-native-tsan: SANITIZE := thread
-test-native-tsan: $(VENV)/.ready ## Native tests under the thread sanitizer
+test-native-tsan: $(VENV)/.ready ## Run native tests under the thread sanitizer
 	@$(sanitized)
 
 define sanitized
@@ -95,37 +95,37 @@ endef
 
 GUEST := $(PY) -m tests.rdma.guest
 
-test-rdma: build ## RDMA over Soft-RoCE in a QEMU guest (RDMA_LONG=1: 10^4 messages a case as well, hours)
+test-rdma: build ## Test RDMA over Soft-RoCE in a QEMU guest (RDMA_LONG=1: also 10^4 messages a case, hours)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(GUEST) deps
 	@$(GUEST) run --timeout $(if $(RDMA_LONG),36000,3600) -- $(PY) -m pytest -s -p no:cacheprovider tests/rdma
 
-test-rdma-smoke: build ## The part of it that takes two minutes; left out, with the reason, where there is no guest
+test-rdma-smoke: build ## Run the two-minute part of test-rdma, or skip it with the reason if there is no guest
 	@if $(GUEST) deps; then \
 	  $(GUEST) run --timeout 600 -- $(PY) -m pytest -p no:cacheprovider tests/rdma/test_smoke.py; \
 	else \
-	  echo "RDMA tests left out: the line above says what this host lacks"; \
+	  echo "RDMA tests skipped: see the line above for what this host lacks"; \
 	fi
 
-golden: build ## Write the golden tables, traces and plots anew: read the difference, say why
+golden: build ## Rewrite the golden tables, traces and plots; commit a difference with its reason
 	@$(PY) -m tests.golden.rewrite
 
-conformance: build ## Every registered policy against the whole suite, a million events each
+conformance: build ## Run the whole suite on every registered policy, a million events each
 	@CONFORMANCE=full $(PY) -m pytest --build-tree $(BUILD)/release tests/conformance
 
-swarm: build ## Planted mistakes, then 10,000 drawn scenarios of the simulated fabric: nightly, some minutes
+swarm: build ## Find planted mistakes, then run 10,000 random simulator scenarios (some minutes)
 	@SWARM=full $(PY) -m pytest --build-tree $(BUILD)/release tests/swarm/test_defects.py
 	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
-schedules: build ## A thousand random schedules of real processes, and five planted mistakes (root, an hour)
+schedules: build ## Run a thousand random process schedules, and find planted mistakes (root, an hour)
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
-fuzz: build ## The control plane's parsers, 10^8 bodies, and 10^6 whole handshakes at a live listener: half an hour
+fuzz: build ## Fuzz the control plane: 10^8 frame bodies, 10^6 live handshakes (half an hour)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
 	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
 
-docs: build ## Regenerate the documentation that comes from tables
+docs: build ## Regenerate the documentation and the stub made from tables
 	@mkdir -p docs
 	@$(VENV)/bin/weft knobs --markdown > docs/KNOBS.md
 	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
@@ -134,5 +134,5 @@ docs: build ## Regenerate the documentation that comes from tables
 wheel: $(VENV)/.ready ## Build a wheel into dist/
 	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
-clean: ## Remove what was built, keep .venv
+clean: ## Remove all build outputs, but not .venv
 	@rm -rf $(BUILD) dist transport/lib transport/policies transport/_native*.so

@@ -18,7 +18,7 @@ from bench.lib.study import Study, chosen, conduct, load_of
 from bench.lib.traffic import Flow
 from bench.peers import ALL, PROGRAMS, peer_of
 
-NCCL = "NCCL's own Socket transport is a peer of: python -m bench nccl"
+NCCL = "to compare with NCCL's Socket transport: python -m bench nccl"
 STUDY = Study(
     "beside",
     keys=("contender", "size_bytes"),

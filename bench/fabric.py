@@ -128,14 +128,14 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
             continue
         values = [run[case.measure] for run in mine]
         worst = max(values)
-        # The peer's tail is that of one random run: it matches if it lies among our seeds.
+        # The peer's tail is from one random run, so it also matches if it lies within our range.
         close = abs(float(np.median(values)) / case.peer - 1.0) <= 0.03
         close = close or min(values) <= case.peer <= max(values)
         yield {
             "case": case.name,
             "measure": case.measure,
             "peer": case.peer,
-            "wanted": "within 3 %, or among the seeds" if case.match else case.wanted,
+            "wanted": "within 3 %, or in the range of the seeds" if case.match else case.wanted,
             "best": min(values),
             "median": float(np.median(values)),
             "worst": worst,

@@ -149,7 +149,7 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     finally:
         hand.heal()
     if cut == FOR_GOOD:
-        raise click.ClickException(f"{name}: every path was cut for good and no error came")
+        raise click.ClickException(f"{name}: no error although all paths were cut for good")
     return of_cut(found, hand, load, len(labs.uplinks(lab))) | row
 
 

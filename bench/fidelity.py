@@ -187,7 +187,7 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     for kind, host in hosts.items():
         yield (
             f"{kind}: idle, a packet takes {host['packet_ns'] / 1e3:.0f} us one way and a message "
-            f"{host['caller_ns'] / 1e3:.0f} us more in its callers; the simulator is told "
+            f"{host['caller_ns'] / 1e3:.0f} us more in its callers; the simulator uses "
             f"host delay {host['delay_ns'] / 1e3:.0f} us, jitter {host['jitter_ns'] / 1e3:.0f} us"
         )
     large = [row for row in rows if row["size_bytes"] >= GOAL_BYTES]
@@ -195,7 +195,7 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     near = [row for row in count if abs(row.get("error_share") or 1) <= GOAL_SHARE]
     yield (
         f"1 MB and more, CPU at most {CPU_BOUND_SHARE:.0%}: {len(near)} of {len(count)} rows "
-        f"within {GOAL_SHARE:.0%}; {len(large) - len(count)} cpu-bound rows prove nothing"
+        f"within {GOAL_SHARE:.0%}; {len(large) - len(count)} cpu-bound rows do not count"
     )
     files = {name: digest for row in rows for name, digest in row["libraries"].items()}
     agree = all(row["same_libraries"] for row in rows)
@@ -203,7 +203,7 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
         yield (
             f"{name}: sha256 {digest[:16]} on the wire and in the simulator"
             if agree
-            else (f"{name}: sha256 {digest[:16]} on the wire; the simulator loaded another")
+            else (f"{name}: sha256 {digest[:16]} on the wire; the simulator's differs")
         )
 
 

@@ -54,7 +54,7 @@ def weft() -> dict[str, str]:
     return NET_ONLY | {
         "NCCL_NET": "weft",
         "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
-        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as weft run sets it
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # like weft run
         "WEFT_INTERFACES": os.environ.get("WEFT_INTERFACES", "lo"),
     }
 

@@ -134,7 +134,7 @@ def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
         empty, ours, in_c = contenders(name, Path(folder))
         want = ours.digest(calls)
         for reference in in_c:
-            assert reference.digest(calls) == want, f"{reference.name} computes something else"
+            assert reference.digest(calls) == want, f"{reference.name} has other results"
         everyone = [empty, *in_c, ours]
         for _ in range(rounds):
             for contender in everyone:

@@ -56,5 +56,5 @@ def command(
         raise click.ClickException(f"hash mismatch: {result} changed after recording")
     whole = completed(found)
     notes = [f"missing: {one['contender']}: {one['missing']}" for one in found.get("missing", [])]
-    notes += ["interrupted: this is a part"] if found.get("partial") else []
+    notes += ["interrupted: partial results"] if found.get("partial") else []
     show_everywhere(whole, columns(whole), units, notes, csv_path, plot_path, html_path)

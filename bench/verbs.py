@@ -184,8 +184,8 @@ def set_up(mode: str, peers: int, paths: int) -> Config:
 
 
 def notes_of(rows: list[Config], setups: list[Config]) -> Iterator[str]:
-    yield "posting and polling end at a fake of libibverbs: nothing here has met a NIC"
-    yield "both ends together, on one core; fake: what the fake itself takes of it"
+    yield "posting and polling end at a fake libibverbs: no NIC is involved"
+    yield "both ends together, on one core; fake: the fake's share of the time"
     control = [
         row
         for row in rows
@@ -197,14 +197,14 @@ def notes_of(rows: list[Config], setups: list[Config]) -> Iterator[str]:
         met = "met" if least > BUDGET_GBITS_PER_S else "MISSED"
         yield (
             f"no copy (none, direct) at 32 KB: {least:.0f} Gb/s a core at least"
-            f" ({BUDGET_GBITS_PER_S} wanted: {met}); payload that is copied is another matter"
+            f" (target {BUDGET_GBITS_PER_S}: {met}); copying the payload is not included"
         )
     for found in setups:
         calls_us = (SETUP_S_MAX - found["setup_s"]) * 1e6 / found["provider_calls"]
         fits = "fits" if found["bytes_most"] <= MEMORY_BYTES_MAX else "does NOT fit"
         yield (
-            f"{found['mode']}: {found['bytes_most'] / 1e9:.2f} GB at most, the provider's part"
-            f" computed from what was asked: {fits} in {MEMORY_BYTES_MAX >> 30} GiB;"
+            f"{found['mode']}: {found['bytes_most'] / 1e9:.2f} GB at most, the provider's share"
+            f" computed from the requests: {fits} in {MEMORY_BYTES_MAX >> 30} GiB;"
             f" {SETUP_S_MAX:.0f} s leave a provider {calls_us:.0f} us a call"
         )
 

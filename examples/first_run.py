@@ -138,7 +138,7 @@ def report(console: Console, found: dict[str, Any]) -> list[str]:
     checks = {
         f"every path carries {PATH_SHARE_MIN:.0%} of the bytes": min(carried) >= PATH_SHARE_MIN,
         "loss was injected": found["dropped"] > 0,
-        "what was dropped was sent again": counters.segments_resent >= found["dropped"],
+        "dropped segments were resent": counters.segments_resent >= found["dropped"],
         "no message is corrupt": corrupt == 0,
     }
     return [name for name, holds in checks.items() if not holds]

@@ -60,7 +60,7 @@ def transfer(here: Connection, there: Connection, stop: threading.Event) -> int:
 
 
 def measure(here: Connection, there: Connection) -> dict[str, Any]:
-    """One turn: bytes moved, seconds, segments sent again, and bytes sent by path."""
+    """Measures one turn: bytes moved, seconds, segments resent, and bytes sent by path."""
     before = here.counters()
     stop = threading.Event()
     timer = threading.Timer(SECONDS, stop.set)

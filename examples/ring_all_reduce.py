@@ -140,7 +140,7 @@ def main(library: str, ranks: int, elements: int, rounds: int) -> None:
         for process in processes:
             process.join(PATIENCE_S)
     except EOFError:
-        raise click.ClickException("a rank ended: its reason is above") from None
+        raise click.ClickException("a rank failed: see its error above") from None
     finally:
         for process in processes:
             process.kill()

@@ -26,7 +26,7 @@ class Collective:
 
     study: Study
     operation: Operation
-    unit_bytes: Callable[[int], int]  # sizes are multiples of it; `count` is in it
+    unit_bytes: Callable[[int], int]  # sizes are multiples of it, and it is the unit of `count`
     bus_factor: Callable[[int], float]  # busbw = algbw times this
 
 

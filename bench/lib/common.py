@@ -187,8 +187,8 @@ def duel(
 ) -> tuple[Any, Any]:
     """Runs two workers in their own processes; the receiver's address is passed to the sender.
 
-    With `shared` both may use every core; else each has half of them, or one core. A receiver
-        calls pipe.send(("address", ...)) once; a sender finds it in config["address"].
+    With `shared` both may use every core; else each has half of them, or one core. A receiver calls
+    pipe.send(("address", ...)) once; the sender gets the address in config["address"].
     """
     context = multiprocessing.get_context("spawn")
     halves = cores_of_sides()

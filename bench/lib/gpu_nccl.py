@@ -19,7 +19,7 @@ from transport import native
 SOCKET, WEFT = "NCCL Socket send/recv", "NCCL weft send/recv"
 PATIENCE_S = 110.0
 ROUND_BYTES, IN_FLIGHT = 2 << 30, 64
-# NCCL's network, as between hosts: its Socket transport has four threads of four sockets.
+# Only NCCL's network, as between hosts; its Socket transport uses 4 threads with 4 sockets each.
 NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 ENVIRONMENTS = {
     SOCKET: {
@@ -31,7 +31,7 @@ ENVIRONMENTS = {
     WEFT: {
         "NCCL_NET": "weft",
         "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
-        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as weft run sets it
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # like weft run
         "NCCL_SOCKET_IFNAME": "lo",
         "WEFT_INTERFACES": "lo",
     },

@@ -279,7 +279,7 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
 
 
 def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
-    """Makes it from the keyword arguments that study_options() adds to a command.
+    """Makes a Common from the keyword arguments that study_options() adds to a command.
 
     `lab`: the lab to use without --lab; None: loopback.
     """

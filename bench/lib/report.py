@@ -201,7 +201,7 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
     names = list(dict.fromkeys(name for row in runs for name in row))
     environment = found["environment"]
     facts = {**environment, "settings": found["settings"], "peers": found["peers"]}
-    partial = "<p><strong>Interrupted: this is a part.</strong></p>" if "partial" in found else ""
+    partial = "<p><strong>Interrupted: partial results.</strong></p>" if "partial" in found else ""
     return PAGE.substitute(
         style=STYLE,
         title=html.escape(f"bench {found['bench']}"),

@@ -17,7 +17,7 @@ from bench.peers.pair import free_port, run_pair
 
 RATE_GUESS = 1e9  # bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 20, 1_000_000
-MIB = 1 << 20  # its MB
+MIB = 1 << 20  # ucx_perftest's MB
 COLUMNS = ("iterations", "percentile", "avg_lat", "overall_lat", "avg_bw", "overall_bw")
 
 
@@ -40,7 +40,7 @@ class Perftest(Program):
         return self.row(sent, size_bytes, cost)
 
     def row(self, text: str, size_bytes: int, cost: Config) -> Config:
-        """Parses the last line of its CSV."""
+        """Parses the last line of the CSV."""
         try:
             fields = [
                 one for one in csv.reader(text.splitlines()) if one and one[0].strip().isdigit()

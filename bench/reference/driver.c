@@ -1,5 +1,5 @@
-// Calls a hook over a ring of events and times it: what stands between a measurement and the hook is one indirect call.
-// Never looks into a record but for the event's clock, which it moves on by a lap after each use.
+// Calls a hook over a ring of events and times it. The overhead of a measurement is one indirect
+// call. After each use the event's clock advances by one lap.
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -20,7 +20,7 @@ static void move_on(char* event, int64_t lap_ns) {
   memcpy(event, &now_ns, sizeof now_ns);
 }
 
-// Nanoseconds for `calls` calls; -1 when one of them did not return 0.
+// Nanoseconds for `calls` calls; -1 if a call did not return 0.
 double time_calls(hook_t hook, void* flow, const void* params, char* events, int64_t ring, int64_t lap_ns,
                   int64_t calls, char* result) {
   struct timespec from, to;
@@ -38,7 +38,7 @@ double time_calls(hook_t hook, void* flow, const void* params, char* events, int
   return (double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec);
 }
 
-// A number that depends on every bit of every result, FNV-1a over 64-bit words.
+// A hash of all results: FNV-1a over 64-bit words.
 uint64_t digest_calls(hook_t hook, void* flow, const void* params, char* events, int64_t ring, int64_t lap_ns,
                       int64_t calls, char* result) {
   uint64_t digest = UINT64_C(14695981039346656037);

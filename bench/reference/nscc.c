@@ -1,5 +1,5 @@
-// What a C programmer would write for congestion/window/nscc.py: its compiled form is timed against this.
-// Never used outside bench/policy.py; no checks, the same arithmetic in the same order.
+// congestion/window/nscc.py in C: the reference for the compiled policy's speed (bench/policy.py).
+// It has the same arithmetic in the same order, without checks.
 #include <stdint.h>
 
 struct event {
