@@ -1,6 +1,6 @@
-"""What the extension holds, for type checkers; a test compares this file with the binary.
+"""The interface of the extension, for type checkers; a test compares this file with the binary.
 
-The sentences are in the binary's docstrings.
+The docstrings are in the binary.
 """
 
 from collections.abc import Sequence

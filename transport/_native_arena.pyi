@@ -1,4 +1,4 @@
-"""What the extension holds of the arena, for type checkers: a part of _native.pyi."""
+"""The extension's interface of the dumbbell simulator, for type checkers: a part of _native.pyi."""
 
 from typing import final
 

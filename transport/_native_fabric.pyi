@@ -1,4 +1,4 @@
-"""What the extension holds of the fabric, for type checkers: a part of _native.pyi."""
+"""The extension's interface of the fabric, for type checkers: a part of _native.pyi."""
 
 from typing import Any, final
 
@@ -6,8 +6,8 @@ import numpy as np
 
 # native/bind/fabric.cc
 
-# Structured: the fields of PortPlan, PortChange, TransferPlan and DependencyPlan in
-# native/sim/fabric/fabric_plan.h, in their order.
+# Structured types with the fields of PortPlan, PortChange, TransferPlan and DependencyPlan in
+# native/sim/fabric/fabric_plan.h, in order.
 PORT_PLAN: np.dtype[Any]
 PORT_CHANGE: np.dtype[Any]
 TRANSFER_PLAN: np.dtype[Any]

@@ -1,4 +1,4 @@
-"""What the extension holds of the replay of decisions, for type checkers: a part of _native.pyi."""
+"""The extension's interface of decision replay, for type checkers: a part of _native.pyi."""
 
 from mmap import mmap
 from typing import final

@@ -50,7 +50,7 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
-    device: int = 0  # as the array reports it; the driver is asked if the array is not empty
+    device: int = 0  # reported by the array; for arrays that are not empty the driver is asked
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:
@@ -216,7 +216,7 @@ def _by_dlpack(
     kind, device = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
     if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
-        raise ValueError(f"it lies on a device of DLPack's type {int(kind)}, not on a CUDA device")
+        raise ValueError(f"it is on a device of DLPack's type {int(kind)}, not on a CUDA device")
     whose = stream
     given = NO_STREAM if on_gpu else None
     if on_gpu and stream is None and intakes is not None:
@@ -233,7 +233,7 @@ def _by_dlpack(
         if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
             raise
         if stream is None:
-            raise BufferError(f"{error}; name stream= and it is taken all the same") from error
+            raise BufferError(f"{error}; pass stream= to use it anyway") from error
         return _by_interface(obj.__cuda_array_interface__, obj, writable, stream)
     _, code, address, bits, shape, strides, read_only = native.read_dlpack(capsule)
     _check(shape, strides, 1, read_only and writable)

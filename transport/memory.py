@@ -67,7 +67,7 @@ class Memory(Closes):
         self._native = None
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "in use" if self.used else "of no use here"
+        state = "closed" if self.closed else "in use" if self.used else "not used"
         return f"<Memory {self.nbytes} bytes, {state}>"
 
 

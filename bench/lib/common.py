@@ -33,7 +33,7 @@ __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "
 
 ROOT = Path(__file__).resolve().parents[2]
 DUEL_S_MAX = 120.0
-INTERRUPTED = 130  # exit status of a program that Ctrl-C ends
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 INTERRUPTED_NOTE = "interrupted: these are the results until then"
 FILES = (
     "--json",

@@ -162,7 +162,7 @@ def test_life__a_foreign_namespace_is_left_alone(name: str) -> None:
     foreign = f"weft-{name}-host1"
     namespace.make(foreign)
     try:
-        with pytest.raises(LabError, match=f"{foreign} exists and is of no lab"):
+        with pytest.raises(LabError, match=f"{foreign} exists and belongs to no lab"):
             Lab(line(), name=name).up()
         assert left_behind(name) == [foreign]
     finally:

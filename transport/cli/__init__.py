@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import click
 
-INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 # Name -> one line of help. Module transport.cli.NAME defines it as `command` or as `NAME`.
 COMMANDS = {

@@ -38,7 +38,7 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
     """Prints the table of checks, then a remedy for each failure."""
     policy = report.policy
     print_table(
-        ["check", "measured", "promised or owed", ""],
+        ["check", "measured", "declared or required", ""],
         [
             (one.check, one.measured, one.bound, "ok" if one.passed else "FAILED")
             for one in report.outcomes

@@ -135,7 +135,7 @@ def _flow_cells(page: telemetry.Page, flow: telemetry.Row) -> list[str]:
 
 
 def _ago(page: telemetry.Page, row: telemetry.Row, name: str) -> str:
-    """When that was, before the page was read."""
+    """How long before the page was read a state field's time lies, as text."""
     at_ns = row.state.get(name)
     if not isinstance(at_ns, int) or at_ns <= 0:
         return "never"

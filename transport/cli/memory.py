@@ -56,7 +56,7 @@ def available_bytes(
     own: Path = Path("/proc/self/cgroup"),
     root: Path = CGROUPS,
 ) -> int | None:
-    """The least that is left in the host or in any control group; None if nothing is known."""
+    """The memory left in the host, or in the control group with the least; None if unknown."""
     left = [_of_host(meminfo)]
     left += [limit - (used or 0) for limit, used in _groups(own, root) if limit is not None]
     known = [one for one in left if one is not None]

@@ -32,7 +32,7 @@ from transport.sim.errors import WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.units import bytes_text, ns_of, time_text
 
-INTERRUPTED = 130  # exit status, as of any program that Ctrl-C ends
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 SEEDS_MAX = 10_000
 FAMILY_OPTIONS = ("window", "path", "loss", "credit")
 
@@ -262,7 +262,7 @@ def judge(result: Result) -> None:
         limit = time_text(result.scenario.keys["limit_ns"])
         raise click.ClickException(
             f"{left:,} of {len(result.done):,} transfers did not finish within {limit} of virtual "
-            "time: give a longer --limit, or see what holds them up"
+            "time: give a longer --limit, or find what delays them"
         )
 
 
@@ -298,7 +298,7 @@ def show_sweep(
     if files.csv is not None:
         save(files.csv, csv_text(marked([row | build_info() for row in ordered], partial)))
     if files.plot is not None and rows:
-        title = f"{scenario.name}, {len(rows)} runs" + (", a part" if partial else "")
+        title = f"{scenario.name}, {len(rows)} runs" + (", partial" if partial else "")
         cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)
     if files.html is not None:
         save(files.html, html.sweep_page(scenario.name, summed, ordered, made_by(), partial))

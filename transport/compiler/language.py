@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-STEPS_MAX = 65_536  # of nested loops: about 50 us, the longest that a hook may block the engine
+STEPS_MAX = 65_536  # in nested loops: about 50 us, the longest time a hook may block the engine
 CALLS_MAX = 1_000
 INT64_MAX = (1 << 63) - 1
 BUILTINS = frozenset({"int", "float", "min", "max", "abs", "len", "range"})

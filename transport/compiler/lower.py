@@ -31,7 +31,7 @@ NUMBA_VERSIONS = ((0, 68),)  # numba internals are used; tested with 0.68.0 and 
 
 def _checked_int(x: Any) -> Any:
     if not (-9.2233720368547748e18 <= x <= 9.2233720368547748e18):
-        raise ValueError("int of a number without one")
+        raise ValueError("int of nan or infinity")
     return int(x)
 
 

@@ -53,7 +53,7 @@ class CreditBench:
         self.failed |= self.side.witnessed(hook, self.event, self.result) != 0
         granted_bytes, self.tick_ns = self.result.records[0].item()
         if hook == START:
-            return  # the core does not use it
+            return  # the core ignores the answer
         self.fell = self.fell or granted_bytes < self.granted_bytes
         self.granted_bytes = max(self.granted_bytes, granted_bytes)
         self.beyond_bytes = max(self.beyond_bytes, self.granted_bytes - self.demand_bytes)

@@ -36,7 +36,7 @@ class Segment:
 
 
 class LossBench:
-    """`late_ns` gives the delay of a segment's acknowledgment beyond one RTT; None: it is lost."""
+    """One path. `late_ns` gives an acknowledgment's delay beyond one RTT; None: a lost segment."""
 
     def __init__(
         self,

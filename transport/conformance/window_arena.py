@@ -175,7 +175,7 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         # Averaged over 32 round trips.
         rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
         below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
-        # 1 << 60, that is never, if it is still below at the end.
+        # 1 << 60 means never: the rate is still below at the end.
         ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)
         since_ns = ends_ns[below[-1] + 1]  # below[-1] exists: before it joined its rate was 0
         worst = max(worst, (since_ns - join_ns) / RTT_NS)

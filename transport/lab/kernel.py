@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 has no function for: bpf(2), setns, mount.
+"""System calls that Python 3.11 does not provide: bpf(2), setns, mount.
 
 Failures raise an OSError that names the operation.
 """
@@ -80,7 +80,7 @@ def map_info(descriptor: int) -> tuple[int, int, int, str]:
     """The map's id, bytes per value, number of entries and name."""
     info = ctypes.create_string_buffer(40)
     attributes = struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info))
-    _bpf(INFO, attributes, "bpf: what a map is")
+    _bpf(INFO, attributes, "bpf: information about a map")
     _, map_id, _, value_bytes, entries, _, name = struct.unpack("<6I16s", info.raw)
     return map_id, value_bytes, entries, name.rstrip(b"\0").decode()
 

@@ -79,7 +79,7 @@ class Lab:
             for node in self.plan.nodes:
                 if namespace.exists(self.plan.namespace(node)):
                     raise LabError(
-                        f"the namespace {self.plan.namespace(node)} exists and is of no lab: "
+                        f"the namespace {self.plan.namespace(node)} exists and belongs to no lab: "
                         "remove it (ip netns del), or give another --name"
                     )
             try:
@@ -290,7 +290,7 @@ class Lab:
     def _use_checksums(self, now: state.State) -> None:
         """If links corrupt, turns off checksum offload, so that receivers see flipped bits.
 
-        A veth device never writes the checksum that is left to it, and its peer does not check it.
+        With offload, a veth device never computes the checksum, and its peer does not check it.
         """
         corrupting = any(now.link(name).corruption for name in self.model.link_names())
         if corrupting and not now.checksums:

@@ -54,20 +54,18 @@ class Key:
 
 LINK_KEYS = {
     "rate": Key("rate_bytes_per_s", "rate", 1_000, 10**12, "bytes/s, or text such as 8 Gb/s"),
-    "queue_bytes": Key("queue_bytes", "int", 256, 1 << 31, "what waits at most; the rest is lost"),
-    "delay_ns": Key("delay_ns", "int", 0, 10**10, "on the wire, one way"),
+    "queue_bytes": Key("queue_bytes", "int", 256, 1 << 31, "size of the queue; more is lost"),
+    "delay_ns": Key("delay_ns", "int", 0, 10**10, "one-way delay of the wire"),
     "mtu_bytes": Key("mtu_bytes", "int", 576, 65_535, "the largest IP packet"),
     "ecn_bytes": Key("ecn_bytes", "int", 0, 1 << 31, "queue depth that marks CE; 0: never"),
-    "loss": Key("loss", "share", 0, 1, "share of packets lost, each by its own chance"),
+    "loss": Key("loss", "share", 0, 1, "share of packets lost, at random"),
     "loss_every": Key("loss_every", "int", 0, 1 << 31, "every n-th packet is lost; 0: none"),
     "burst_enter": Key("burst_enter", "share", 0, 1, "chance per packet that a loss burst begins"),
     "burst_leave": Key("burst_leave", "share", 0, 1, "chance per packet that it ends"),
     "burst_loss": Key("burst_loss", "share", 0, 1, "share of packets lost within a burst"),
     "corruption": Key("corruption", "share", 0, 1, "share of packets in which one bit is flipped"),
-    "up_bytes_max": Key(
-        "up_bytes_max", "int", 0, 65_535, "longer IP packets vanish going up; 0: no"
-    ),
-    "down_bytes_max": Key("down_bytes_max", "int", 0, 65_535, "... and coming down"),
+    "up_bytes_max": Key("up_bytes_max", "int", 0, 65_535, "drop longer IP packets upwards; 0: no"),
+    "down_bytes_max": Key("down_bytes_max", "int", 0, 65_535, "... and downwards"),
 }
 
 
@@ -108,7 +106,7 @@ class Link:
 
     @property
     def burst_bytes(self) -> int:
-        """The size of the link's token bucket: what an idle link may send at once."""
+        """The size of the link's token bucket, which an idle link may send at once."""
         least = BURST_PACKETS_MIN * (self.mtu_bytes + ETHERNET_HEADER_BYTES)
         return max(self.rate_bytes_per_s * BURST_NS // 10**9, least)
 

@@ -112,7 +112,7 @@ def damaged(path: Path, error: Exception) -> LabError:
 
 def _state(path: Path, content: Any) -> State:
     if content["version"] != VERSION:
-        raise LabError(f"{path} is of another version of weft: end that lab with that version")
+        raise LabError(f"{path} is from another version of weft: remove the lab with that version")
     return State(
         name=content["name"],
         model=from_dict(content["model"]),

@@ -20,8 +20,8 @@ Tables = dict[str, Any]
 T = TypeVar("T")
 
 PURPOSE = 9  # random stream that no other part of a scenario uses
-SEGMENTS_MAX = 4_000  # about, of all jobs together: bounds the cost of a run
-PROBED_MAX = 700  # paths of all connections together, because each path is probed
+SEGMENTS_MAX = 4_000  # approximate total of all jobs, which bounds the cost of a run
+PROBED_MAX = 700  # total paths of all connections, because each path is probed
 LIMIT_NS = 600_000_000_000  # virtual time; waiting costs no computation
 SAMPLED_LIMIT_NS = 20_000_000_000
 DOWN_NS_MAX = 50_000_000  # far below peer_silence_ns

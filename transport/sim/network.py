@@ -38,7 +38,7 @@ class LinkKind:
     mark_full_bytes: int | None = None
     loss: float = 0.0
     bit_error_rate: float = 0.0
-    burst_bytes: int = 0  # of a token bucket: what an idle link may send at once
+    burst_bytes: int = 0  # size of a token bucket, which an idle link may send at once
 
     def values(self) -> tuple[int | float, ...]:
         """The fields of PORT behind `from` and `to`."""

@@ -18,7 +18,7 @@ from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario, from_tables
 
 TWICE_EVERY = 8  # every eighth seed also checks P-8: it runs on one thread, on two, and on one
-HOPS_MAX = 20_000_000  # a hundred times what a run needs: a run that exceeds it does not end
+HOPS_MAX = 20_000_000  # a hundred times the need of a run; a run above it counts as endless
 SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
 KEPT_MAX = 300
