@@ -40,7 +40,7 @@ def keys(found: Config) -> tuple[str, ...]:
 
 
 def measures(found: Config) -> dict[str, str]:
-    """The measured columns, and which direction is better; in old results the name tells it."""
+    """The measured columns, and which direction is better; old results imply it by the name."""
     if "measures" in found:
         return dict(found["measures"])
     numbers = {

@@ -1,6 +1,6 @@
 """Measures one sender to many receivers: throughput and fairness.
 
-Each flow has a receiver of its own.
+Each flow has its own receiver.
 """
 
 from __future__ import annotations

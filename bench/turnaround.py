@@ -62,7 +62,7 @@ class Traffic:
 
 
 def check(file: Path) -> None:
-    """Runs the conformance suite in a process of its own, as users do."""
+    """Runs the conformance suite in a separate process, as users do."""
     program = "from transport.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "policy", "check", "--quick", str(file)],

@@ -194,8 +194,8 @@ class Connection(AsyncCloses):
     ) -> int:
         """Receives one message into the writable `buf` and returns its length in bytes.
 
-        A timeout or Ctrl-C withdraws `buf`, so that nothing writes to it afterwards, and thereby
-        ends the connection. To wait in steps, use irecv_into() and Handle.wait().
+        A timeout or Ctrl-C withdraws `buf`, so that nothing writes to it afterwards, which ends the
+        connection. To wait in steps, use irecv_into() and Handle.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is posted
         part = self._part(buf, True, memory, stream)
@@ -242,7 +242,7 @@ class Connection(AsyncCloses):
     ) -> int:
         """recv_into(), awaited.
 
-        A timeout or cancellation withdraws `buf` and thereby ends the connection.
+        A timeout or cancellation withdraws `buf`, which ends the connection.
         """
         seconds = patience(timeout_s)
         part = self._part(buf, True, memory, stream)

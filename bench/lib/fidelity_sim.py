@@ -24,7 +24,7 @@ SEGMENT_BYTES_MAX = 9_000
 OPEN_NS = 50_000_000
 SETTLE_NS = 200_000_000  # from the message that names a channel to the timed one
 NAME_BYTES = 8
-# From core::StackConfig; they are no knobs.
+# From core::StackConfig; there are no knobs for them.
 ACK_BYTES, ACK_DELAY_NS = 256 * 1024, 30_000
 LIMIT_NS = 120_000_000_000
 FAMILIES = ("window", "path", "loss", "credit")

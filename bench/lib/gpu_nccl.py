@@ -1,6 +1,6 @@
 """Measures NCCL's send and receive between two GPUs, over its Socket transport and over weft.
 
-Each GPU has a rank in a process of its own, with PyTorch.
+Each GPU has a rank in its own process, with PyTorch.
 """
 
 from __future__ import annotations

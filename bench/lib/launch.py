@@ -101,7 +101,7 @@ class _Member:
 
 
 class Gang:
-    """The workers of one experiment, each in a process of its own at its place."""
+    """The workers of one experiment, each in its own process at its place."""
 
     def __init__(
         self, worker: Worker, places: Sequence[Placement], configs: Sequence[Config]

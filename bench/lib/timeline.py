@@ -1,6 +1,6 @@
 """Evaluates and plots a rate over time: the length of dips, and the time to recover.
 
-The benchmark tells what it did to the network, and when.
+The benchmark passes the times at which it changed the network.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, IN
 
 
 class Role(NamedTuple):
-    """What an argument of a hook is."""
+    """The meaning of a hook's argument."""
 
     name: str
     layout: Record

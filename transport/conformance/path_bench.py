@@ -125,6 +125,6 @@ class PathBench:
         self.call(FEEDBACK, GOOD, path=path, rtt_ns=RTT_NS)
 
     def shares(self, last: int) -> np.ndarray[Any, Any]:
-        """Of the last picks: how often each path, as a multiple of the fair share."""
+        """The share of each path in the last picks, as a multiple of the fair share."""
         counts = np.bincount(np.array(self.picks[-last:]), minlength=self.paths)
         return counts * self.paths / last

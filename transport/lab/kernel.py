@@ -38,7 +38,7 @@ def enter_namespace(descriptor: int) -> None:
 
 
 def new_namespace() -> None:
-    """Moves the calling thread into a network namespace of its own."""
+    """Moves the calling thread into a new network namespace."""
     _checked(_libc.unshare(CLONE_NEWNET), "unshare")
 
 

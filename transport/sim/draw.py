@@ -253,7 +253,7 @@ def _graph(chance: Chance, rate: int, packet: int) -> Tables:
     return {"nodes": nodes, "links": links}
 
 
-# What is sent.
+# Traffic.
 
 
 class _Jobs:

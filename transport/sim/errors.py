@@ -14,7 +14,7 @@ class WorkerLostError(WeftError):
 
 
 class BadKeyError(Exception):
-    """A key is wrong; the code that knows the file turns it into a ScenarioError.
+    """A key is wrong. Code that has the file converts this error to a ScenarioError.
 
     path: the key from the outermost table inwards, such as ("workload", 0, "pattern").
     """

@@ -126,7 +126,7 @@ def _statement(
     operations.append(made)
 
 
-# What an operation waits for: a time in ns, and transfers, each with a delay after its end.
+# The dependencies of an operation: a time in ns, and transfers, each with a delay after its end.
 Wait = tuple[int, dict[int, int]]
 
 

@@ -29,7 +29,7 @@ DEPENDENCIES_MAX = 1 << 26
 
 
 class BadWorkError(Exception):
-    """A key of a workload is wrong; the caller knows which workload it is."""
+    """A key of a workload is wrong. The caller adds which workload it is."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class BadWorkError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The transfers of one [[workload]], in numbers of its own: ranks, and transfers from 0."""
+    """The transfers of one [[workload]], numbered from 0, between ranks."""
 
     transfers: Array  # TRANSFER; `from` and `to` are ranks until `place` makes them hosts
     dependencies: Array  # DEPENDENCY
@@ -174,7 +174,7 @@ def poisson(
 ) -> Job:
     """Poisson arrivals of messages at every rank, each to a uniformly random other rank.
 
-    Each message has a connection of its own, like the flows in the papers of sizes.py.
+    Each message has its own connection, like the flows in the papers of sizes.py.
     bytes_per_s: the rate of each rank.
     """
     try:
