@@ -1,10 +1,15 @@
-"""Tests a full, unread standard error: messages still move, peers connect, the process ends."""
+"""Tests the log: lines about peers, and a standard error that is full and that nobody reads."""
 
+import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 
-from tests.api.support import LOCAL, PATIENCE_S, ROOT
+from tests.api.support import LOCAL, PATIENCE_S, ROOT, child, line, running
+from transport import Endpoint
 
 # Standard error is a pipe that is full from the start. Both the engine thread (a datagram of an
 # unknown sender) and the control thread (a connection without authentication) log to it.
@@ -76,3 +81,52 @@ def test_log__full_standard_error_stalls_nothing() -> None:
             assert process.stdout.read() == "moved\n"
         finally:
             process.kill()
+
+
+class Log:
+    """The log of a child process, read from its standard error."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self.descriptor = process.stderr.fileno()
+        self.text = ""
+
+    def take(self, words: str) -> str:
+        """Waits for a line with these words and returns it; earlier lines are dropped."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            *lines, rest = self.text.split("\n")
+            for number, found in enumerate(lines):
+                if words in found:
+                    self.text = "\n".join([*lines[number + 1 :], rest])
+                    return found
+            assert time.monotonic() < end, self.text
+            if select.select([self.descriptor], [], [], 1)[0]:
+                more = os.read(self.descriptor, 65536)
+                assert more, f"the child closed its log: {self.text}"
+                self.text += more.decode()
+
+
+def test_log__names_peers_that_connect_and_close() -> None:
+    with running(child("echoes", WEFT_LOG_LEVEL="info")) as process:
+        handle, log = bytes.fromhex(line(process)), Log(process)
+        for _ in range(2):  # the second peer is served like the first
+            with Endpoint(**LOCAL) as endpoint, endpoint.connect(handle) as connection:
+                connection.send(b"hello")
+                assert connection.recv(8) == b"hello"
+                assert "127.0.0.1" in log.take("connected to ")
+            assert "127.0.0.1" in log.take("disconnected from ")
+
+
+def test_log__names_a_peer_that_was_killed() -> None:
+    with running(child("echoes", WEFT_LOG_LEVEL="info")) as process:
+        handle, log = line(process), Log(process)
+        with running(child("posts_and_sleeps", handle, "1")) as other:
+            assert line(other) == "posted"
+            log.take("connected to ")
+            other.send_signal(signal.SIGKILL)
+            other.wait(timeout=PATIENCE_S)
+            assert "127.0.0.1" in log.take("disconnected from ")
+        with Endpoint(**LOCAL) as endpoint, endpoint.connect(bytes.fromhex(handle)) as connection:
+            connection.send(b"hello")  # the child serves other peers
+            assert connection.recv(8) == b"hello"
