@@ -1,4 +1,4 @@
-// See the header. Times are by now_ns().
+// Delays and the spare descriptor. Times are of now_ns().
 #include "native/control/accept_gate.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kPauseNs = 100'000'000;
-// A shortage that ends sooner is not worth a peer's failed connect.
+// A shorter shortage is not a reason to fail a peer's connect.
 constexpr std::int64_t kShortageNs = 1'000'000'000;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What was read before the end of the stream is still handed out. Input is bounded: a few kilobytes from an end that
-// has not greeted, two frames from one that has; the rest stays in the kernel until these are taken.
+// Input received before the end of the stream is still returned. Buffered input is limited to a few kilobytes before
+// the hello and two frames after it; the rest stays in the kernel.
 #include "native/control/channel.h"
 
 #include <netinet/tcp.h>
@@ -16,12 +16,12 @@ namespace weft::control {
 namespace {
 
 constexpr std::size_t kGreetingBytesMax = 4096;
-constexpr std::size_t kOutputBytesMax = 4 << 20;  // opens of many connections at once
+constexpr std::size_t kOutputBytesMax = 4 << 20;  // enough for simultaneous opens of many connections
 // The first byte of a TLS stream is the type of its first record (RFC 8446, section 5.1).
 constexpr char kTlsRecordMin = 0x14, kTlsRecordMax = 0x17;
-// Retransmissions or probes in a row after which the way to the other end is taken for cut.
+// Consecutive retransmissions or probes after which the route to the peer counts as cut.
 constexpr unsigned kUnansweredMax = 2;
-// Where the kernel's tcp_info has tcpi_min_rtt, in microseconds: the C library's is shorter (linux/tcp.h).
+// Offset of tcpi_min_rtt (microseconds) in the kernel's tcp_info (linux/tcp.h); the C library's struct is shorter.
 constexpr std::size_t kMinRttOffset = 148;
 
 bool begins_tls(char first) noexcept { return first >= kTlsRecordMin && first <= kTlsRecordMax; }
@@ -63,7 +63,7 @@ bool Channel::send(const std::string& frame) {
   return out_.size() <= kOutputBytesMax;
 }
 
-// Without memory for what TLS has produced the stream would have a hole: the socket counts as failed.
+// If TLS output cannot be stored, the stream would have a gap, so the socket counts as failed.
 bool Channel::flush() noexcept {
   try {
     if (tls_ != nullptr) tls_->take_output(&out_);
@@ -87,7 +87,7 @@ bool Channel::flush() noexcept {
   return alive;
 }
 
-// False: nothing more came.
+// False: no more input.
 bool Channel::receive() noexcept {
   char buffer[16384];
   const std::size_t limit = state_ == State::ready ? 2 * kFrameBodyMax : kGreetingBytesMax;
@@ -102,7 +102,7 @@ bool Channel::receive() noexcept {
   }
   if (received_bytes_ == 0) first_byte_ = buffer[0];
   received_bytes_ += static_cast<std::size_t>(got);
-  // An end that does not use TLS says so with its first byte; what it says is then read as it is.
+  // The first byte shows whether the peer uses TLS; without TLS, its input is read as plaintext.
   try {
     if (tls_ == nullptr || !begins_tls(first_byte_)) {
       in_.append(buffer, static_cast<std::size_t>(got));

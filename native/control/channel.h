@@ -1,5 +1,5 @@
-// One control socket to another process: frames in, frames out, and what the kernel knows of the other end.
-// Non-blocking; touched by the control thread alone.
+// A control socket to another process: sends and receives frames, and reads the state of its TCP connection. Non-
+// blocking; used by the control thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,22 @@ namespace weft::control {
 
 class Channel {
  public:
-  // greeting: connected, and the first frames have not been exchanged; ready: it has joined a session.
+  // greeting: connected, but the hello frames have not been exchanged. ready: part of a session.
   enum class State : std::uint8_t { connecting, greeting, ready, dead };
-  // plain: the other end does not use TLS and we do; sealed: the reverse; unproved: it does not hold our secret.
+  // plain: the peer does not use TLS and this end does. sealed: the reverse. unproved: the peer does not have the
+  // secret.
   enum class Read : std::uint8_t { frame, nothing, ended, stranger, version, damaged, plain, sealed, unproved };
 
-  // What its TCP knows.
+  // State of its TCP connection.
   struct Kernel {
     bool established = false;
-    bool answers = false;        // nothing that was sent waits unduly for its acknowledgment
-    std::int64_t heard_ns = -1;  // when the last acknowledgment came
-    std::int64_t rtt_ns = 0;     // the least that was seen; 0: unknown
+    bool answers = false;        // no sent byte has waited too long for its acknowledgment
+    std::int64_t heard_ns = -1;  // when the last acknowledgment arrived
+    std::int64_t rtt_ns = 0;     // minimum; 0: unknown
   };
 
-  // Takes the descriptor. `dialled`: we began it, so we greet first. `tls`: null where no secret is set.
+  // Takes ownership of the descriptor. `dialled`: this end connected, so it sends the first hello. `tls`: null if no
+  // secret is set.
   Channel(std::uint64_t id, int descriptor, bool dialled, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept;
   ~Channel();
   Channel(const Channel&) = delete;
@@ -38,29 +40,33 @@ class Channel {
   State state() const noexcept { return state_; }
   void set_state(State state) noexcept { state_ = state; }
   std::int64_t since_ns() const noexcept { return since_ns_; }
-  void credit_pause(std::int64_t pause_ns) noexcept { since_ns_ += pause_ns; }  // of this process
+  void credit_pause(std::int64_t pause_ns) noexcept {
+    since_ns_ += pause_ns;
+  }  // extends deadlines by a pause of this process
   bool is_silent() const noexcept { return received_bytes_ == 0; }
-  bool was_reset() const noexcept { return !timed_out_; }  // once ended: by the other end, not by the kernel's patience
+  bool was_reset() const noexcept {
+    return !timed_out_;
+  }  // valid once the socket has ended: by the peer, not by a timeout of the kernel
 
-  // False: more waits to be sent than the other end can be expected to read, or TLS has failed.
+  // False: more output is queued than a peer can be expected to read, or TLS has failed.
   bool send(const std::string& frame);
-  // Past TLS, for a refusal to an end that does not use it.
+  // Bypasses TLS, for a refusal to a peer that does not use it.
   void send_plain(const std::string& frame) { out_ += frame; }
   bool has_output() const noexcept { return !out_.empty(); }
-  // False: the socket is dead.
+  // False if the socket has failed.
   bool flush() noexcept;
-  // Reads what there is, then hands out one frame a call.
+  // Reads available input, then returns one frame per call.
   Read poll(Frame* out, std::uint16_t* version);
-  // Errno of a connect that has ended; 0 when it succeeded.
+  // Errno of a finished connect; 0 if it succeeded.
   int connect_error() const noexcept;
   Kernel kernel(std::int64_t now_ns) const noexcept;
   datapath::SocketAddress local() const noexcept;
   datapath::SocketAddress remote() const noexcept;
 
-  std::uint64_t session = 0;     // that it belongs to or is to join; 0: not known yet
-  bool proves = false;           // made only to prove an address of ours
-  bool turned_away = false;      // accepted with the spare descriptor, to be refused once it has greeted
-  std::uint16_t local_port = 0;  // accepted on
+  std::uint64_t session = 0;     // that it belongs to or will join; 0: not known yet
+  bool proves = false;           // opened only to prove one of our addresses
+  bool turned_away = false;      // accepted with the spare descriptor; will be refused after its hello
+  std::uint16_t local_port = 0;  // port it was accepted on
   std::uint32_t device = 0;
   std::string peer_address;
 

@@ -1,5 +1,6 @@
-// Dialling control sockets, joining them to their sessions, and losing them. A session that has lost its last one dials
-// again from a fresh port every quarter of a second, so that sooner or later one hashes onto a path that works.
+// Dials control sockets, joins them to their sessions, and handles their loss. A session that has lost its last control
+// socket dials again from a fresh port every quarter of a second, so that an attempt eventually hashes onto a working
+// path.
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -20,12 +21,12 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
-constexpr std::int64_t kRejoinNs = 2'000'000'000;  // how long an unconfirmed session waits for a new control socket
-constexpr std::size_t kAttemptsMax = 8;            // under way at once
-// Sockets of a session that the other end opened, beside the current one: its attempts may get through together.
+constexpr std::int64_t kRejoinNs = 2'000'000'000;  // time that an unconfirmed session waits for a new control socket
+constexpr std::size_t kAttemptsMax = 8;            // simultaneous attempts
+// Further sockets of a session that the peer opened: several of its attempts may succeed.
 constexpr std::size_t kJoinedMax = 16;
 
-// The host behind an idle socket is asked whether it is there; one that answers nothing for `dead_ns` ends the socket.
+// Keepalives on an idle socket; if the host does not answer any for `dead_ns`, the socket ends.
 void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
   const int on = 1, interval_s = 1, tries = 127;
   const int idle_s = static_cast<int>(std::clamp<std::int64_t>(dead_ns / 4'000'000'000, 1, 3600));
@@ -38,7 +39,7 @@ void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// A socket that is connecting to `to`, from `from` where that is possible.
+// Returns a socket that is connecting to `to`, from `from` if possible.
 int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddress* from) noexcept {
   const int descriptor = datapath::open_socket(to.any.sa_family, SOCK_STREAM);
   if (descriptor < 0) return -1;
@@ -50,7 +51,7 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 
 }  // namespace
 
-// Null, and errno, when OpenSSL is out of memory or the kernel does not watch the socket, which is closed then.
+// Null with errno if OpenSSL is out of memory or the kernel cannot watch the socket, which is then closed.
 Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   std::unique_ptr<TlsStream> tls;
   if (tls_ != nullptr) {
@@ -76,7 +77,7 @@ Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   return made;
 }
 
-// From our `place`-th address of the session's device, or from any where that one leads nowhere.
+// From our `place`-th address of the session's device, or from any address if that one has no route.
 Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place) {
   const datapath::Place& own = (*devices_)[session->device].places[place];
   datapath::SocketAddress from = own.address;
@@ -88,7 +89,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
   if (channel == nullptr) {
     const int problem = errno;
-    if (place != 0) return nullptr;  // that address of ours stays unproved
+    if (place != 0) return nullptr;  // that address stays unproved
     const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
     session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
@@ -101,7 +102,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   return channel;
 }
 
-// One more attempt, where no control socket works and none that is under way looks as if it would.
+// Starts another attempt if no control socket works and no attempt in progress looks promising.
 void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   if (now_ns < session->attempt_ns || (session->greeted && session->control.port() == 0)) return;
   std::vector<Channel*> connecting;
@@ -116,7 +117,7 @@ void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   }
   session->attempt_ns = now_ns + kAttemptNs;
   const std::uint64_t session_id = session->id;
-  // The oldest is the least likely to get through: its tries are the farthest apart.
+  // The oldest is the least likely to succeed, because its retries are the farthest apart.
   if (connecting.size() >= kAttemptsMax) drop_channel(connecting.front(), "no answer", Status::would_block);
   if (find_session(session_id) == nullptr) return;
   static_cast<void>(dial_channel(session, session->greeted ? session->control : session->target, 0));
@@ -144,7 +145,7 @@ void ControlPlane::update_interest(Channel* channel) noexcept {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel->descriptor(), &event);
 }
 
-// A socket that fails here is shut down: the loop then reads its end and drops it, when no one holds a pointer to it.
+// A socket that fails here is only shut down. The loop sees its end and drops it when no caller has a pointer to it.
 void ControlPlane::send(Channel* channel, const std::string& frame) {
   if (!channel->send(frame) || !channel->flush()) ::shutdown(channel->descriptor(), SHUT_RDWR);
   update_interest(channel);
@@ -169,7 +170,7 @@ void ControlPlane::join(Session* session, Channel* channel) {
   if (!session->dialled && !session->confirmed) session->ends_ns = -1;
   session->ended = session->refused = false;
   session->ended_ns = session->ping_ns = -1;
-  // Both ends may have dialled: the one that opened the session keeps the newest.
+  // Both ends may have dialled; the end that opened the session keeps the newest socket.
   std::vector<Channel*> others;
   for (const auto& [id, each] : channels_) {
     if (session->dialled && each->session == session->id && each.get() != channel && !each->proves) {
@@ -180,8 +181,7 @@ void ControlPlane::join(Session* session, Channel* channel) {
     for (const auto& [id, each] : channels_) {
       if (each->session == session->id && each.get() != channel) others.push_back(each.get());
     }
-    others.resize(others.size() -
-                  std::min(others.size(), kJoinedMax));  // the newest stay, until the other end closes them
+    others.resize(others.size() - std::min(others.size(), kJoinedMax));  // keeps the newest until the peer closes them
   }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
   session->last_error.clear();
@@ -197,8 +197,8 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // An unconfirmed session ends here, unless an open in it was answered: the dialler may have its connection already,
-  // has lost only the confirmation, and connects again.
+  // An unconfirmed session ends here, unless one of its opens was answered: then the dialler may have its connection,
+  // may have lost only the confirmation, and connects again.
   if (!session->dialled && !session->confirmed) {
     const auto opens = accepts_.lower_bound({session->id, 0});
     const bool opening = opens != accepts_.end() && opens->first.first == session->id;
@@ -212,7 +212,7 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   examine(session, now_ns);
 }
 
-// `outcome`: would_block when another attempt may do better; else what dials end with that wait for the greeting.
+// `outcome`: status of dials that wait for the hello; would_block if another attempt may succeed.
 void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status outcome) {
   if (channel->state() == Channel::State::dead) return;
   const std::uint64_t id = channel->id(), session_id = channel->session;

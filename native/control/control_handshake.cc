@@ -1,6 +1,6 @@
-// Frames as they come: greetings, refusals, signs of life, verdicts. A false return drops the channel.
-// Until a peer has greeted nothing it says is acted on; with a secret nothing it says is read before it has proved that
-// it holds it.
+// Handles received frames: hellos, refusals, pings and verdicts. A handler that returns false drops the channel. Before
+// the hello no other frame is acted on; with a secret, nothing is read before the peer has proved that it has the
+// secret.
 #include <algorithm>
 
 #include "native/control/control_plane.h"
@@ -13,13 +13,13 @@ namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
 constexpr std::int64_t kProofNs =
-    1'000'000'000;                         // a NIC that is down proves nothing, and the others do not wait for it
-constexpr std::uint32_t kAgeMsMax = 1000;  // an engine that took no turn for longer is starved
+    1'000'000'000;  // a NIC that is down cannot prove its address, and the others do not wait for it
+constexpr std::uint32_t kAgeMsMax = 1000;  // an engine without an iteration for longer is starved
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
 constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
 
 std::string version_text(std::uint16_t theirs) {
-  return "the peer speaks version " + std::to_string(theirs) + " of the control protocol, this is version " +
+  return "the peer uses version " + std::to_string(theirs) + " of the control protocol, this process version " +
          std::to_string(kControlVersion) + ": install the same weft on both ends";
 }
 
@@ -30,7 +30,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 }  // namespace
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
-  if (channel.dialled()) return;  // the dial fails with this reason
+  if (channel.dialled()) return;  // the dial reports this reason
   ++counters_.strangers_refused;
   stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
@@ -53,7 +53,8 @@ void ControlPlane::on_readable(Channel* channel) {
     drop_channel(channel, "the connection was reset", Status::would_block);
     return;
   }
-  // A session without a confirmed connection gets a smaller share of a turn: strangers must not starve the others.
+  // Sessions without a confirmed connection get fewer frames per iteration, so that unauthenticated peers cannot starve
+  // the others.
   const Session* session = find_session(channel->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
@@ -68,10 +69,10 @@ void ControlPlane::on_readable(Channel* channel) {
     if (channels_.count(id) == 0) return;
     if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
   }
-  unread_.push_back(id);  // the rest has been read from the socket: nothing else would bring us back
+  unread_.push_back(id);  // the rest is buffered here, so epoll will not report it
 }
 
-// False: the channel is to be dropped, where that has not been done.
+// False: the caller must drop the channel if that was not done yet.
 bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version) {
   const bool ready = channel->state() == Channel::State::ready;
   switch (read) {
@@ -80,8 +81,8 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
     case Channel::Read::nothing:
       return true;
     case Channel::Read::stranger:
-      stranger(*channel, "does not speak our protocol");
-      drop_channel(channel, "what answers there is not weft", Status::refused);
+      stranger(*channel, "does not use weft's protocol");
+      drop_channel(channel, "the process that answers is not weft", Status::refused);
       return false;
     case Channel::Read::version:
       refuse(channel, 0, Status::version_mismatch, version_text(version));
@@ -93,7 +94,7 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
       return false;
     case Channel::Read::plain:
     case Channel::Read::sealed: {
-      // Said in plain text: it is the only language that both ends have.
+      // In plaintext, which both ends understand.
       stranger(*channel, tls_ != nullptr ? "has no secret, and this end has" : "has a secret, and this end has none");
       Refuse refusal;
       refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
@@ -159,17 +160,17 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
   return hello;
 }
 
-// With a secret both ends must see the same two addresses: what relays a handshake, from one process that holds the
-// secret to another or back to itself, has addresses of its own.
+// With a secret, both ends must see the same two addresses. This excludes a relay that forwards a handshake to another
+// holder of the secret, or back to its sender, because the relay has addresses of its own.
 bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
   return tls_ == nullptr || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
 }
 
-// The session that a greeting means: one that it names, or a new one. Null: it is refused.
+// The session of a hello: an existing one that it names, or a new one. Null: refused.
 Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::string* error) {
   for (const auto& [id, session] : sessions_) {
     const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
-    // An attempt whose twin was quicker is of the same session.
+    // A slower parallel attempt belongs to the same session.
     const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
     if ((named || twin) && session->remote_token == theirs.session) return session.get();
   }
@@ -191,7 +192,8 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   session->local_port = channel->local_port;
   session->name = channel->peer_address;
   session->greeted = true;
-  // Without a secret a stranger could have us dial somebody else: only where its own socket comes from.
+  // Without a secret, dial only the address that the peer's own socket comes from; otherwise it could make us dial a
+  // third party.
   if (tls_ != nullptr || same_host(theirs.control, channel->remote())) session->control = theirs.control;
   return session;
 }
@@ -210,12 +212,12 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
-    refuse(channel, 0, Status::refused, "the process that is meant is gone; another one listens here now");
+    refuse(channel, 0, Status::refused, "the requested process is gone; another one listens here");
     return false;
   }
   if (!fits_socket(*channel, theirs)) {
     refuse(channel, 0, Status::authentication_failed,
-           "something between the two ends changes addresses, as a relay does; with WEFT_SECRET_FILE none may");
+           "a relay or NAT between the two ends changes addresses, which WEFT_SECRET_FILE does not allow");
     return false;
   }
   std::string error;
@@ -245,8 +247,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
     return false;
   }
   if (!fits_socket(*channel, theirs)) {
-    drop_channel(channel, "something between the two ends changes addresses, as a relay does",
-                 Status::authentication_failed);
+    drop_channel(channel, "a relay or NAT between the two ends changes addresses", Status::authentication_failed);
     return false;
   }
   const bool first = !session->greeted;
@@ -261,7 +262,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
   const bool proves = channel->proves;
-  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before anything is opened
+  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before any connection is opened
   join(session, channel);
   if (proves) {
     drop_channel(channel, "the address is proved", Status::would_block);
@@ -271,8 +272,8 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
   return true;
 }
 
-// Without a secret the other end sends data only to addresses that we have connected from. Each NIC dials the one that
-// its paths lead to: on a fabric of rails it reaches no other.
+// Without a secret, the peer sends data only to addresses that we have connected from. Each NIC dials the address that
+// its paths lead to, because on a rail-optimized fabric it reaches no other.
 void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
   const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
   session->proofs_until_ns = engine::now_ns() + kProofNs;
@@ -297,7 +298,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
   const auto accept = accepts_.find({channel->session, refusal.dial});
-  if (accept != accepts_.end()) {  // the dialler has given up, and will not confirm
+  if (accept != accepts_.end()) {  // the dialler has given up and will not confirm
     accept->second.connection->fail(Status::cancelled);
     accepts_.erase(accept);
     forget_open(find_session(channel->session), refusal.dial);
@@ -327,7 +328,7 @@ bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
   for (const auto& engine : *engines_) {
     const std::int64_t age_ms = std::max<std::int64_t>(now - engine->turn_ns(), 0) / 1'000'000;
     pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
-    engine->nudge();  // one that only sleeps will have taken a turn by the next ping
+    engine->nudge();  // a sleeping engine will have run an iteration by the next ping
   }
   send(channel, encode(pong));
   return true;
@@ -337,7 +338,7 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   Pong pong;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &pong)) return false;
-  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // to one that was given up
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // reply to an abandoned ping
   session->ping_ns = -1;
   session->pong_ns = engine::now_ns();
   session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),
@@ -349,21 +350,21 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   Verdict verdict;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &verdict)) return false;
-  constexpr std::int64_t kFarewellNs = 20'000'000;  // what it sent last may still be in our sockets
-  constexpr std::uint32_t kWouldBlock = 1;          // is no end
+  constexpr std::int64_t kFarewellNs = 20'000'000;  // its last data may still be in our sockets
+  constexpr std::uint32_t kWouldBlock = 1;          // not a final status
   if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
     session->ends_ns = engine::now_ns() + kFarewellNs;
     return true;
   }
   const auto status = static_cast<Status>(verdict.status);
-  // In the other end's verdict "the peer" is this process.
+  // In the peer's verdict, "the peer" is this process.
   if (status == Status::peer_stalled) {
     const std::string why =
-        "the other end has given it up, as this process did not run for longer than that end's WEFT_PEER_STALL_NS";
+        "the peer ended it because this process did not run for longer than the peer's WEFT_PEER_STALL_NS";
     end_session(session, Status::connection_closed, why, false);
     return true;
   }
-  end_session(session, status, std::string("the other end has given it up: ") + status_text(status), false);
+  end_session(session, status, std::string("the peer ended it: ") + status_text(status), false);
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Opening connections in a session: dials of ours, opens of the other end, and what of it is said again when a control
-// socket was lost in between. Everything is named by (session, dial), so that saying it twice changes nothing.
+// Opens connections in a session: local dials, opens of the peer, and what is repeated after a control socket was lost.
+// Every frame carries (session, dial), so that duplicates have no effect.
 #include <algorithm>
 
 #include "native/control/control_plane.h"
@@ -9,12 +9,12 @@
 namespace weft::control {
 namespace {
 
-// Flows of a connection when the knob leaves it open: more engines than this gain nothing a connection can use.
+// Default number of flows of a connection. More engines than this do not make a single connection faster.
 constexpr std::uint16_t kStripesAuto = 8;
-// Opens of a session that are with the other end at once. A listener holds a few more before it refuses.
+// Simultaneous unanswered opens of a session. A listener accepts a few more before it refuses.
 constexpr std::uint32_t kOpeningMax = 16;
 constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
-// Of what one process may make another hold.
+// Limits on what one process can make another one store.
 constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 
 }  // namespace
@@ -49,9 +49,10 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     Session* session = find_session(place->second.session);
     if (session != nullptr && !place->second.frame.empty()) {
       --session->opening;
-      // Otherwise the other end would hold a place for this open until its own handshake timeout.
+      // Otherwise the peer would reserve a slot for this open until its own handshake timeout.
       if (status == Status::cancelled || status == Status::timed_out) {
-        const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion, "given up by the dialler"};
+        const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion,
+                              "abandoned by the dialler"};
         static_cast<void>(send_to(session, encode(given_up)));
       }
     }
@@ -61,7 +62,7 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
   notifier_->notify();
 }
 
-// The session is over. What was greeted once may have been a stale control socket: another session is tried, once.
+// The session is over. It may have used a stale control socket, so another session is tried once.
 void ControlPlane::move_dials(std::uint64_t session, Status outcome, const std::string& why) {
   Session* old = find_session(session);
   std::vector<std::shared_ptr<DialState>> again, failed;
@@ -121,7 +122,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
   pending->segment_bytes = open.segment_bytes;
   pending->frame = encode(FrameType::open, open);
-  dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // time spent in the queue does not count
+  dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // excludes the time in the queue
   static_cast<void>(send_to(session, pending->frame));
   return true;
 }
@@ -136,9 +137,9 @@ void ControlPlane::say_again(Session* session) {
   send_opens(session);
 }
 
-// Data goes only where the other end has proved to be: an address that its control sockets came from. In place of any
-// other stands one of these, so that the paths over it are silent and harm nobody. With a secret its word is proof
-// enough; queue pairs are reached by what their words say.
+// Data is sent only to addresses that the peer has proved by connecting from them. Any other address is replaced by a
+// proved one, so that paths over it stay silent and reach no third party. With a secret, the addresses that the peer
+// states are trusted; queue pairs use the text of the datapath instead.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
   if (tls_ != nullptr || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;
@@ -146,15 +147,16 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
                                     [&](const auto& known) { return same_host(known, address); });
     if (proved) continue;
-    refusal_log_.log(engine::now_ns(), engine::LogLevel::warn,
-                     session.name + " names the address " + address.text() +
-                         " and has not connected from it: paths to it stay unused (WEFT_SECRET_FILE would allow it)");
+    refusal_log_.log(
+        engine::now_ns(), engine::LogLevel::warn,
+        session.name + " states the address " + address.text() +
+            " but has not connected from it: paths to it stay unused (with WEFT_SECRET_FILE they are used)");
     address = session.proved.front();
   }
 }
 
-// Drops the oldest open among sessions that never confirmed one: an honest dialler confirms within a round trip. False:
-// there is none.
+// Drops the oldest open of sessions without a confirmed connection: a genuine dialler confirms within a round trip.
+// False: there is none.
 bool ControlPlane::drop_oldest_accept() {
   auto oldest = accepts_.end();
   for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
@@ -187,14 +189,14 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
     unclaimed = listener.ready.size();
   }
   if (unclaimed < kUnclaimedMax) return Status::ok;
-  *error = std::to_string(unclaimed) + " connections wait to be accepted there";
+  *error = std::to_string(unclaimed) + " connections wait for accept there";
   return Status::refused;
 }
 
 Status ControlPlane::accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error) {
   accept->listener = listener_for(*session, open.listener);
   if (accept->listener == nullptr) {
-    *error = "nobody listens there (any more)";
+    *error = "there is no listener";
     return Status::refused;
   }
   const ListenerState& listener = *accept->listener;
@@ -205,7 +207,7 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
                std::to_string(engines_->size()) + ")";
       return Status::refused;
     }
-    // By its token, for an open that was abandoned leaves its index to another.
+    // Checked by token, because the index of an abandoned open may have been reused.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
   }
   if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 ||
@@ -237,7 +239,7 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
   if (!decode(frame.body, &open) || open.dial == 0) return false;
   const auto known = accepts_.find({session->id, open.dial});
   if (known != accepts_.end()) {
-    send(channel, known->second.reply);  // the first answer was lost with its control socket
+    send(channel, known->second.reply);  // the first reply was lost with its control socket
     return true;
   }
   keep_proved(*session, &open);
@@ -260,7 +262,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   Open reply;
   if (!decode(frame.body, &reply)) return false;
   const auto place = dials_.find(reply.dial);
-  if (place == dials_.end() || place->second.session != session->id) return true;  // given up meanwhile
+  if (place == dials_.end() || place->second.session != session->id) return true;  // abandoned in the meantime
   const std::shared_ptr<DialState> dial = place->second.state;
   std::vector<LocalFlow> flows;
   flows.swap(place->second.flows);
@@ -289,9 +291,9 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   return true;
 }
 
-// Its copies may still be on their way in a control socket that was lost and is not dead.
+// Duplicates may still arrive from a control socket that was lost but is not closed.
 void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
-  constexpr std::size_t kFinishedMax = 1024;  // far more than can be under way
+  constexpr std::size_t kFinishedMax = 1024;  // far more than can be in transit
   session->finished.push_back(dial);
   if (session->finished.size() > kFinishedMax) session->finished.pop_front();
 }
@@ -305,7 +307,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
   const auto place = accepts_.find({session->id, confirm.dial});
-  if (place == accepts_.end()) return true;  // said again, or too late
+  if (place == accepts_.end()) return true;  // repeated, or too late
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
   forget_open(session, confirm.dial);

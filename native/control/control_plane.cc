@@ -1,5 +1,5 @@
-// The control thread's loop: one epoll over listening sockets, channels and a doorbell, and everything with a deadline.
-// Callers' and engines' threads only leave word and ring the doorbell.
+// The control thread's loop: one epoll instance for listening sockets, channels and an eventfd, and all deadlines.
+// Other threads only queue work and write to the eventfd.
 #include "native/control/control_plane.h"
 
 #include <pthread.h>
@@ -21,16 +21,17 @@
 namespace weft::control {
 namespace {
 
-constexpr std::size_t kNoticesMax = 4096;        // beyond it engines say it again a quarter of the silence later
-constexpr int kPauseMs = 20;                     // while something has a deadline
-constexpr std::int64_t kMissedNs = 100'000'000;  // a longer time between two turns counts as a pause of this process
-constexpr int kIdlePauseMs = 1000;               // while there are sessions, which may become idle
+constexpr std::size_t kNoticesMax = 4096;  // beyond it, engines repeat the notice a quarter of the silence limit later
+constexpr int kPauseMs = 20;               // used while there are deadlines
+constexpr std::int64_t kMissedNs =
+    100'000'000;                    // a longer time between two iterations counts as a pause of this process
+constexpr int kIdlePauseMs = 1000;  // used while there are sessions, which may become idle
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
-// An open that nobody answers for so long has its session examined.
+// After this time without a reply to an open, its session is examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
-// A dial to a peer that takes connections and does not answer is logged after so long, once a session.
+// After this time, a dial to a peer that accepts TCP connections but does not reply is logged, once per session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
-// How long a peer that is refused for want of descriptors may hold the spare one, which the next refusal needs.
+// How long a peer that is refused for lack of descriptors may use the spare one, which the next refusal needs.
 constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 }  // namespace
@@ -75,7 +76,7 @@ Status ControlPlane::start(std::string* error) {
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || doorbell_ < 0) {
     const int problem = errno;
-    *error = std::string("no descriptor for the control plane: ") + std::strerror(problem);
+    *error = std::string("cannot create the control plane's descriptors: ") + std::strerror(problem);
     if (!engine::is_out_of_descriptors(problem)) return Status::system_error;
     *error += "; " + engine::raise_limit_advice();
     return Status::out_of_descriptors;
@@ -94,7 +95,7 @@ Status ControlPlane::start(std::string* error) {
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "weft-control");
   } catch (const std::exception& problem) {
-    *error = std::string("no thread for the control plane: ") + problem.what();
+    *error = std::string("cannot start the control thread: ") + problem.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable() ? Status::ok : Status::system_error;
@@ -105,7 +106,7 @@ void ControlPlane::stop() noexcept {
   for (const auto& engine : *engines_) {
     try {
       engine->call([&] { engine->watch_peers(nullptr); });
-    } catch (const std::bad_alloc&) {  // it is stopped before this object goes
+    } catch (const std::bad_alloc&) {  // stopped before this object is destroyed
     }
   }
   stopping_.store(true);
@@ -146,10 +147,10 @@ void ControlPlane::run() noexcept {
       engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
     }
   }
-  // Said in order: the other ends need not find out.
+  // Sends verdicts, so that peers need not detect the end themselves.
   try {
     for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
-  } catch (const std::bad_alloc&) {  // they find out by the closed sockets
+  } catch (const std::bad_alloc&) {  // the peers detect the closed sockets
   }
 }
 
@@ -207,7 +208,7 @@ void ControlPlane::take_dials() {
 void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
   {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
-    if (notices_.size() == notices_.capacity()) return;  // never grows: this is an engine's thread
+    if (notices_.size() == notices_.capacity()) return;  // must not grow on an engine's thread
     notices_.push_back({engine, peer});
   }
   wake();
@@ -219,7 +220,7 @@ void ControlPlane::take_notices() {
     if (notices_.empty()) return;
   }
   std::vector<Notice> taken;
-  taken.reserve(kNoticesMax);  // what the engines are left with must not grow
+  taken.reserve(kNoticesMax);  // the vector that engines fill must not grow
   {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
     taken.swap(notices_);
@@ -231,8 +232,8 @@ void ControlPlane::take_notices() {
   }
 }
 
-// Extends deadlines by a pause of this process (stopped, or starved of cores): the other ends are not to blame for it.
-// Without a pause there is a turn every kPauseMs while anything has a deadline.
+// Extends deadlines by a pause of this process (stopped, or starved of CPU), which is not the peers' fault. Without a
+// pause there is an iteration every kPauseMs while there are deadlines.
 void ControlPlane::credit_pause(std::int64_t now_ns) {
   const std::int64_t missed_ns = now_ns - round_ns_;
   round_ns_ = now_ns;
@@ -249,7 +250,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
-  accept_gate_.open_spare();  // where there was no descriptor for it
+  accept_gate_.open_spare();  // if it could not be opened before
   check_strangers(now_ns);
   check_dials(now_ns);
   check_accepts(now_ns);
@@ -270,19 +271,19 @@ void ControlPlane::check_strangers(std::int64_t now_ns) {
     if (greets && now_ns - channel->since_ns() >= patience_ns) late.push_back(id);
   }
   for (const std::uint64_t id : late) {
-    stranger(*channels_.at(id), "said nothing that we understand in time");
-    drop_channel(channels_.at(id).get(), "no greeting in time");
+    stranger(*channels_.at(id), "sent no valid hello in time");
+    drop_channel(channels_.at(id).get(), "no hello in time");
   }
 }
 
-// Whether the peer's process has run since `since_ns` (it answered a ping) and its control socket stands. If so, a
-// missing answer is the peer's fault.
+// Whether the peer process has run since `since_ns` (it answered a ping) and its control socket works. If so, a missing
+// reply is the peer's fault.
 bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const noexcept {
   return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
 }
 
-// A dial waits for a process that is stalled, for the verdict on one that is examined, and for a control socket that is
-// set up again; nothing else is waited for beyond the handshake's time.
+// Beyond the handshake timeout, a dial waits only for a stalled process, for the verdict of an examination, and for a
+// control socket that is re-established.
 void ControlPlane::check_dials(std::int64_t now_ns) {
   std::vector<std::shared_ptr<DialState>> abandoned, overdue;
   for (auto& [id, pending] : dials_) {
@@ -300,7 +301,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     tell_cause(*session, &dial);
     const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
     if (session->greeted && answered_late) examine(session, now_ns);
-    // A dial that was not sent yet has no deadline of its own: those before it have.
+    // Queued dials have no deadline of their own; those before them have one.
     const bool queued = session->greeted && pending.frame.empty() && session->opening != 0;
     const bool late = now_ns >= dial.deadline_ns && !queued;
     if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;
@@ -319,14 +320,14 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
       overdue.push_back(pending.state);
       continue;
     }
-    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // once it runs again it has all of that
+    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // the full timeout counts from when it runs again
   }
   for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
   for (const auto& dial : overdue) {
     const auto place = dials_.find(dial->id);
     const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
     const std::string late =
-        "no answer from " + dial->to.text() + " within the handshake's time (knob handshake_timeout_ns)";
+        "no answer from " + dial->to.text() + " within the handshake timeout (knob handshake_timeout_ns)";
     const std::string last = session == nullptr ? "" : session->last_error;
     const Status cause = session == nullptr ? Status::would_block : session->last_status;
     if (cause != Status::would_block && !last.empty()) {
@@ -337,7 +338,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
   }
 }
 
-// For a caller that stops waiting before the attempts end.
+// Error for a caller that stops waiting before the attempts end.
 void ControlPlane::tell_cause(const Session& session, DialState* dial) {
   const std::lock_guard<std::mutex> lock(dial->mutex);
   if (dial->cause == session.last_status) return;
@@ -346,10 +347,10 @@ void ControlPlane::tell_cause(const Session& session, DialState* dial) {
   dial->stall_told = false;
 }
 
-// In the dial's error, for a caller that stops waiting; and in the log.
+// Sets the dial's error, for a caller that stops waiting, and logs it.
 void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t now_ns) {
   const std::string what =
-      session->name + " takes connections and does not answer: its process is stalled, or is not weft";
+      session->name + " accepts connections but does not answer: its process is stalled, or is not weft";
   if (!dial->stall_told) {
     const std::lock_guard<std::mutex> lock(dial->mutex);
     dial->error = what;
@@ -359,7 +360,7 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
   session->dial_stall_logged_ns = now_ns;
   engine::log(engine::LogLevel::warn, what + "; waiting since " +
                                           std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
-                                          " s (knob peer_stall_ns bounds it)");
+                                          " s (limit: knob peer_stall_ns)");
 }
 
 void ControlPlane::check_accepts(std::int64_t now_ns) {

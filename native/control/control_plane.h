@@ -1,7 +1,7 @@
-// Who connects to whom: the thread that owns control sockets and sessions, opens connections and judges peers.
-// Its sources: control_plane.cc the loop and its deadlines, control_sockets.cc listening and accepting,
-// control_channels.cc dialling and losing control sockets, control_handshake.cc frames, control_opens.cc opening
-// connections, control_sessions.cc the life and death of a session.
+// The control plane: a thread that owns control sockets and sessions, opens connections and decides when a peer is
+// dead. Sources: control_plane.cc (the loop and deadlines), control_sockets.cc (listening, accepting),
+// control_channels.cc (dialling and losing control sockets), control_handshake.cc (frames), control_opens.cc (opening
+// connections), control_sessions.cc (sessions).
 #pragma once
 
 #include <atomic>
@@ -35,10 +35,10 @@ class ControlPlane final : private engine::PeerWatch {
   Status listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // The port that belongs to this listener alone; opened when first asked for, as handles need none. 0: it cannot be
-  // had.
+  // The listener's own port, opened by the first call because handles do not need it. 0: it cannot be opened.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // Why a peer that had connected was not accepted in the last `within_ns`; ok: all were, or one has been since.
+  // Why a connected peer could not be accepted in the last `within_ns`; ok: no failure, or an accept has succeeded
+  // since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
   telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
@@ -48,16 +48,16 @@ class ControlPlane final : private engine::PeerWatch {
     std::shared_ptr<DialState> state;
     std::vector<LocalFlow> flows;
     std::uint64_t session = 0;
-    std::uint32_t segment_bytes = 0;  // that were offered
-    std::string frame;                // the open, to be said again on another control socket; empty: not sent yet
+    std::uint32_t segment_bytes = 0;  // size offered
+    std::string frame;                // the open frame, repeated on another control socket; empty: not sent yet
   };
   struct PendingAccept {
     std::shared_ptr<engine::ConnectionCore> connection;
     std::shared_ptr<ListenerState> listener;
     std::int64_t begun_ns = 0, deadline_ns = 0;
-    std::string reply;  // to be said again
+    std::string reply;  // repeated if the peer asks again
   };
-  // A confirmation may be lost with its control socket: it is said again on the next one for a while.
+  // A confirmation may be lost with its control socket, so it is repeated on the next one for a while.
   struct Confirmed {
     std::int64_t until_ns;
     std::uint64_t session, dial;
@@ -154,9 +154,9 @@ class ControlPlane final : private engine::PeerWatch {
   HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
   bool hears(const Session& session, std::int64_t since_ns) const noexcept;
   void credit_pause(std::int64_t now_ns);
-  // The round trip of its control socket; 0: unknown.
+  // Round-trip time of its control socket; 0: unknown.
   std::int64_t rtt_ns(const Session& session) const noexcept;
-  // `heard_ns`: when its process last gave a sign of life, -1: never.
+  // `heard_ns`: when the last reply of its process arrived; -1: never.
   void report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
@@ -168,22 +168,22 @@ class ControlPlane final : private engine::PeerWatch {
   const std::vector<datapath::DeviceState>* devices_;  // of `datapath_`
   engine::Notifier* notifier_;
   FlowSetup setup_;
-  std::unique_ptr<TlsContext> tls_;  // where a secret is set
+  std::unique_ptr<TlsContext> tls_;  // null if no secret is set
   std::uint64_t node_ = 0;
   int epoll_ = -1, doorbell_ = -1;
   std::atomic<bool> stopping_{false};
-  telemetry::ProcessCells own_counters_;  // where there is no telemetry page
+  telemetry::ProcessCells own_counters_;  // used without a telemetry page
   telemetry::ProcessCells& counters_;
   std::int64_t idle_check_ns_ = 0;
   engine::LogLimit stranger_log_, refusal_log_, exhausted_log_;
   ProcessLog process_log_;
-  core::Trace trace_;  // what observes peer processes
+  core::Trace trace_;  // observers of peer processes
 
-  std::mutex notices_mutex_;  // held for moments alone: engines take it
+  std::mutex notices_mutex_;  // held briefly, because engines take it
   std::vector<Notice> notices_;
 
-  std::mutex mutex_;        // the next five are shared with callers' threads
-  AcceptGate accept_gate_;  // callers' threads read its problem() alone
+  std::mutex mutex_;        // guards the next five, which callers' threads use
+  AcceptGate accept_gate_;  // callers' threads call only problem()
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
   std::map<int, std::uint32_t> listening_;  // socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
@@ -191,13 +191,13 @@ class ControlPlane final : private engine::PeerWatch {
 
   std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
   std::map<int, std::uint64_t> by_descriptor_;
-  std::vector<std::uint64_t> unread_;  // channels with frames left over from their last turn
+  std::vector<std::uint64_t> unread_;  // channels with buffered frames
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, std::uint64_t> by_key_;  // dialled sessions
   std::map<std::uint64_t, PendingDial> dials_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // by session and dial
   std::vector<Confirmed> confirmed_;
-  std::int64_t round_ns_ = 0;  // when the thread last took a turn
+  std::int64_t round_ns_ = 0;  // start of the thread's last iteration
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

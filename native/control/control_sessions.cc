@@ -1,5 +1,5 @@
-// The life and death of a session: made by the first dial or greeting, examined when its process is quiet or its last
-// control socket is lost, ended by a verdict that the other end is told of.
+// Creates, examines and ends sessions. A session is created by the first dial or hello, examined when its process is
+// quiet or its last control socket is lost, and ended by a verdict that is sent to the peer.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,16 +14,16 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-constexpr std::int64_t kEndedTickNs = 50'000'000;  // a death is to be confirmed within a tenth of a second or two
-constexpr int kWellTicks = 4;                      // in a row end an examination
+constexpr std::int64_t kEndedTickNs = 50'000'000;  // a death should be confirmed within 0.1 to 0.2 s
+constexpr int kWellTicks = 4;                      // consecutive good ticks that end an examination
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
-// A session without a connection ends after this long; the end that opened it does so first.
+// Idle time after which a session without a connection ends; the end that opened it acts first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
-// One in which nothing was ever opened to the end, and how many of these there may be.
+// The same for sessions in which no connection was ever completed, and the limit of their number.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
 constexpr std::size_t kUnusedSessionsMax = 256;
-constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a peer that means it opens something sooner
+constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a genuine peer opens a connection sooner
 
 }  // namespace
 
@@ -47,7 +47,7 @@ Session* ControlPlane::add_session(bool dialled) {
   made->token = random_token();
   made->dialled = dialled;
   made->busy_ns = engine::now_ns();
-  // Whoever opens sessions and nothing in them loses the oldest of these.
+  // A peer that opens sessions without connections loses the oldest of them.
   Session* oldest = nullptr;
   std::size_t unconfirmed = 0;
   for (const auto& [id, session] : sessions_) {
@@ -64,7 +64,7 @@ Session* ControlPlane::add_session(bool dialled) {
   return session;
 }
 
-// Dials by handle mean one process, and do not share a session with those that take whichever has the address.
+// Dials by handle are for one process and do not share a session with dials by address, which take any process there.
 Session* ControlPlane::dialled_session(const DialState& dial) {
   const std::string target = target_of(dial.to);
   const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node);
@@ -80,14 +80,14 @@ Session* ControlPlane::dialled_session(const DialState& dial) {
   return session;
 }
 
-// `say_so`: the other end may still run. What it has been told it need not find out.
+// `say_so`: notifies the peer, which may still run, so that it need not detect the end itself.
 void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool say_so) {
   const std::uint64_t id = session->id;
   const Status reason = status == Status::ok ? Status::peer_dead : status;
   if (session->confirmed) {
     tell(core::ProcessEvent::Kind::disconnected, *session, 0, status, why);
   } else if (session->greeted && status != Status::ok) {
-    // Unauthenticated peers begin and end as many as they like.
+    // Limited in rate, because unauthenticated peers can open and end many sessions.
     const engine::LogLevel level = status == Status::peer_dead ? engine::LogLevel::info : engine::LogLevel::warn;
     refusal_log_.log(engine::now_ns(), level, session->name + ": " + why);
   }
@@ -136,7 +136,7 @@ void ControlPlane::examine(Session* session, std::int64_t now_ns) {
   session->health.begin(now_ns);
   session->tick_ns = now_ns;
   session->well_ticks = 0;
-  // A stalled process's kernel says once a second that it is there.
+  // The kernel of a stalled process answers once a second.
   const auto place = channels_.find(session->current);
   const int second = 1;
   if (place != channels_.end())
@@ -203,7 +203,7 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
   }
   if (stalled_ns < kStallSayNs) return;
   if (session->stall_ns < 0) {
-    // The examination begins seconds after the process stopped; the stall is counted from its last sign of life.
+    // The examination begins seconds after the process stopped; the stall counts from its last reply.
     session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
     ++counters_.peers_stalled;
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {
@@ -213,7 +213,7 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
   tell(core::ProcessEvent::Kind::stalled, *session, session->stall_ns);
 }
 
-// True when nothing is open in it for so long that it is to end.
+// True if the session has been without connections for so long that it must end.
 bool ControlPlane::is_idle(Session* session, std::int64_t now_ns) {
   const auto of_session = [&](const auto& each) { return each.first.first == session->id; };
   const bool dialling =
@@ -240,7 +240,7 @@ void ControlPlane::check_sessions(std::int64_t now_ns) {
     if (session->ends_ns >= 0) {
       if (now_ns >= session->ends_ns) end_session(session, Status::ok, "the peer process is gone", false);
     } else if (look_for_idle && is_idle(session, now_ns)) {
-      end_session(session, Status::ok, "nothing is open in it", true);
+      end_session(session, Status::ok, "it has no connection", true);
     } else if (session->tick_ns >= 0 && now_ns >= session->tick_ns) {
       tick(session, now_ns);
     } else if (!session->greeted) {

@@ -1,5 +1,5 @@
-// Listening and accepting. What has not greeted yet is bounded in number: the newest takes the place of the oldest that
-// has said nothing, so that a peer gets in however many strangers knock.
+// Listens and accepts. The number of sockets without a hello is limited: a new one replaces the oldest silent one, so
+// that unauthenticated peers cannot block others.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kBacklog = 4096;
 
-// Control sockets that have not greeted: an eighth of the descriptors that this process may have, within these.
+// Limit of control sockets without a hello: an eighth of the process's descriptor limit, within these bounds.
 constexpr std::size_t kStrangersMin = 16, kStrangersMax = 256;
 
 std::size_t strangers_max() noexcept {
@@ -67,7 +67,7 @@ Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcep
   return Status::system_error;
 }
 
-// Under the mutex: the socket that handles of a device lead to, at each of its addresses.
+// Under the mutex. Opens the socket that a device's handles name, on each of its addresses.
 Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
   const auto place = device_sockets_.find(device);
   if (place != device_sockets_.end()) {
@@ -115,7 +115,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
     int shared = -1;
     status = device_socket(device, &shared, error);
     if (status == Status::ok) address.set_port(port_of(shared));
-    // The knob's port belongs to the first listener; the others get one of their own when they ask for it.
+    // The first listener gets the knob's port; the others open their own port on request.
     const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
       return known.second->device == device && known.second->port == address.port();
     });
@@ -131,7 +131,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
   return Status::ok;
 }
 
-// Under the mutex. On every address: whoever knows the port may dial any of them.
+// Under the mutex. On every address, because peers that know the port may dial any of them.
 Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
   datapath::SocketAddress address = any_address((*devices_)[listener->device].places[0].address.is_v6());
   address.set_port(port);
@@ -162,7 +162,7 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   }
 }
 
-// By name, or whoever has the port now that the session was met on.
+// By id, or else the listener on the port that the session was accepted on.
 std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session, std::uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (id != 0) {
@@ -175,7 +175,7 @@ std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session
   return nullptr;
 }
 
-// Where other processes reach this one as long as it runs; without a port where there is no descriptor for it.
+// The address at which other processes reach this one while it runs; without a port if no descriptor is left for it.
 datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noexcept {
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   address.set_port(0);
@@ -184,7 +184,7 @@ datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noex
     int descriptor = -1;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (device_socket(device, &descriptor, &error) == Status::ok) address.set_port(port_of(descriptor));
-  } catch (const std::bad_alloc&) {  // it can still be reached by its other sockets
+  } catch (const std::bad_alloc&) {  // its other sockets still work
   }
   return address;
 }
@@ -199,7 +199,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listeners_.erase(listener->id);
     if (listener->descriptor >= 0) {
       listening_.erase(listener->descriptor);
-      datapath::close_socket(listener->descriptor);  // leaves the epoll by itself
+      datapath::close_socket(listener->descriptor);  // removed from the epoll instance automatically
       listener->descriptor = -1;
     }
   }
@@ -212,18 +212,18 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
   for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
 }
 
-// The mutex is held throughout, so that the descriptor stays this listener's.
+// The mutex stays locked, so that the descriptor remains this listener's.
 void ControlPlane::accept_all(int listening) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto place = listening_.find(listening);
   if (place == listening_.end()) return;
-  // Bounded: the rest waits in the backlog while those that were taken are heard.
+  // Limited per iteration: the rest waits in the backlog while accepted sockets are read.
   for (std::size_t i = 0; i < strangers_max() / 2; ++i) {
     if (!accept_one(listening, place->second)) return;
   }
 }
 
-// False: nobody else waits.
+// False: the backlog is empty.
 bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   datapath::SocketAddress from;
   socklen_t length = sizeof from;
@@ -232,7 +232,7 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
     const int problem = errno;
     if (problem == EINTR || problem == ECONNABORTED) return true;
     const bool exhausted = engine::is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
-    // The kernel takes a descriptor before it looks for a peer.
+    // The kernel allocates a descriptor before it checks the backlog.
     pollfd waiting{listening, POLLIN, 0};
     if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
     if ((problem == EMFILE && engine::raise_descriptor_limit()) || make_room(0)) return true;
@@ -270,10 +270,10 @@ Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t
   return channel;
 }
 
-// Otherwise a peer would wait in the backlog until its own patience ends, and be told nothing. One at a time takes the
-// spare descriptor, greets, and is told why there is no place for it.
+// Otherwise a peer would wait in the backlog until its timeout without a reason. One peer at a time is accepted with
+// the spare descriptor, sends its hello, and gets the reason.
 void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
-  accept_gate_.open_spare();  // it may not have been possible until now
+  accept_gate_.open_spare();  // it may not have been possible before
   const bool busy =
       std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
   if (busy || !accept_gate_.take_spare()) return;
@@ -290,8 +290,8 @@ Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
   return accept_gate_.problem(engine::now_ns(), within_ns, text);
 }
 
-// Drops the oldest control socket of those that have not greeted or have confirmed no connection; one that says nothing
-// counts as a second older. One that began at `spare_ns` is left. False: there is none.
+// Drops the oldest control socket without a hello or without a confirmed connection; a silent one counts as a second
+// older. Keeps the one that began at `spare_ns`. False: there is none.
 bool ControlPlane::make_room(std::int64_t spare_ns) {
   constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
   Channel* oldest = nullptr;
@@ -309,12 +309,12 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
     oldest_ns = since_ns;
   }
   if (oldest == nullptr) return false;
-  stranger(*oldest, "gives way to newer ones");
-  drop_channel(oldest, "too many control sockets have not greeted");
+  stranger(*oldest, "was replaced by a newer control socket");
+  drop_channel(oldest, "too many control sockets without a hello");
   return true;
 }
 
-// Level-triggered, the sockets would be reported again and again: all are left alone for a while.
+// Level-triggered epoll would report the sockets again and again, so none is watched during the pause.
 void ControlPlane::pause_accepting() {
   if (!accept_gate_.pause(engine::now_ns())) return;
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);

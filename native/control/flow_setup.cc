@@ -1,5 +1,5 @@
-// Reserving gives indices and tokens to put into a frame; opening needs the other end's. Between the two nothing is
-// open. Work on a stack or a datapath runs on its engine's thread, by call().
+// Reserves and opens flows. Reserving gives indices and tokens to put into a frame; opening needs those of the peer.
+// Work on a stack or a datapath runs on its engine's thread, by call().
 #include "native/control/flow_setup.h"
 
 #include <sys/random.h>
@@ -14,7 +14,7 @@ namespace weft::control {
 
 namespace {
 
-// On the engine's thread: what reserve_peer() made and nothing was opened on.
+// On the engine's thread: releases a reserved peer that was never opened.
 void release_peer(engine::Engine* engine, std::uint32_t index) {
   engine->datapath().close_link(index);
   engine->stack().release_peer(index);
@@ -73,7 +73,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     if (status != Status::ok) {
       if (fresh) peers_.erase(place);
       give_back(*out);
-      if (error->empty()) *error = "an engine cannot hold another flow";
+      if (error->empty()) *error = "an engine has no room for another flow";
       return status;
     }
     ++place->second.reserved;
@@ -227,7 +227,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";
-    core->fail(status);  // closes those that were opened; the rest are given back
+    core->fail(status);  // closes the opened flows; the rest are released
     give_back({flows.begin() + static_cast<std::ptrdiff_t>(opened) - 1, flows.end()});
     return status;
   }
@@ -238,7 +238,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
 void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
   for (const LocalFlow& flow : flows) {
     const auto place = peers_.find(flow.key);
-    // A peer that never opened goes with the last flow that was to open it.
+    // A peer that was never opened is released with the last flow that was reserved for it.
     const bool last = place != peers_.end() && --place->second.reserved == 0 && !place->second.open;
     flow.engine->call([&] {
       flow.engine->stack().release_flow(flow.end.flow);
@@ -257,7 +257,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
     engine::Engine* engine = (*engines_)[std::get<0>(place->first)].get();
     const std::uint32_t index = place->second.index;
     const bool opened = place->second.open;
-    // The engine closes an opened peer's link and gives its index back once its last flow has gone.
+    // The engine closes an opened peer's link and releases its index after the peer's last flow.
     engine->call([&] {
       if (!opened) {
         release_peer(engine, index);
@@ -271,7 +271,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
   }
 }
 
-// One visit to each engine, however many peers it has in the session.
+// One call to each engine, however many peers it has in the session.
 Survey FlowSetup::survey(std::uint64_t session, bool probe) {
   Survey found;
   std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // by engine

@@ -1,5 +1,5 @@
-// The frames that two processes exchange over their control socket, to and from bytes.
-// Every length is checked before it is used; no frame is trusted to be whole.
+// Encodes and decodes the frames that two processes exchange over a control socket. Every length is checked before it
+// is used, and incomplete frames are expected.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft::control {
 
-// Bump with any change of a frame or of the wire format. Both ends refuse another version by name.
+// Increment with any change of a frame or of the wire format. Both ends refuse another version and name both versions.
 inline constexpr std::uint16_t kControlVersion = 4;
 static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
@@ -41,40 +41,40 @@ struct Frame {
   std::string body;
 };
 
-// The first frame of each end. A session outlives its control sockets: whoever names it by both tokens joins it again.
+// The first frame of each end. A session outlives its control sockets: a hello with both of its tokens joins it again.
 struct Hello {
   std::uint64_t node = 0;         // of the sender: random, one a process
-  std::uint64_t target_node = 0;  // whom it wants to reach; 0: whoever has the address
-  std::uint64_t session = 0;      // the sender's token of the session, never 0
-  std::uint64_t joined = 0;       // the receiver's token of it; 0: it is new
+  std::uint64_t target_node = 0;  // the process that it wants to reach; 0: any at the address
+  std::uint64_t session = 0;      // the sender's token for the session, never 0
+  std::uint64_t joined = 0;       // the receiver's token for it; 0: a new session
   std::uint32_t device = 0;       // of the sender
   std::uint16_t engines = 0;
   datapath::SocketAddress from, to;                // the two ends of the socket, as its sender sees them
-  datapath::SocketAddress control;                 // where the sender takes control sockets as long as it runs
-  std::vector<datapath::SocketAddress> addresses;  // of its device: it takes them at the same port of each
+  datapath::SocketAddress control;                 // where the sender accepts control sockets while it runs
+  std::vector<datapath::SocketAddress> addresses;  // of its device; it accepts control sockets at the same port of each
 };
 
-// One flow's end: enough for the other end to reach it.
+// One end of a flow: all that the other end needs to reach it.
 struct FlowEnd {
-  std::uint16_t engine = 0;         // of the end that sends this
-  std::uint16_t remote_engine = 0;  // and the one it wants to talk to
+  std::uint16_t engine = 0;         // of the sender
+  std::uint16_t remote_engine = 0;  // of the receiver
   std::uint32_t peer = 0;
   std::uint64_t peer_token = 0;
   std::uint32_t flow = 0;
   std::uint64_t flow_token = 0;
-  std::string words;  // of its datapath, about its ends of the paths
+  std::string words;  // opaque text of its datapath about its ends of the paths
 };
 
 struct Open {
   std::uint64_t dial = 0;
-  std::uint64_t listener = 0;  // open: who is to accept, 0: whoever listens on the port now; reply: 0
+  std::uint64_t listener = 0;  // open: the listener; 0: any on the port. reply: 0
   std::uint32_t status = 0;    // reply: a Status
   std::uint32_t device = 0;
-  std::uint32_t segment_bytes = 0;  // largest datagram this end's route takes; reply: what is in force
+  std::uint32_t segment_bytes = 0;  // largest datagram that this end's route takes; reply: the size in force
   std::uint32_t train_bytes = 0;
-  std::uint64_t buffer_bytes = 0;  // that its end of a path holds
+  std::uint64_t buffer_bytes = 0;  // buffer space of its end of a path
   bool payload_crc = false;
-  std::uint64_t eager_bytes = 0;  // this end's limits; the smaller of both ends' are in force
+  std::uint64_t eager_bytes = 0;  // this end's limits; the smaller of both ends' limits apply
   std::uint64_t eager_slots = 0;
   std::vector<datapath::SocketAddress> addresses;
   std::vector<FlowEnd> flows;
@@ -85,22 +85,22 @@ struct Confirm {
 };
 
 struct Refuse {
-  std::uint64_t dial = 0;  // 0: the whole channel
+  std::uint64_t dial = 0;  // 0: the channel itself is refused
   std::uint32_t status = 0;
   std::uint16_t version = kControlVersion;
   std::string text;
 };
 
-// Asks the other end's control thread for a sign of life; answered by a pong with the same number.
+// Asks the peer's control thread for a reply: a pong with the same number.
 struct Ping {
   std::uint64_t number = 0;
 };
 struct Pong {
   std::uint64_t number = 0;
-  std::vector<std::uint32_t> engine_age_ms;  // how long ago each engine last took a turn
+  std::vector<std::uint32_t> engine_age_ms;  // time since each engine's last iteration
 };
 
-// The sender has ended the session. status: why; ok: nothing was left in it.
+// The sender has ended the session. status: the reason; ok: the session had no connection.
 struct Verdict {
   std::uint32_t status = 0;
 };
@@ -121,7 +121,7 @@ bool decode(const std::string& body, Ping* out);
 bool decode(const std::string& body, Pong* out);
 bool decode(const std::string& body, Verdict* out);
 
-// Takes the next whole frame off the front of `buffer`.
+// Removes the next complete frame from the front of `buffer`.
 enum class Take : std::uint8_t { frame, more, stranger, version, damaged };
 Take take_frame(std::string* buffer, Frame* out, std::uint16_t* version);
 

@@ -1,5 +1,5 @@
-// What is inside a listener's handle: where to dial and whom to ask for. Magic, version, length and CRC come first.
-// Read from bytes that another process may have damaged or made up.
+// The contents of a listener's handle: address, process and listener, after magic, version, length and CRC. It is
+// decoded from bytes that another process may have damaged or forged.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace weft::control {
 
-// What a listener hands to whoever is to connect to it, by any means (NCCL's bootstrap, a file, a socket).
-// Plain bytes: magic, version and length are checked before anything else is read.
+// What a listener gives to processes that will connect to it, by any means (NCCL's bootstrap, a file, a socket). Plain
+// bytes: magic, version and length are checked before anything else is read.
 inline constexpr std::size_t kHandleBytes = 64;
 struct Handle {
   std::uint8_t bytes[kHandleBytes] = {};
@@ -25,7 +25,7 @@ struct HandleFields {
 };
 
 void write_handle(const HandleFields& fields, Handle* out) noexcept;
-// False with `error` saying what is wrong: not a handle of ours, or of another version.
+// False with `error` if it is not a weft handle, or has another version.
 bool read_handle(const Handle& handle, HandleFields* out, std::string* error);
 
 }  // namespace weft::control

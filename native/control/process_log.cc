@@ -1,4 +1,4 @@
-// The texts of the lines about peer processes.
+// Formats the log lines about peer processes.
 #include "native/control/process_log.h"
 
 #include <cstdio>
@@ -24,7 +24,7 @@ void ProcessLog::on_process(std::int64_t now_ns, const core::ProcessEvent& event
       case core::ProcessEvent::Kind::reconnected:
         return connected_.log(
             now_ns, engine::LogLevel::info,
-            "the control socket to " + name + " is set up again after " + seconds(now_ns - event.since_ns));
+            "the control socket to " + name + " was re-established after " + seconds(now_ns - event.since_ns));
       case core::ProcessEvent::Kind::disconnected: {
         const bool expected = event.status == Status::ok || event.status == Status::peer_dead;
         return disconnected_.log(now_ns, expected ? engine::LogLevel::info : engine::LogLevel::warn,

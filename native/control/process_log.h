@@ -1,4 +1,4 @@
-// Writes what the control plane learns of peer processes to the log, bounded in rate.
+// Logs events of peer processes, limited in rate.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace weft::control {
 
-// Called on the control plane's thread. Without memory for a line that line is lost, and nothing else.
+// Called on the control thread. If memory runs out, the line is lost and nothing else happens.
 class ProcessLog final : public core::TraceSink {
  public:
-  // `stall_limit_ns`: the knob peer_stall_ns, which the line about a stalled process names.
+  // `stall_limit_ns`: the knob peer_stall_ns, which appears in the line about a stalled process.
   explicit ProcessLog(std::int64_t stall_limit_ns) noexcept : stall_limit_ns_(stall_limit_ns) {}
   void on_process(std::int64_t now_ns, const core::ProcessEvent& event) noexcept override;
 
  private:
-  static constexpr std::int64_t kLines = 64;  // of each kind, in LogLimit::kIntervalNs
+  static constexpr std::int64_t kLines = 64;  // of each kind per LogLimit::kIntervalNs
 
   void stalled(std::int64_t now_ns, const core::ProcessEvent& event);
 

@@ -1,5 +1,5 @@
-// The compression function as FIPS 180-4 section 6.2 states it; tests hold it to the standard's vectors.
-// Messages are short: no streaming interface.
+// The compression function of FIPS 180-4, section 6.2; tests check it against the standard's vectors. Messages are
+// short, so there is no streaming interface.
 #include "native/control/sha256.h"
 
 #include <bit>

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104) over it, for the handshake alone: the plugin may not bring a crypto library.
-// Not for bulk data, and keeps no key.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104), used by the handshake only, because the plugin must not depend on a crypto
+// library. Not for bulk data; stores no key.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ using Digest = std::array<std::uint8_t, 32>;
 
 Digest sha256(const void* data, std::size_t bytes);
 Digest hmac_sha256(const std::string& key, const std::string& message);
-// Takes the same time wherever the two differ.
+// Compares in constant time.
 bool equal_digests(const Digest& a, const Digest& b) noexcept;
 
 }  // namespace weft::control

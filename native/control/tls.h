@@ -1,5 +1,5 @@
-// TLS 1.3 with a pre-shared key over bytes that somebody else moves, by OpenSSL, which is found at run time.
-// Control sockets use it where a secret is set; without one OpenSSL is not needed.
+// TLS 1.3 with a pre-shared key on byte buffers, without sockets, by OpenSSL, which is loaded at run time. Control
+// sockets use it if a secret is set; without a secret OpenSSL is not needed.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace weft::control {
 
-struct OpenSsl;  // what we call of libssl
+struct OpenSsl;  // the functions of libssl that are used
 
-// What all streams of one process share: the key, for both roles.
+// State shared by all streams of a process: the key, for both roles.
 class TlsContext {
  public:
-  // Null with `error` set where no OpenSSL of version 1.1.1 or newer is installed.
+  // Null with `error` if OpenSSL 1.1.1 or newer is not installed.
   static std::unique_ptr<TlsContext> make(const std::string& secret, std::string* error);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -27,23 +27,23 @@ class TlsContext {
   void* server_ = nullptr;
 };
 
-// One connection: cipher text in and out, plain text in and out.
+// A TLS connection: ciphertext in and out, plaintext in and out.
 class TlsStream {
  public:
-  // Null when out of memory.
+  // Null if memory runs out.
   static std::unique_ptr<TlsStream> make(const TlsContext& context, bool client);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
-  // True once both ends have proved that they hold the secret.
+  // True once both ends have proved that they have the secret.
   bool established() const noexcept { return established_; }
-  // Takes what came from the socket and appends what it says to `plain`. False: the other end does not hold the secret,
-  // or somebody damaged the stream; what is to be sent (an alert) is still in output.
+  // Decrypts input from the socket and appends the result to `plain`. False: the peer does not have the secret, or the
+  // stream is damaged; output may still contain an alert to send.
   bool on_received(const char* data, std::size_t bytes, std::string* plain);
-  // Plain text to send; waits inside until the handshake is through. False: the stream has failed.
+  // Encrypts plaintext to send; it is buffered until the handshake is complete. False: the stream has failed.
   bool send(const std::string& plain);
-  // Appends what is to go to the socket.
+  // Appends output for the socket.
   void take_output(std::string* cipher);
 
  private:
@@ -54,7 +54,7 @@ class TlsStream {
   void* ssl_ = nullptr;
   void* in_ = nullptr;  // BIOs, owned by `ssl_`
   void* out_ = nullptr;
-  std::string waiting_;  // plain text that was sent before the handshake was through
+  std::string waiting_;  // plaintext sent before the handshake was complete
   bool established_ = false;
   bool failed_ = false;
 };

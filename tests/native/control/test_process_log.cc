@@ -56,7 +56,7 @@ TEST(process_log__a_peer_connects_and_leaves) {
   const std::vector<std::string> lines = bench.lines();
   CHECK_EQUAL(lines.size(), 3u);
   CHECK(holds(lines[0], "connected to 10.0.0.2 port 4791"));
-  CHECK(holds(lines[1], "the control socket to 10.0.0.2 port 4791 is set up again after 2.0 s"));
+  CHECK(holds(lines[1], "the control socket to 10.0.0.2 port 4791 was re-established after 2.0 s"));
   CHECK(holds(lines[2], "disconnected from 10.0.0.2 port 4791: its host closed the control socket"));
 }
 
