@@ -139,7 +139,7 @@ def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> No
         for case, segments in lengths
     }
     calls = "; ".join(f"Case{tuple(case)!r}.run({segments}, {paths})" for case, segments in lengths)
-    totals = callgrind.count(f"from bench.verbs import Case; {calls}", "weft::engine::bench_rdma")
+    totals = callgrind.count(f"from bench.verbs import Case; {calls}", "weft::bench::bench_rdma")
     if len(totals) != len(lengths):
         raise click.ClickException("callgrind does not know bench_rdma: were symbols stripped?")
     of = dict(zip(lengths, totals, strict=True))

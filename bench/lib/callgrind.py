@@ -23,7 +23,7 @@ INSTALL = "valgrind is not installed: apt-get install valgrind"
 def count(program: str, function: str) -> list[int]:
     """Instructions of each call of a native function that a Python program makes, in order.
 
-    `function` is qualified and without arguments: weft::engine::bench_rdma.
+    `function` is qualified and without arguments: weft::bench::bench_rdma.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:

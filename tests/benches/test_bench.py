@@ -171,7 +171,7 @@ def test_verbs__instructions_are_counted_and_repeat() -> None:
         pytest.skip("built without libibverbs")
     run_ = "native.bench_rdma('stub', 'UC', 'none', {}, 4096, 1, 1)"
     program = "from transport import native; " + "; ".join(run_.format(n) for n in (320, 640, 640))
-    short, long, again = callgrind.count(program, "weft::engine::bench_rdma")
+    short, long, again = callgrind.count(program, "weft::bench::bench_rdma")
     assert 0 < short < long
     assert again == pytest.approx(long, rel=0.01)
 
