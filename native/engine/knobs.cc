@@ -231,7 +231,7 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
     return Status::invalid_argument;
   }
   if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {
-    *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": allowed: auto, off, or the absolute path of a directory";
+    *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": must be auto, off, or the absolute path of a directory";
     return Status::invalid_argument;
   }
   return Status::ok;

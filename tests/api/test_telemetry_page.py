@@ -186,7 +186,7 @@ def test_page__peers_and_flows_beyond_its_rows_count_elsewhere(tmp_path: Path) -
 def test_page__a_directory_that_does_not_work_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SystemCallError, match=r"WEFT_TELEMETRY=.*No such file"):
         Endpoint(**LOCAL, telemetry=str(tmp_path / "none"))
-    with pytest.raises(InvalidArgumentError, match="it takes auto, off, or the absolute path"):
+    with pytest.raises(InvalidArgumentError, match="must be auto, off, or the absolute path"):
         Endpoint(**LOCAL, telemetry="tmp")
 
 

@@ -213,7 +213,7 @@ TEST(page__a_directory_that_is_named_must_work_and_the_default_need_not) {
   CHECK_EQUAL(status, Status::ok);
   knobs.telemetry = "here";
   CHECK_EQUAL(check_knobs(knobs, &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "WEFT_TELEMETRY=here: allowed: auto, off, or the absolute path of a directory");
+  CHECK_EQUAL(error, "WEFT_TELEMETRY=here: must be auto, off, or the absolute path of a directory");
 }
 
 TEST(page__a_forked_child_counts_elsewhere_and_removes_nothing) {
