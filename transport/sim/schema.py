@@ -205,11 +205,11 @@ HOSTS: Table = {
     "ack_delay_ns": _ns(10_000, "longest delay of an acknowledgment", 0),
     "window_bytes_max": _bytes(16 << 20, "largest congestion window", 1_024),
     "rto_ns_min": _ns(100_000, "least retransmit timeout", 1_000),
-    "rto_ns_max": _ns(10_000_000, "largest", 1_000),
+    "rto_ns_max": _ns(10_000_000, "largest retransmit timeout", 1_000),
     "peer_silence_ns": _ns(20_000_000_000, "a peer silent for this long counts as dead", 1),
     "speculative_bytes": _bytes(None, "with a credit policy: bytes that a flow may send before "
                                 "its first grant; default: its window"),
-    "link_rate": _rate(None, "link rate that policies are told; default: the sum of the rates "
+    "link_rate": _rate(None, "link rate reported to policies; default: the sum of the rates "
                        "of a host's ports"),
 }  # fmt: skip
 
@@ -219,7 +219,7 @@ _EVERY: Table = {
     "hosts": Key("ranks", None, 'participating hosts in order: "0-31", "0-62/2,70" or a list; '
                  "default: all"),
     "shuffle": Key("bool", False, "assign ranks to these hosts at random"),
-    "start_ns": _ns(0, "not before"),
+    "start_ns": _ns(0, "earliest start"),
     "jitter_ns": _ns(0, "random delay, up to this, of each transfer that waits for no other"),
 }  # fmt: skip
 _SIZE: Table = {"size_bytes": _bytes(1_000_000, "size of each message", 0)}
@@ -280,7 +280,7 @@ WORKLOAD: dict[str, Table] = {
 }  # fmt: skip
 
 EVENTS: Table = {
-    "at_ns": _ns(0, "when"),
+    "at_ns": _ns(0, "time of the change"),
     "link": Key("words", None, 'links: "leaf0-spine2" (both directions), "leaf0>spine2" (one), '
                 "with * for any text; or a list"),
     "pick": _int(None, "number of these links, chosen at random; default: all"),
