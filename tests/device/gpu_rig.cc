@@ -1,5 +1,4 @@
-// Decides where the checks of kernels get their GPU and its memory from.
-// Checks no kernel itself.
+// Opens the GPU for the kernel tests, and manages its memory.
 #include "tests/device/gpu_rig.h"
 
 #include <dlfcn.h>
@@ -45,7 +44,7 @@ Rig::Rig(const std::string& library) : driver(found(library)) {
   require("cuEventCreate", driver.event_create(&first_, 0));
   require("cuEventCreate", driver.event_create(&last_, 0));
   std::string error;
-  // A library that is named is a fake, which asks for an image and does not read it.
+  // A library given by name is a fake, which requires an image and does not read it.
   kernels = gpu::kernel_image() == nullptr && !library.empty() ? gpu::Kernels::load(driver, context_, "any", &error)
                                                                : gpu::Kernels::open(driver, context_, &error);
   if (kernels == nullptr && gpu::kernel_image() == nullptr) skip(error);

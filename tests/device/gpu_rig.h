@@ -1,5 +1,5 @@
-// A GPU as the checks of kernels use it: memory of exact sizes with its copy on the host, a stream, times by events.
-// Ends the program at the first call that fails, for nothing after it could be believed.
+// A GPU for the kernel tests: memory of exact sizes with a copy on the host, a stream, and times by
+// events. The program ends at the first failed call, because later results would mean nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace weft::test {
 
 constexpr int kSkipped = 77;
 
-// Functions of libcuda that only these checks call.
+// Functions of libcuda that only these tests call.
 #define WEFT_RIG_FUNCTIONS(X)                                    \
   X(device_name, "cuDeviceGetName", (char*, int, gpu::DeviceId)) \
   X(memory_alloc, "cuMemAlloc_v2", (gpu::Address*, std::size_t)) \
@@ -25,7 +25,7 @@ constexpr int kSkipped = 77;
 
 class Rig {
  public:
-  // Device 0 of the library at this path, which may be a fake. Exits with 77 where there is none.
+  // Device 0 of the library at this path, which may be a fake. Exits with 77 if there is none.
   explicit Rig(const std::string& library);
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
@@ -37,7 +37,7 @@ class Rig {
     std::exit(1);
   }
   void synchronize() const { require("cuStreamSynchronize", driver.stream_synchronize(stream)); }
-  // What the work that `launch` hands over takes, by events.
+  // The time of the work that `launch` queues, measured by events.
   template <class Launch>
   double seconds(Launch launch) const {
     require("cuEventRecord", driver.event_record(first_, stream));
@@ -65,7 +65,8 @@ class Rig {
 
 enum class Kind { device, pinned };
 
-// Memory of exactly so many bytes, so that a checker of accesses sees what goes beyond; initialised by upload() alone.
+// Memory of an exact size, so that compute-sanitizer finds accesses beyond it. Only upload()
+// initialises it.
 class Region {
  public:
   Region(const Rig& rig, Kind kind, std::size_t bytes, bool mirrored = true);
@@ -76,10 +77,10 @@ class Region {
 
   gpu::Address address() const { return address_; }
   std::size_t bytes() const { return bytes_; }
-  // The host's copy, of all of it.
+  // The copy of the whole region on the host.
   std::vector<std::uint8_t>& mirror() { return mirror_; }
   void upload();
-  // What is there now. Waits for the stream.
+  // The current contents. Waits for the stream.
   std::vector<std::uint8_t> download() const;
 
  private:
@@ -90,13 +91,13 @@ class Region {
   std::vector<std::uint8_t> mirror_;
 };
 
-// Compare what the GPU makes with what is expected; false, having said so, where it differs.
+// Compare the GPU's results with the expected ones; print a difference and return false.
 bool check_pieces(const Rig& rig, std::uint64_t seed);
 bool check_attended(const Rig& rig, std::uint64_t seed);
 bool check_reduce(const Rig& rig, std::uint64_t seed);
-// Every pair of a narrow format's numbers that lie so far apart.
+// Every pair of numbers of a narrow format with this distance.
 bool check_narrow(const Rig& rig, gpu::ElementType type, std::uint64_t distance);
-// JSON: medians, each beside a copy of as many bytes.
+// JSON: medians, each compared with a copy of as many bytes.
 std::string measure(const Rig& rig, std::uint64_t bytes, int repeats);
 
 }  // namespace weft::test

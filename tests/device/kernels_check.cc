@@ -1,7 +1,7 @@
-// Decides whether the kernels do on a GPU what they do on the host, byte by byte, for tables and arrays drawn by
-// chance. Runs alone or under compute-sanitizer; status 77, with the reason, where there is no GPU.
+// Compares the kernels on a GPU with the same code on the host, byte by byte, for random tables and
+// arrays. Runs alone or under compute-sanitizer; exits with 77 and the reason if there is no GPU.
 //   usage: weft_kernels_check [--rounds N] [--seed N] [--bytes N] [--repeats N] [--driver LIBRARY]
-// --bytes 0 measures nothing. JSON goes to stdout, words to stderr.
+// --bytes 0 skips the measurement. JSON goes to stdout, messages to stderr.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -20,7 +20,8 @@ bool say(bool right, const char* what, std::uint64_t seed) {
   return right;
 }
 
-// Pieces in regions: each in one of its own that ends where it does, or all in one with guards between them.
+// Pieces in memory: each in its own region that ends with it, or all in one region with guards
+// between them.
 struct Message {
   std::vector<Region> regions;
   struct Place {
@@ -49,7 +50,7 @@ struct Message {
     bytes.resize(gpu::lay_out(table.data(), count));
     draw->fill(bytes.data(), bytes.size());
   }
-  // Nothing but guards, and then bytes [begin, end) of the message.
+  // Fills the mirrors with guards, then puts bytes [begin, end) of the message into them.
   void mirror(std::uint64_t begin, std::uint64_t end) {
     for (Region& region : regions) std::fill(region.mirror().begin(), region.mirror().end(), kUntouched);
     for (std::size_t i = 0; i < table.size(); ++i) {
@@ -65,7 +66,7 @@ struct Message {
   }
 };
 
-// Where a NaN comes out, which one is not said.
+// Results that are NaN need not have equal bits.
 bool is_nan(gpu::ElementType type, const std::uint8_t* element) {
   std::uint64_t bits = 0;
   const auto above = [&](std::size_t bytes, std::uint64_t infinity) {
@@ -93,7 +94,7 @@ std::size_t bytes_of(gpu::ElementType type) {
   return kBytes[static_cast<std::size_t>(type)];
 }
 
-// Arrays of bytes at a place in regions of their own, which end where they do.
+// Byte arrays at an offset in their own regions, which end with them.
 struct Arrays {
   std::vector<Region> regions;
   std::vector<std::size_t> places;
@@ -106,7 +107,8 @@ struct Arrays {
   }
 };
 
-// Reduces on the GPU and, alike aligned, on the host; `which` says which arrays are a, b, out and also (-1: none).
+// Reduces on the GPU and, with equal alignment, on the host; `which`: the arrays used as a, b, out
+// and also (-1: none).
 bool reduces_alike(const Rig& rig, gpu::ElementType type, gpu::Operation operation, std::size_t elements,
                    Arrays* arrays, const int (&which)[4]) {
   static const std::unique_ptr<gpu::Kernels> host = [] {
@@ -120,7 +122,7 @@ bool reduces_alike(const Rig& rig, gpu::ElementType type, gpu::Operation operati
     arrays->regions[i].upload();
     copies.emplace_back(arrays->regions[i].bytes() + 16);
   }
-  // The host's copies begin at multiples of 16, as the GPU's regions do: alike aligned, words and ends fall alike.
+  // The host's copies begin at multiples of 16 like the GPU's regions, so alignment is equal.
   const auto begins = [&](std::size_t i) {
     return copies[i].data() + (0 - reinterpret_cast<std::uintptr_t>(copies[i].data())) % 16;
   };
@@ -188,8 +190,8 @@ bool check_pieces(const Rig& rig, std::uint64_t seed) {
              "scatter", seed);
 }
 
-// The kernel that stays, told to leave before it comes: it does the jobs that it finds, and a checker of accesses may
-// wait for each launch.
+// The persistent copy kernel with a stop request before its launch: it does the queued jobs and
+// ends, because compute-sanitizer waits for each launch.
 bool check_attended(const Rig& rig, std::uint64_t seed) {
   Draw draw(seed);
   Message message(rig, &draw, 1 + draw.below(200));

@@ -1,5 +1,6 @@
-// A fake runtime that makes every step would-block first: it shows whether the plugin ever takes "not now" for an
-// error. Connects only within its process, over no network; stands in for native/message in one test library.
+// A fake runtime in which every step would block first, to test that the plugin does not treat that
+// as an error. It replaces native/message in one test library, and connects within the process
+// only.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'w', 'e', 'f', 't'};
 
-// Says no `kRefusals` times for each yes.
+// Refuses `kRefusals` times before each success.
 class Reluctance {
  public:
   bool refuses() noexcept { return ++asked_ % (kRefusals + 1) != 0; }
@@ -52,7 +53,7 @@ struct Wire {
   void pump() {
     const std::lock_guard lock(mutex);
     for (Lane& lane : lanes) {
-      // One message a turn: nothing is done when it is posted.
+      // One message a turn, so that no operation is done when it is posted.
       if (lane.sends.empty() || lane.receives.empty()) continue;
       FakeRequest* const send = lane.sends.front();
       FakeRequest* const receive = lane.receives.front();
@@ -167,7 +168,7 @@ class FakeListener final : public Listener {
   FakeListener(std::shared_ptr<Fabric> fabric, std::uint64_t port) : fabric_(std::move(fabric)), port_(port) {}
   ~FakeListener() override {
     const std::lock_guard lock(fabric_->mutex);
-    // Whoever is through on its own end learns that nobody accepts.
+    // A connector whose own end is complete gets an error, because its peer will not be accepted.
     for (const std::shared_ptr<Wire>& unclaimed : fabric_->waiting[port_]) FakeConnection(unclaimed, 1).close();
     fabric_->waiting.erase(port_);
   }

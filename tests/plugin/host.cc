@@ -1,5 +1,6 @@
-// A stand-in for NCCL: loads the plugin, plays one scenario between two sides, exits 0 when all of it held.
-// Usage: weft_plugin_host PLUGIN VERSION PROCESSES SCENARIO. Needs neither NCCL nor a GPU.
+// A fake NCCL: loads the plugin, runs one scenario between several sides, and exits with 0 if all
+// checks pass. Usage: weft_plugin_host PLUGIN VERSION PROCESSES SCENARIO. Needs neither NCCL nor a
+// GPU.
 #include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -53,8 +54,8 @@ void large(Side& side) {
   side.stop();
 }
 
-// Each channel to each peer is a connection each way: hundreds of them, most of them set up at once. None adds a
-// thread.
+// NCCL has a connection in each direction per channel and peer: hundreds, mostly set up at once.
+// None may add a thread.
 void many(Side& side) {
   constexpr std::size_t one_by_one = 25;
   constexpr std::size_t count = 250;
@@ -91,7 +92,7 @@ void many(Side& side) {
   side.stop();
 }
 
-// NCCL after an abort: deregister, free, close, with everything still out.
+// NCCL after an abort: deregister, free and close with outstanding requests.
 void close_outstanding(Side& side) {
   constexpr std::size_t bytes = 1 << 20;
   side.start();
@@ -107,7 +108,7 @@ void close_outstanding(Side& side) {
       if (round % 2 == 0 || side.rank == 0) side.send(link.send, out->data() + bytes * i, bytes, out_handle);
       if (round % 2 == 0 || side.rank == 0) side.receive(link.receive, in->data() + bytes * i, bytes, in_handle);
     }
-    side.barrier();  // a side that still posts would learn that the other has closed
+    side.barrier();  // a side that still posted would get an error once the other has closed
     if (side.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
     REQUIRE(side.net.dereg(link.receive, in_handle) == Result::success);
     REQUIRE(side.net.dereg(link.send, out_handle) == Result::success);
@@ -123,7 +124,7 @@ void close_outstanding(Side& side) {
   side.stop();
 }
 
-// NCCL's service thread at its set-up work while its progress thread moves data over the same comms.
+// NCCL's service thread sets up while its progress thread moves data over the same comms.
 void hammer(Side& side) {
   side.start();
   const Link link = side.link();
@@ -152,7 +153,7 @@ void hammer(Side& side) {
   side.stop();
 }
 
-// Sides that finish at different times must not disturb each other's completed requests, nor other connections.
+// Sides that close at different times must not affect completed requests or other connections.
 void uneven_close(Side& side) {
   side.start();
   const Link bystander = side.link();
@@ -184,7 +185,7 @@ void oversized(Side& side) {
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{50000}}) {
     if (side.rank == 0) {
       void* const request = side.send(link.send, memory.data(), bytes, nullptr);
-      side.outcome(request, nullptr);  // an error or success, but an end
+      side.outcome(request, nullptr);  // must end, with an error or success
       break;
     }
     void* const request = side.receive(link.receive, memory.data(), bytes / 2, nullptr);
@@ -218,7 +219,7 @@ void bad_arguments(Side& side) {
   int done = 77;
   REQUIRE(side.net.test(nullptr, &done, nullptr) != Result::success);
   REQUIRE(done == 0);
-  // Foreign bytes where a handle was expected: an error soon, never a crash and never a hang.
+  // Random bytes instead of a handle must give an error soon, not a crash or a hang.
   for (int kind = 0; kind < 4; ++kind) {
     std::uint8_t handle[weft::nccl::kHandleBytesMax];
     void* const listener = side.listen(handle);
@@ -277,7 +278,7 @@ int dial_loopback(int port) {
   return -1;
 }
 
-// Port scanners at the listener: silent ones, talkative ones, ones that leave at once.
+// Other programs connect to the listener: they are silent, send data, or leave at once.
 void strays(Side& side) {
   side.start();
   Handle own;
@@ -335,7 +336,7 @@ void forked(Side& side) {
   side.stop();
 }
 
-// The peer closes while we go on: what comes after is a failed peer and no misuse.
+// The peer closes and this side goes on: later calls report a failed peer, not wrong usage.
 void peer_closes(Side& side) {
   side.start();
   const Link link = side.link();
@@ -347,7 +348,7 @@ void peer_closes(Side& side) {
   side.stop();
 }
 
-// The peer process goes without a word: what is outstanding fails, and close still succeeds.
+// The peer process dies: outstanding requests fail, and close succeeds.
 void death(Side& side) {
   side.start();
   const Link link = side.link();
@@ -359,7 +360,8 @@ void death(Side& side) {
   side.stop();
 }
 
-// Half-open work is dropped and every thread is gone after the last finalize, or the last close; then all works again.
+// The last finalize, or the last close, drops half-open connections and ends all threads; then
+// everything works again.
 void restart(Side& side) {
   const std::size_t before = threads().size();
   side.barrier();
@@ -367,7 +369,7 @@ void restart(Side& side) {
     side.start();
     if (side.net.has_finalize()) {
       std::uint8_t handle[weft::nccl::kHandleBytesMax];
-      side.listen(handle);  // never accepted and never closed, as NCCL leaves it on an abort
+      side.listen(handle);  // never accepted and never closed, as in NCCL's abort
       void* comm = nullptr;
       REQUIRE(side.net.connect(side.context, 0, handle, &comm) == Result::success);
       if (comm != nullptr) REQUIRE(side.net.close_send(comm) == Result::success);
@@ -378,14 +380,14 @@ void restart(Side& side) {
     side.unlink(link);
     side.stop();
     side.barrier();
-    // A joined thread may stay listed for a moment.
+    // A joined thread may remain in /proc for a moment.
     const Deadline deadline;
     while (threads().size() != before) REQUIRE(!deadline.over());
     side.barrier();
   }
 }
 
-// Two communicators of a process, of which one ends first.
+// One of a process's two communicators ends first.
 void contexts(Side& side) {
   side.start();
   void* second = nullptr;
@@ -416,7 +418,7 @@ void properties(Side& side) {
     REQUIRE(facts.registration_is_global == 0 && facts.net_device_type == 0);
   }
   REQUIRE(names.size() == static_cast<std::size_t>(count) && guids.size() == names.size());
-  // A listener that nobody uses.
+  // An unused listener.
   std::uint8_t handle[weft::nccl::kHandleBytesMax];
   void* const listener = side.listen(handle);
   REQUIRE(std::all_of(handle + 64, handle + sizeof handle, [](std::uint8_t byte) { return byte == 0; }));
@@ -462,7 +464,7 @@ const Scenario* find(const std::string& name) {
   return nullptr;
 }
 
-// Rank 0 is this process, which ends well when each of the others did, or was killed by the scenario.
+// Rank 0 is this process. It succeeds if all others succeeded or were killed by the scenario.
 int play_in_processes(const char* path, int version, int processes, Scenario scenario) {
   std::vector<Peer> peers;
   for (int rank = 1; rank < processes; ++rank) {
@@ -523,7 +525,7 @@ void fails_in_test(Side& side, const Link& link, Result expected) {
       REQUIRE(!deadline.over());
     }
     REQUIRE(result == expected);
-    for (int i = 0; i < 200; ++i) {  // more than there are slots
+    for (int i = 0; i < 200; ++i) {  // more than the number of slots
       void* const request = post();
       REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
     }

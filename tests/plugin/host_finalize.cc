@@ -1,5 +1,5 @@
-// What an NCCL that gives up leaves behind: comms, listeners and requests that nobody closes before finalize.
-// After it they are numbers that lead nowhere: every call with them is an error or, where it frees, success.
+// Finalizing with open comms, listeners and requests, as NCCL does after a failure. Calls with
+// their handles then fail, or succeed if they free something.
 #include "tests/plugin/host_finalize.h"
 
 #include <malloc.h>
@@ -20,7 +20,8 @@ std::size_t entries(const char* directory) {
   return count;
 }
 
-// Both sides may be threads of one process: a directory that is being read is a descriptor.
+// Locked, because both sides may be threads of one process, and reading a directory uses a
+// descriptor.
 Usage usage() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -28,7 +29,7 @@ Usage usage() {
   return {entries("/proc/self/fd"), entries("/proc/self/task"), heap.uordblks + heap.hblkhd};
 }
 
-// What one communicator has open when it ends.
+// The open objects of one communicator when it ends.
 struct Left {
   void* context = nullptr;
   Link link;
@@ -53,7 +54,7 @@ Left open_all(Side& side) {
   return left;
 }
 
-// As often as the caller likes.
+// Each late call is made twice.
 void call_late(Side& side, const Left& left) {
   std::uint8_t* const data = left.memory->data();
   for (int i = 0; i < 2; ++i) {
@@ -81,14 +82,14 @@ void call_late(Side& side, const Left& left) {
 }  // namespace
 
 void finalize_open(Side& side) {
-  constexpr int cycles = 12, warm = 3;  // the heap is warm after a few
+  constexpr int cycles = 12, warm = 3;  // the heap stops growing after a few cycles
   constexpr std::size_t heap_growth_max = 1 << 20;
   std::vector<Left> all;
   Usage before;
   for (int cycle = 0; cycle < cycles; ++cycle) {
     side.start();
     Left left = open_all(side);
-    // Handles of cycles before must not reach what has taken the place of their objects.
+    // Handles of earlier cycles must not refer to objects that reuse their memory.
     if (side.net.has_finalize()) {
       for (const Left& late : all) call_late(side, late);
     }
@@ -100,7 +101,7 @@ void finalize_open(Side& side) {
     side.barrier();
     if (cycle == warm) before = usage();
     if (cycle > warm) {
-      // A joined thread may stay listed for a moment.
+      // A joined thread may remain in /proc for a moment.
       const Deadline deadline;
       Usage now = usage();
       while (now.threads > before.threads) {
@@ -112,7 +113,8 @@ void finalize_open(Side& side) {
                      now.descriptors, before.descriptors, now.heap_bytes, before.heap_bytes);
       }
       REQUIRE(now.descriptors <= before.descriptors);
-      // Versions without finalize cannot tell that a comm is gone: it keeps its memory, and nothing else.
+      // Without finalize the plugin cannot know that a comm is unused, so its memory stays
+      // allocated.
       if (side.net.has_finalize()) REQUIRE(now.heap_bytes <= before.heap_bytes + heap_growth_max);
     }
     side.barrier();

@@ -1,5 +1,5 @@
-// Messages, requests and registrations as NCCL uses them beyond what its headers say, a scenario for each point.
-// README.md has the list of points. No scenario needs two processes: all are played on the fake runtime, too.
+// Scenarios for messages, requests and registrations, as NCCL uses them beyond its headers;
+// README.md lists the points. None needs two processes, so all run on the fake runtime too.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uintptr_t kGarbage = 0xDEAD0;
 
-// isend and irecv write *request whether they take the message or not; test writes *done (Side::outcome checks it).
+// isend and irecv always write *request; test always writes *done (Side::outcome checks it).
 void requests_are_always_written(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr int attempts = 400;
@@ -53,7 +53,7 @@ void requests_are_always_written(Side& side) {
   });
 }
 
-// *request may come in as 1 for a receive whose end the caller need not know.
+// NCCL may pass *request as 1 for a receive whose completion it does not need.
 void the_hint_of_a_receive_is_overwritten(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr auto hint = weft::nccl::kOptionalCompletion;
@@ -80,7 +80,7 @@ void the_hint_of_a_receive_is_overwritten(Side& side) {
   });
 }
 
-// A message without a byte is a message: it matches a receive in its turn, whatever comes with it.
+// An empty message matches a receive in order, with any buffer and registration.
 void empty_messages_keep_their_turn(Side& side) {
   on_a_link(side, [&](const Link& link) {
     const std::vector<std::size_t> sizes = {0, 5, 0, 0, 200000, 0, 8193, 0};
@@ -94,7 +94,7 @@ void empty_messages_keep_their_turn(Side& side) {
     std::vector<void*> sends;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const bool empty = sizes[i] == 0;
-      // Of the empty ones some have no buffer, and some a registration that does not cover it.
+      // Some empty messages have no buffer, and some a registration that does not cover it.
       std::uint8_t* const to = empty && i % 2 == 0 ? nullptr : in.data() + 200000 * i;
       receives.push_back(side.receive(link.receive, to, to == nullptr ? 0 : 200000, nullptr));
       sends.push_back(
@@ -111,7 +111,7 @@ void empty_messages_keep_their_turn(Side& side) {
   });
 }
 
-// Receives have room for a whole chunk; the size that test reports is that of the message.
+// Receives are as large as a whole chunk; test reports the size of the message.
 void sizes_are_those_of_the_messages(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t capacity = 1 << 20;
@@ -129,7 +129,8 @@ void sizes_are_those_of_the_messages(Side& side) {
   });
 }
 
-// Nobody asks twice about a request that is done, so it is free for reuse; and test may ask in any order.
+// NCCL does not test a completed request again, so it can be reused; requests may be tested in any
+// order.
 void done_requests_are_used_again(Side& side) {
   on_a_link(side, [&](const Link& link) {
     std::set<void*> seen;
@@ -144,7 +145,7 @@ void done_requests_are_used_again(Side& side) {
         sends.push_back(side.send(link.send, out.data() + 8 * i, 8, nullptr));
       }
       seen.insert(receives.begin(), receives.end());
-      // Last first in one round, in strides in the next.
+      // In reverse order in one round, in strides in the next.
       for (std::size_t i = 0; i < kOutstanding; ++i) {
         const std::size_t at = round % 2 == 0 ? kOutstanding - 1 - i : i * 5 % kOutstanding;
         side.finish(receives[at], 8);
@@ -156,7 +157,7 @@ void done_requests_are_used_again(Side& side) {
   });
 }
 
-// test gets no sizes from NCCL's bootstrap, one int for a send, and more than one for a receive.
+// NCCL's bootstrap passes no sizes to test; sends pass one int, receives more than one.
 void sizes_may_be_left_out(Side& side) {
   on_a_link(side, [&](const Link& link) {
     Buffer out(3000);
@@ -176,14 +177,14 @@ void sizes_may_be_left_out(Side& side) {
   });
 }
 
-// NCCL calls nobody while it has nothing to do: what is left (acknowledgments, resends) happens without it. A send that
-// is done has given its buffer back. Played with losses, so that there is something to resend.
+// NCCL makes no calls while it is idle, so acknowledgments and resends must happen without calls. A
+// completed send no longer uses its buffer. Tests run it with losses, so that there are resends.
 void progress_needs_no_calls(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t bytes = 60000;
     Buffer memory(bytes * kOutstanding);
     std::vector<void*> requests;
-    // Rank 0 sends and waits for its sends; rank 1, once all has arrived, is silent until it is told.
+    // Rank 0 sends and waits; rank 1 makes no calls after everything arrived, until the barrier.
     for (std::size_t i = 0; i < kOutstanding; ++i) {
       std::uint8_t* const data = memory.data() + bytes * i;
       if (side.rank == 0) fill(data, bytes, i);
@@ -198,7 +199,7 @@ void progress_needs_no_calls(Side& side) {
     for (std::size_t i = 0; side.rank == 1 && i < kOutstanding; ++i) {
       REQUIRE(holds(memory.data() + bytes * i, bytes, i));
     }
-    // Rank 0 posts and is silent until rank 1 has it all.
+    // Rank 0 posts and makes no calls until rank 1 has received everything.
     if (side.rank == 0) {
       fill(memory.data(), bytes, 9);
       void* const request = side.send(link.send, memory.data(), bytes, nullptr);
@@ -212,7 +213,7 @@ void progress_needs_no_calls(Side& side) {
   });
 }
 
-// Once test says done, the bytes are in memory for whoever is told next: NCCL raises a flag for its kernels.
+// Once test reports done, the bytes are visible to other threads: NCCL sets a flag for its kernels.
 void received_bytes_are_there_when_done(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t rounds = 60;
@@ -242,7 +243,7 @@ void received_bytes_are_there_when_done(Side& side) {
   });
 }
 
-// Memory that is registered twice: one of the two goes while a message uses the other.
+// Memory is registered twice, and one registration ends while a message uses the other.
 void a_registration_goes_alone(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t bytes = 100000;
@@ -272,8 +273,8 @@ void a_registration_goes_alone(Side& side) {
   });
 }
 
-// Registrations may begin anywhere, have any length, overlap and be made twice; none of them is a null handle. Device
-// memory is refused, as the properties say.
+// Registrations may have any address and length, overlap and repeat; none has a null handle. Device
+// memory is refused, as the properties declare.
 void any_part_of_memory_registers(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t bytes = 100000;

@@ -1,5 +1,5 @@
-// One way to call any version of the plugin's tables, for the host program alone.
-// Knows the ABI headers and nothing else of the plugin: it dlopens the library as NCCL does.
+// Calls any version of the plugin's tables in a uniform way, for the host program. It uses only the
+// ABI headers, and dlopens the library as NCCL does.
 #pragma once
 
 #include <dlfcn.h>
@@ -26,7 +26,8 @@ namespace host {
 using weft::nccl::DeviceHandle;
 using weft::nccl::Result;
 
-// Communicators that are between init and finalize: nobody may log when there is none. Up to v10 there is no finalize.
+// Communicators between init and finalize. The plugin must not log when there is none. Up to v10
+// there is no finalize.
 inline std::atomic<int> communicators{0};
 
 [[noreturn]] inline void fail(const char* file, int line, const char* what);
@@ -51,14 +52,15 @@ inline void log(int level, unsigned long, const char*, int, const char* format, 
   } while (false)
 
 using Clock = std::chrono::steady_clock;
-// NCCL's proxy threads serve every other connection as well, and no call sees NCCL's abort flag. The bounds catch a
-// hang alone: a machine that is busy with other work keeps them easily.
+// NCCL's proxy threads also serve all other connections, and no call sees NCCL's abort flag. The
+// bounds only detect a hang; a busy machine stays far below them.
 inline constexpr auto kPollBound = std::chrono::seconds(2);
 inline constexpr auto kSetupBound = std::chrono::seconds(10);
-// Off in a process that is going to be stopped: the pause would count as part of a call.
+// Off in a process that will be stopped, because the stop would count as part of a call.
 inline std::atomic<bool> bounded{true};
 
-// Runs one call of the plugin: it returns in time, and never with "in progress", which NCCL takes for success.
+// Runs one call of the plugin. It must return in time, and not with "in progress", which NCCL
+// treats as success.
 template <typename Call>
 Result called(const char* name, std::chrono::seconds bound, Call&& call) {
   const auto begin = Clock::now();
@@ -68,7 +70,7 @@ Result called(const char* name, std::chrono::seconds bound, Call&& call) {
   return result;
 }
 
-// What NCCL would pass of the communicator's trafficClass; -1 is undefined.
+// The communicator's trafficClass as NCCL would pass it; -1 is undefined.
 inline int traffic_class() {
   const char* given = std::getenv("HOST_TRAFFIC_CLASS");
   return given == nullptr ? -1 : std::atoi(given);
@@ -99,11 +101,11 @@ class Net {
   virtual ~Net() = default;
   virtual const char* name() = 0;
   virtual Result init(void** context) = 0;
-  virtual Result finalize(void* context) = 0;  // success where the version has none
+  virtual Result finalize(void* context) = 0;  // success if the version has none
   virtual bool has_finalize() = 0;
   virtual Result devices(int* count) = 0;
   virtual Result properties(int device, Facts* facts) = 0;
-  // The struct as the plugin leaves it where every byte of it was `garbage` before.
+  // The struct as the plugin leaves it, if every byte was `garbage` before.
   virtual std::vector<unsigned char> raw_properties(int device, int garbage) = 0;
   virtual Result listen(void* context, int device, void* handle, void** comm) = 0;
   virtual Result connect(void* context, int device, void* handle, void** comm) = 0;
@@ -120,14 +122,14 @@ class Net {
   virtual Result close_receive(void* comm) = 0;
   virtual Result close_listen(void* comm) = 0;
 
-  void* parent = nullptr;  // what isend and irecv get for the profiler, from version 10 on
+  void* parent = nullptr;  // the profiler's parent for isend and irecv, from version 10 on
 };
 
 template <typename Abi, typename Properties, int version>
 class NetOf final : public Net {
  public:
   explicit NetOf(Abi* abi) : abi_(abi) {
-    // What a plugin for host memory does not offer: NCCL asks by looking for null.
+    // A plugin for host memory leaves these null, which NCCL checks.
     REQUIRE(abi->reg_mr_dma_buf == nullptr && abi->get_device_mr == nullptr && abi->irecv_consumed == nullptr);
     if constexpr (version >= 9) REQUIRE(abi->make_virtual_device == nullptr);
     if constexpr (version >= 11) REQUIRE(abi->set_attributes == nullptr);
@@ -161,7 +163,7 @@ class NetOf final : public Net {
 
   Result properties(int device, Facts* facts) override {
     Properties raw;
-    std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);  // as NCCL's stack may hold anything
+    std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);  // NCCL does not initialise it
     const Result result = called("getProperties", kPollBound, [&] { return abi_->get_properties(device, &raw); });
     if (result != Result::success) return result;
     *facts = {raw.name,           raw.guid,         raw.pointer_support,
@@ -286,7 +288,7 @@ class NetOf final : public Net {
   Abi* abi_;
 };
 
-inline void* library = nullptr;  // of the last load
+inline void* library = nullptr;  // from the last load
 
 // Opens the library as NCCL does and leaves it open.
 inline std::unique_ptr<Net> load(const char* path, int version) {

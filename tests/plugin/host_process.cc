@@ -1,5 +1,5 @@
-// What the plugin does to the process that loads it: threads, signals, descriptors, libraries, unloading.
-// README.md has the list of points. No scenario needs two processes.
+// Scenarios for effects of the plugin on its process: threads, signals, descriptors, libraries,
+// unloading. README.md lists the points. None needs two processes.
 #include <dlfcn.h>
 #include <fcntl.h>
 
@@ -18,8 +18,8 @@
 namespace host {
 namespace {
 
-// Several progress threads, each with its comms, while a service thread registers on the same ones, and another
-// thread brings communicators up and down.
+// Several progress threads, each with its comms, a service thread that registers on the same comms,
+// and a thread that creates and ends communicators.
 void threads_share_the_plugin(Side& side) {
   side.start();
   constexpr std::size_t count = 3;
@@ -62,11 +62,12 @@ void threads_share_the_plugin(Side& side) {
   side.stop();
 }
 
-// Before version 11 nobody says when the end is: NCCL unloads the library while its threads run, and loads it again.
+// Before version 11 there is no finalize: NCCL unloads the library while its threads run, and loads
+// it again.
 void unloading_while_threads_run(Side& side) {
   side.start();
   Handle handle;
-  side.listen(handle.bytes);  // never closed: the engines run on
+  side.listen(handle.bytes);  // never closed, so the engines go on running
   side.barrier();
   REQUIRE(dlclose(library) == 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -90,10 +91,10 @@ std::set<int> open_descriptors() {
   return found;
 }
 
-// Connections that were closed leave neither a descriptor nor a thread.
+// Closed connections leave neither a descriptor nor a thread.
 void closed_connections_leave_nothing(Side& side) {
   side.start();
-  const Link first = side.link();  // opens what they share
+  const Link first = side.link();  // opens the descriptors that connections share
   const auto round = [&] {
     const Link link = side.link();
     exchange(side, link, {0, 100});
@@ -107,14 +108,14 @@ void closed_connections_leave_nothing(Side& side) {
   const std::size_t running = threads().size();
   side.barrier();
   for (int i = 0; i < 60; ++i) round();
-  const Deadline deadline;  // a peer's end may close a little later
+  const Deadline deadline;  // the peer may close its end a little later
   while (open_descriptors().size() > descriptors + 4 || threads().size() > running) REQUIRE(!deadline.over());
   side.barrier();
   side.unlink(first);
   side.stop();
 }
 
-// What a program started by exec would inherit.
+// Descriptors that a program started by exec would inherit.
 void descriptors_close_on_exec(Side& side) {
   const std::set<int> before = open_descriptors();
   side.barrier();
@@ -132,7 +133,7 @@ void descriptors_close_on_exec(Side& side) {
   });
 }
 
-// The program's handlers and masks stay as they were, and the plugin's threads take no signal that is meant for it.
+// The program's signal handlers and masks are not changed, and the plugin's threads block signals.
 void signals_are_left_alone(Side& side) {
   const auto handlers = [] {
     std::vector<void (*)(int)> found;
@@ -174,8 +175,8 @@ void signals_are_left_alone(Side& side) {
   }
 }
 
-// The profiler hears nothing that would crash it: host_net.h checks each call, here with a parent, without one, and
-// with a parent that is gone as soon as its request is done.
+// No call may crash the profiler: host_net.h checks each call, here with a parent, without one, and
+// with a parent that is freed when its request is done.
 void the_profiler_is_called_with_care(Side& side) {
   on_a_link(side, [&](const Link& link) {
     exchange(side, link, {0, 1000, 100000});
@@ -191,7 +192,7 @@ void the_profiler_is_called_with_care(Side& side) {
   side.barrier();
 }
 
-// A plugin for host memory brings no CUDA into the process, so none of its calls can wait for a GPU.
+// A plugin for host memory loads no CUDA library, so none of its calls can wait for a GPU.
 void no_cuda_is_loaded(Side& side) {
   on_a_link(side, [&](const Link& link) {
     exchange(side, link, {0, 1000, 100000});

@@ -1,5 +1,5 @@
-// The scenarios of the host program by name, and what more than one of its files uses.
-// A scenario is played by every side at once; it returns when all of it held and ends the process when not.
+// The scenarios of the host program by name, and shared helpers. All sides run a scenario at once;
+// it returns if all checks pass, and otherwise ends the process.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ const Scenarios& setup_scenarios();
 const Scenarios& process_scenarios();
 const Scenarios& trouble_scenarios();
 
-// Starts a side, plays `body` on one link, and ends both in step with the other side.
+// Starts a side, runs `body` on one link, and closes both after the other side has finished.
 template <typename Body>
 void on_a_link(Side& side, Body&& body) {
   side.start();
@@ -39,8 +39,8 @@ inline std::set<int> threads() {
   return found;
 }
 
-// On a connection whose peer is gone every isend and irecv hands out a request, as often as it is called, and test()
-// says what is wrong, as often as it is asked. What the caller does wrong is said at once all the same.
+// On a connection whose peer is gone every isend and irecv returns a request, and every test() of
+// it returns the error. Wrong arguments are still reported at once.
 void fails_in_test(Side& side, const Link& link, Result expected);
 
 }  // namespace host

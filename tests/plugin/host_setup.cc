@@ -1,5 +1,6 @@
-// Handles, listeners, devices and communicators as NCCL uses them beyond what its headers say.
-// README.md has the list of points. No scenario needs two processes: all are played on the fake runtime, too.
+// Scenarios for handles, listeners, devices and communicators, as NCCL uses them beyond its
+// headers; README.md lists the points. None needs two processes, so all run on the fake runtime
+// too.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -13,8 +14,9 @@
 namespace host {
 namespace {
 
-// Two attempts at one listener keep apart in what the handles' second halves hold; an attempt at a listener that is
-// gone ends in an error. That each call returns at once is checked around every call (host_net.h).
+// Two connection attempts to one listener are told apart by the second halves of the handles. An
+// attempt to a closed listener ends with an error. host_net.h checks that each call returns at
+// once.
 void attempts_keep_apart_and_end(Side& side) {
   side.start();
   Handle own;
@@ -50,7 +52,8 @@ void attempts_keep_apart_and_end(Side& side) {
   side.stop();
 }
 
-// A peer may be there before accept is called or long after; a listener may be closed with a peer at its door.
+// A peer may connect before accept is called or long after; a listener may be closed while a peer
+// waits.
 void peers_come_early_late_and_in_vain(Side& side) {
   side.start();
   for (const bool early : {true, false}) {
@@ -77,7 +80,7 @@ void peers_come_early_late_and_in_vain(Side& side) {
     side.barrier();
     side.unlink(link);
   }
-  // Never accepted: the attempt fails, or the connection that came of it does.
+  // Without an accept the attempt fails, or its connection does.
   Handle own;
   void* const listener = side.listen(own.bytes);
   side.tell(own);
@@ -107,8 +110,8 @@ void peers_come_early_late_and_in_vain(Side& side) {
   side.stop();
 }
 
-// NCCL has a thread connect to a listener of its own, and one process may hold both ends; several threads do it at
-// once.
+// NCCL lets a thread connect to its own listener, so a process may have both ends; several threads
+// do so at once.
 void threads_connect_to_themselves(Side& side) {
   side.start();
   std::vector<std::thread> workers;
@@ -136,7 +139,7 @@ void threads_connect_to_themselves(Side& side) {
   side.stop();
 }
 
-// NCCL closes a listener once it has accepted, and others accept from one many times: connections outlive it.
+// NCCL closes a listener after one accept, or accepts many times; connections outlive the listener.
 void connections_outlive_their_listener(Side& side) {
   side.start();
   Handle own;
@@ -156,7 +159,7 @@ void connections_outlive_their_listener(Side& side) {
   side.stop();
 }
 
-// A device's number means something within its process alone: each side names another one.
+// Device numbers are local to a process: each side uses another one.
 void each_side_has_its_own_device(Side& side) {
   side.start();
   int count = 0;
@@ -173,7 +176,7 @@ void each_side_has_its_own_device(Side& side) {
   Handle handle;
   void* comm = nullptr;
   REQUIRE(side.net.listen(side.context, count, handle.bytes, &comm) != Result::success && comm == nullptr);
-  // A handle says whose it is: none with another beginning is taken.
+  // A handle begins with a magic; handles with another beginning are refused.
   for (const std::size_t at : {0, 1, 3, 4, 7}) {
     void* const listener = side.listen(handle.bytes, count - 1);
     handle.bytes[at] = static_cast<std::uint8_t>(handle.bytes[at] ^ 0x55);
@@ -194,7 +197,8 @@ bool is_mapped(std::uint64_t address) {
   return false;
 }
 
-// A handle is 128 bytes that go to another host: no more is written, nothing in it is an address, the rest is zero.
+// A handle is sent to another host: at most 128 bytes are written, without pointers, and unused
+// bytes are zero.
 void a_handle_is_plain_bytes(Side& side) {
   side.start();
   constexpr std::size_t bytes = weft::nccl::kHandleBytesMax;
@@ -213,7 +217,7 @@ void a_handle_is_plain_bytes(Side& side) {
     }
   }
   REQUIRE(!std::equal(handles[0].begin(), handles[0].begin() + bytes, handles[1].begin()));
-  // connect may use the second half for itself, and nothing behind it.
+  // connect may use the second half for its own state, and nothing after it.
   std::vector<std::uint8_t> guarded = handles[0];
   void* comm = nullptr;
   REQUIRE(side.net.connect(side.context, 0, guarded.data(), &comm) == Result::success);
@@ -231,7 +235,7 @@ void a_handle_is_plain_bytes(Side& side) {
   side.stop();
 }
 
-// NCCL passes a struct of garbage, from two threads that share no lock, and keeps the pointers.
+// NCCL passes an uninitialised struct, from two threads without a lock, and keeps the pointers.
 void every_property_is_filled(Side& side) {
   side.start();
   int count = 0;
@@ -255,8 +259,8 @@ void every_property_is_filled(Side& side) {
   side.stop();
 }
 
-// From version 11 on init comes with each communicator, and its context serves any device; a split uses it again
-// without an init. Older versions have one init and no context.
+// From version 11 on there is an init per communicator, and its context serves any device; a split
+// reuses it without an init. Older versions have one init and no context.
 void contexts_serve_any_device(Side& side) {
   side.start();
   int count = 0;

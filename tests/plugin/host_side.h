@@ -1,5 +1,4 @@
-// One side of a scenario: polled connects and requests, and memory that is gone once it is freed.
-// Knows no scenario; calls the plugin through host_net.h alone.
+// One side of a scenario: polled connects and requests, and memory that is unmapped when freed.
 #pragma once
 
 #include <sys/mman.h>
@@ -29,7 +28,7 @@ class Deadline {
   Clock::time_point end_ = Clock::now() + kPatience;
 };
 
-// Memory that is gone when it is freed: a late write into it is a crash and no silence.
+// Memory that is unmapped when freed, so that a late write crashes.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 1)) {
@@ -68,29 +67,29 @@ struct Handle {
   std::uint8_t bytes[weft::nccl::kHandleBytesMax];
 };
 
-// Another process of the scenario, as rank 0 knows it.
+// Another process of the scenario, for rank 0.
 struct Peer {
   pid_t pid = -1;
   int channel = -1;
-  bool killed = false;  // so that its end is no failure
+  bool killed = false;  // its end does not count as a failure
 };
 
-// One side: its own context of the plugin, and a pipe to the other side that has nothing to do with it.
+// One side: its own context of the plugin, and a pipe to the other side that is independent of it.
 struct Side {
   Net& net;
   int channel;
   int rank;
   void* context = nullptr;
-  std::vector<Peer>* peers = nullptr;  // of rank 0 where each rank is a process; peers[0] is rank 1
+  std::vector<Peer>* peers = nullptr;  // set for rank 0 if ranks are processes; peers[0] is rank 1
 
-  // The same side, with its pipe to another rank.
+  // The same side, with the pipe to another rank.
   Side towards(int other) const {
     Side side = *this;
     side.channel = (*peers)[static_cast<std::size_t>(other) - 1].channel;
     return side;
   }
 
-  // Both go on after a signal.
+  // Both continue after a signal.
   void write_all(const void* data, std::size_t bytes) {
     const auto* from = static_cast<const char*>(data);
     while (bytes > 0) {
@@ -142,14 +141,14 @@ struct Side {
     REQUIRE(comm != nullptr);
     return comm;
   }
-  // One call of connect and one of accept, for what is still missing.
+  // One call of connect and one of accept, unless that direction is already connected.
   void step(void* listener, Handle* peer, Link* link, int connect_device = 0) {
     if (link->send == nullptr) {
       REQUIRE(net.connect(context, connect_device, peer->bytes, &link->send) == Result::success);
     }
     if (link->receive == nullptr) REQUIRE(net.accept(listener, &link->receive) == Result::success);
   }
-  // A connection each way through a listener that both have told each other of, polled as NCCL's service thread does.
+  // A connection in each direction through exchanged listeners, polled like NCCL's service thread.
   Link link_through(void* listener, Handle peer, int connect_device = 0) {
     Link made;
     const Deadline deadline;
@@ -189,7 +188,7 @@ struct Side {
       REQUIRE(!deadline.over());
     }
   }
-  // The first result that is not success, or success with done.
+  // The first result that is not success, or success when done.
   Result outcome(void* request, int* sizes) {
     const Deadline deadline;
     for (;;) {
@@ -208,7 +207,8 @@ struct Side {
   }
 };
 
-// One message of each size, each way, as many out as NCCL keeps; every receive has room for more than is sent.
+// Sends one message of each size in each direction, with as many outstanding requests as NCCL has;
+// every receive is larger than its message.
 inline void exchange(Side& side, const Link& link, const std::vector<std::size_t>& sizes,
                      std::uintptr_t hint = 0xDEAD0) {
   constexpr std::size_t slack = 37;

@@ -1,5 +1,5 @@
-// Signals, stopped peers, killed peers, forks: nothing fails that need not, and what must fail does so soon.
-// Every side is a process of its own; a scenario signals no process but those that it was started with.
+// Scenarios with signals, stopped and killed peers and forks: calls fail only if they must, and
+// then soon. Every side is a process; a scenario only signals its own processes.
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -22,12 +22,13 @@
 namespace host {
 namespace {
 
-// Far below the silence after which a host is given up (20 s), far above what telling a death takes.
+// Far below the silence after which a host counts as dead (20 s), far above the time to detect a
+// process's death.
 constexpr auto kDeathBound = std::chrono::seconds(10);
 
 void pause_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// Stops another rank's process; returns once it stands still.
+// Stops another rank's process, and waits until it is stopped.
 void stop_process(const Peer& peer) {
   REQUIRE(::kill(peer.pid, SIGSTOP) == 0);
   int status = 0;
@@ -43,7 +44,7 @@ void kill_process(Peer* peer) {
 
 std::atomic<int> signals{0};
 
-// A handler without SA_RESTART, and one signal after another for the process and for each of its threads.
+// A handler without SA_RESTART, and continuous signals to the process and to each of its threads.
 void signals_interrupt_nothing(Side& side) {
   struct sigaction action{};
   action.sa_handler = [](int) { ++signals; };
@@ -52,7 +53,7 @@ void signals_interrupt_nothing(Side& side) {
   std::thread storm([&] {
     while (!stopping) {
       REQUIRE(::kill(getpid(), SIGUSR1) == 0);
-      // A thread that ended meanwhile is no mistake.
+      // The thread may have ended meanwhile.
       for (const int thread : threads()) static_cast<void>(::syscall(SYS_tgkill, getpid(), thread, SIGUSR1));
       std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
@@ -71,7 +72,7 @@ void signals_interrupt_nothing(Side& side) {
   REQUIRE(signals > 100);
 }
 
-// Leaves the plugin's threads of this name the least share of one CPU.
+// Gives the plugin's threads of this name the lowest priority on one CPU.
 void starve_threads(const std::string& name, int cpu) {
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -85,8 +86,8 @@ void starve_threads(const std::string& name, int cpu) {
   }
 }
 
-// Deregistering waits until no engine uses the memory, however often a signal cuts the wait short and however long the
-// engines take: the memory is gone afterwards, and a late use would end the process.
+// Deregistering waits until no engine uses the memory, even if signals interrupt the wait and the
+// engines are slow. The memory is unmapped afterwards, so a late use would crash the process.
 void signals_cut_no_close_short(Side& side) {
   struct sigaction action{};
   action.sa_handler = [](int) { ++signals; };
@@ -107,7 +108,7 @@ void signals_cut_no_close_short(Side& side) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   });
-  // A request ends, well or not, once no engine uses its memory.
+  // A request ends, with success or an error, once no engine uses its memory.
   const auto all_ended = [&](const std::vector<void*>& requests) {
     for (void* const request : requests) {
       int done = 77;
@@ -148,7 +149,8 @@ void signals_cut_no_close_short(Side& side) {
   storm.join();
 }
 
-// Every call returns while the peer is stopped (host_net.h measures each), closing included; afterwards all goes on.
+// Every call, close included, returns while the peer is stopped (host_net.h measures each); later
+// everything continues.
 void calls_return_while_the_peer_is_stopped(Side& side) {
   bounded = side.rank == 0;
   constexpr std::size_t bytes = 1 << 20;
@@ -164,7 +166,7 @@ void calls_return_while_the_peer_is_stopped(Side& side) {
   Buffer in(bytes);
   Buffer spare(bytes);
   if (side.rank == 1) {
-    const auto count = side.hear<std::size_t>();  // it is stopped here
+    const auto count = side.hear<std::size_t>();  // this process is stopped here
     side.unlink(closing);
     Link late;
     const Deadline deadline;
@@ -181,7 +183,7 @@ void calls_return_while_the_peer_is_stopped(Side& side) {
     side.barrier();
     side.unlink(late);
   } else {
-    pause_for(50);  // most likely it sleeps in `hear` by then
+    pause_for(50);  // the peer then most likely waits in `hear`
     stop_process((*side.peers)[0]);
     std::vector<void*> sends;
     void* const receive = side.receive(link.receive, in.data(), bytes, nullptr);
@@ -223,7 +225,8 @@ void calls_return_while_the_peer_is_stopped(Side& side) {
   side.stop();
 }
 
-// A peer that is stopped for longer than a silent network is put up with is waited for: every transfer ends well.
+// A peer is stopped for longer than the allowed silence of a network: every transfer still
+// succeeds.
 void a_stopped_peer_is_waited_for(Side& side) {
   bounded = side.rank == 0;
   side.start();
@@ -257,7 +260,8 @@ void a_stopped_peer_is_waited_for(Side& side) {
   side.stop();
 }
 
-// test() of what is out with a killed process fails soon, close succeeds, others go on, and a new process is welcome.
+// With a killed peer test() fails soon and close succeeds; other peers go on, and a new one can
+// connect.
 void a_killed_peer_fails_alone(Side& side) {
   constexpr int victim = 1;
   constexpr int bystander = 2;
@@ -313,8 +317,8 @@ void a_killed_peer_fails_alone(Side& side) {
   side.stop();
 }
 
-// One process outlives the others: with each it connects anew, through one listener and through new ones, whether the
-// last one closed its connections, was killed with them open, or was killed on the way.
+// One process outlives the others. It connects to each new peer, through one listener and through
+// new ones, after the previous peer closed, was killed with open connections, or while connecting.
 void a_survivor_links_anew(Side& side) {
   enum class End { closes, killed, killed_connecting };
   constexpr End ends[] = {End::killed, End::closes, End::killed_connecting, End::closes};
@@ -346,7 +350,8 @@ void a_survivor_links_anew(Side& side) {
   for (std::size_t peer = 0; peer < side.peers->size(); ++peer) {
     Side to_peer = side.towards(static_cast<int>(peer) + 1);
     for (int i = 0; i < 2; ++i) {
-      // One that is killed on its way may leave something at the listener: it gets one of its own.
+      // A peer killed while connecting may leave a half-open connection, so it gets its own
+      // listener.
       const bool alone = i == 1 || ends[peer] == End::killed_connecting;
       Handle own = shared;
       void* const own_listener = alone ? side.listen(own.bytes) : nullptr;
@@ -371,7 +376,7 @@ void a_survivor_links_anew(Side& side) {
   side.stop();
 }
 
-// Both hosts fork again and again while data moves; the children end at once.
+// Both processes fork repeatedly while data moves; the children end at once.
 void forks_disturb_no_transfer(Side& side) {
   on_a_link(side, [&](const Link& link) {
     std::atomic<bool> stopping{false};
@@ -379,7 +384,8 @@ void forks_disturb_no_transfer(Side& side) {
       int children = 0;
       while (!stopping) {
         const pid_t child = fork();
-        // exit() runs what the libraries have registered; some of their locks may be held by threads that are gone.
+        // exit() runs the libraries' handlers, whose locks may be held by threads that do not
+        // exist.
         if (child == 0 && ++children % 2 == 0) std::_Exit(0);
         if (child == 0) std::exit(0);
         ++children;
@@ -397,13 +403,13 @@ void forks_disturb_no_transfer(Side& side) {
   });
 }
 
-// A program that returns from main with everything open ends well, and its peer learns of it.
+// A program that returns from main with everything open exits normally, and its peer gets an error.
 void a_program_may_end_without_closing(Side& side) {
   constexpr std::size_t bytes = 1 << 20;
   side.start();
   const Link link = side.link();
   exchange(side, link, {1000});
-  // Never freed: engines use it until the process is gone.
+  // Never freed, because engines use it until the process ends.
   static auto* const in = new Buffer(bytes * kOutstanding);
   static auto* const out = new Buffer(bytes * kOutstanding);
   for (std::size_t i = 0; i < kOutstanding; ++i) {
@@ -417,7 +423,7 @@ void a_program_may_end_without_closing(Side& side) {
   side.stop();
 }
 
-// A child that was forked with connections open, and lives on, holds nothing that makes its dead parent look alive.
+// A forked child that outlives its parent must not keep the parent's connections alive.
 void a_child_that_lives_on_hides_no_death(Side& side) {
   side.start();
   const Link link = side.link();
@@ -425,7 +431,7 @@ void a_child_that_lives_on_hides_no_death(Side& side) {
   if (side.rank == 1) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // where nobody ends it
+      alarm(60);  // in case no process ends it
       for (;;) pause();
     }
     side.tell(child);

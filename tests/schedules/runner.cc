@@ -1,5 +1,6 @@
-// Runs drawn fault schedules by the thousand and says what they were and what they broke, as one line of JSON.
-// weft_schedules FROM COUNT [POLICY_DIRECTORY [VIOLATIONS_MAX]]; status 0 when every invariant held, 1 otherwise.
+// Runs random fault schedules and prints statistics and violations as one line of JSON.
+// weft_schedules FROM COUNT [POLICY_DIRECTORY [VIOLATIONS_MAX]]; status 0 if all invariants held,
+// else 1.
 #include <array>
 #include <cinttypes>
 #include <cstdio>
@@ -51,7 +52,7 @@ struct Totals {
     distinct.insert(schedule_hash(schedule));
     for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] += fault_kinds(schedule) >> i & 1u;
     if (!report.violation.empty()) violations.push_back(std::to_string(seed) + ": " + report.violation);
-    // Order matters: two runs agree only when every schedule ended alike.
+    // Depends on the order: two runs agree only if every schedule had the same result.
     fingerprint = (fingerprint ^ report.fingerprint) * 0x100000001B3u;
     hung += report.hung ? 1 : 0;
     corrupt_messages += report.corrupt_messages;
@@ -66,7 +67,7 @@ struct Totals {
   }
 };
 
-// A violation's text is the rig's own: words, digits and punctuation, but a path or a name could hold anything.
+// Quotes text for JSON. Violations are plain text, but paths and names may contain any character.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) out += c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ' ? '?' : c;
@@ -90,7 +91,7 @@ void print(u64 schedules, const Totals& totals) {
   std::printf("]}\n");
 }
 
-// Every policy that ships: whatever they decide, the core's promises hold.
+// Adds all shipped policies, because the core's invariants must hold with any of them.
 bool fill(Menu* menu, const std::string& directory) {
   PolicyMenu& to = menu->choices;
   const std::pair<policy::Family, std::vector<core::PolicyChoice>*> lists[] = {
@@ -99,7 +100,7 @@ bool fill(Menu* menu, const std::string& directory) {
       {policy::Family::loss, &to.loss},
       {policy::Family::credit, &to.credit},
   };
-  std::set<std::string> stems;  // sorted: a seed is the same run on every machine
+  std::set<std::string> stems;  // sorted, so that a seed gives the same run on every machine
   std::error_code failed;
   for (const auto& file : std::filesystem::directory_iterator(directory, failed)) {
     if (file.path().extension() == ".so") stems.insert(file.path().stem().string());
@@ -141,7 +142,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
-  // Without a directory: where the build puts the shipped policies, beside its executables.
+  // The default is the build's directory of shipped policies, beside its executables.
   const std::string directory =
       argc > 3 ? argv[3] : (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
   return weft::sim::run(number(argv[1]), number(argv[2]), directory, argc > 4 ? number(argv[4]) : 10);
