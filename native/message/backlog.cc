@@ -1,4 +1,4 @@
-// A post that fails when its turn comes ends alone: those behind it are tried.
+// If a post fails at its turn, only that post ends; those after it are tried.
 #include "native/message/backlog.h"
 
 #include <new>

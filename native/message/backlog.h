@@ -1,4 +1,5 @@
-// Sends and receives of one connection that wait for room in the engines: posted in order, by a thread of the runtime.
+// The backlog: sends and receives of a connection that wait for room in the engines, and are posted in order by a
+// thread of the runtime.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@ namespace weft::message {
 
 class BacklogThread;
 
-// A send or a receive before the engines have it. None of its calls may come back to the backlog.
+// A send or a receive that is not posted to the engines yet. Its functions must not call the backlog.
 class Post {
  public:
   virtual ~Post() = default;
-  // Hands it to the engines. would_block: they have no room; any other error: it will never be posted.
+  // Posts it to the engines. would_block: they have no room; any other error: it will never be posted.
   virtual Status begin() noexcept = 0;
-  // It will never be posted, after begin() was tried in vain or not at all.
+  // Called if it will never be posted, whether or not begin() was tried.
   virtual void cancel(Status reason) noexcept = 0;
   virtual bool overlaps(const void* data, std::size_t bytes) const noexcept = 0;
 };
@@ -29,20 +30,21 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Backlog(BacklogThread* thread, std::size_t posts_max) : thread_(thread), posts_max_(posts_max) {}
 
   enum class Way : std::uint8_t { send, receive };
-  // ok: it is posted, or waits. would_block: `posts_max` wait in this direction already.
+  // ok: it is posted, or waits. would_block: `posts_max` already wait in this direction.
   Status add(Way way, const std::shared_ptr<Post>& post) noexcept;
-  // Takes back what waits and overlaps the range. Its caller learns `cancelled`.
+  // Withdraws waiting posts that overlap the range; they end with `cancelled`.
   void withdraw(const void* data, std::size_t bytes) noexcept;
-  // Takes back one that waits; false: it does not wait.
+  // Withdraws a waiting post; false: it does not wait.
   bool withdraw(const Post* post) noexcept;
-  // Ends all that waits; nothing waits any more.
+  // Ends all waiting posts; later ones do not wait.
   void close(Status reason) noexcept;
 
-  // The backlog thread: posts what there is room for. True while some wait. *moved: something was posted or ended.
+  // The backlog thread: posts as much as there is room for. True while some posts wait. *moved: a post was posted or
+  // ended.
   bool drain(bool* moved) noexcept;
 
  private:
-  // A list: an empty one takes no memory, and closing must work in a shortage.
+  // A list, because an empty list needs no memory, and closing must work when memory runs out.
   using Posts = std::list<std::shared_ptr<Post>>;
   struct Lane {
     std::mutex mutex;

@@ -1,5 +1,5 @@
-// Completions make room, and the notifier tells of them. Rings that other connections fill, and memory for GPU
-// messages, become free without a notification: while something waits, the thread looks again every millisecond.
+// Completions make room and wake the thread through the notifier. Rings that other connections fill, and memory for GPU
+// messages, become free without a notification, so the thread also polls every millisecond while posts wait.
 #include "native/message/backlog_thread.h"
 
 #include <pthread.h>
@@ -79,8 +79,8 @@ void BacklogThread::run() noexcept {
   while (!stopping_.load()) {
     const std::int32_t turn = notifier_->turn();
     {
-      // Swapped out and merged back: the mutex is not held while posting. The order takes turns, so that the first
-      // connection does not take all room every time.
+      // The list is swapped out and merged back so that the mutex is not locked while posting. It is rotated so that
+      // the first connection does not take all the room every time.
       const std::lock_guard<std::mutex> lock(mutex_);
       mine = watched_;
     }
@@ -91,7 +91,7 @@ void BacklogThread::run() noexcept {
       const std::shared_ptr<Backlog>& backlog = mine[(i + turn_of) % mine.size()];
       if (backlog->drain(&moved)) continue;
       const std::lock_guard<std::mutex> lock(mutex_);
-      // A post that came meanwhile watches again after this, or is seen by this second look.
+      // A post that arrives here registers again later, or this second check finds it.
       bool ignored = false;
       if (!backlog->drain(&ignored)) std::erase(watched_, backlog);
     }

@@ -1,4 +1,4 @@
-// The thread that posts what waited for room, and copies receives into the pieces that they belong in.
+// The thread that posts waiting sends and receives, and copies received messages into their pieces.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace weft::message {
 
-// Work that an engine's thread leaves to this one.
+// Work that an engine's thread passes to this thread.
 class Leftover {
  public:
   virtual ~Leftover() = default;
-  virtual void finish() noexcept = 0;  // the last call; it may destroy itself
+  virtual void finish() noexcept = 0;  // called last; the object may destroy itself
 
  private:
   friend class BacklogThread;
@@ -30,12 +30,12 @@ class BacklogThread {
   BacklogThread& operator=(const BacklogThread&) = delete;
   ~BacklogThread() { stop(); }
 
-  // Starts the thread where it does not run yet.
+  // Starts the thread if it does not run yet.
   Status start() noexcept;
   void stop() noexcept;
-  // Something waits in this backlog.
+  // Registers a backlog in which posts wait.
   Status watch(std::shared_ptr<Backlog> backlog) noexcept;
-  // Any thread, once started; takes neither a lock nor memory.
+  // Any thread, once started; without locks and allocations.
   void leave(Leftover* work) noexcept;
 
  private:

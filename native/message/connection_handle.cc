@@ -1,4 +1,4 @@
-// Messages of a connection are started through its backlog, its policies changed through the board of the process.
+// Starts messages of a connection through its backlog, and changes its policies through the process's board.
 #include "native/message/connection_handle.h"
 
 #include <new>

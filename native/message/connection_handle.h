@@ -1,4 +1,4 @@
-// What a caller holds of a connection: closing it is its last word, also when the caller forgets to say it.
+// The object that a caller has for a connection. Its destructor closes the connection.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace weft::message {
 
-// What the runtime has for all of its connections.
+// Services of the runtime that all its connections share.
 struct ConnectionServices {
   engine::PolicyBoard* board = nullptr;
   BacklogThread* backlog_thread = nullptr;

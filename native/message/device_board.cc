@@ -1,5 +1,5 @@
-// A worker that could not be made is tried again at the next use: memory to pin may be there by then.
-// Closes nothing before its own end.
+// A worker that could not be started is retried at the next use, when memory to pin may be available. Workers are
+// closed only with the board.
 #include "native/message/device_board.h"
 
 #include "native/gpu/inspect.h"

@@ -1,4 +1,4 @@
-// The stream that comes first is given back where the message is not posted.
+// Releases the stream of `after` if the message is not posted.
 #include "native/message/device_message.h"
 
 namespace weft::message {

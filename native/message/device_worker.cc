@@ -1,5 +1,5 @@
-// Every connection's oldest message of a direction gets pinned memory, from beside the pool if need be: were all of the
-// pool lent to messages that wait for others, nobody would come further. Younger ones wait for the pool.
+// The oldest message of every connection and direction always gets pinned memory, from beside the pool if necessary: if
+// the whole pool were lent to messages that wait for others, none could progress. Younger messages wait for the pool.
 #include "native/message/device_worker.h"
 
 #include <pthread.h>
@@ -19,10 +19,10 @@ namespace {
 
 using gpu::kGranuleBytes;
 constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
-constexpr std::size_t kBesideBytes = 2 << 20;  // that the pinned memory grows by
-constexpr std::int64_t kSpinNs = 50'000;       // without anything to do, before the thread sleeps between looks
+constexpr std::size_t kBesideBytes = 2 << 20;  // step by which the pinned memory grows
+constexpr std::int64_t kSpinNs = 50'000;       // idle time before the thread sleeps between polls
 constexpr std::int64_t kPauseNs = 50'000;
-constexpr const char* kNoMemory = "no memory";  // short enough to need none
+constexpr const char* kNoMemory = "no memory";  // short enough for std::string to need no allocation
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
 
@@ -37,7 +37,7 @@ void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& 
   set(status, bytes);
 }
 
-// One message: its stages, what it has of the pinned memory, and the copies.
+// One message: its stages, its pinned memory, and the copies.
 class DeviceWorker::Job final : public gpu::Transfer::Listener {
  public:
   ~Job() { release(); }
@@ -61,7 +61,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   engine::Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
-  Status failure = Status::ok;  // of the device, or of the worker itself
+  Status failure = Status::ok;  // error of the device or of the worker
   std::string error;
   bool given_up = false;
 };
@@ -92,7 +92,7 @@ bool DeviceWorker::start(int device, std::string* error) {
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), ("weft-gpu-" + std::to_string(device)).substr(0, 15).c_str());
   } catch (const std::system_error& problem) {
-    *error = std::string("no thread for a device: ") + problem.what();
+    *error = std::string("cannot start a GPU's thread: ") + problem.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
@@ -121,7 +121,7 @@ std::size_t DeviceWorker::pinned_bytes_lent() const {
   return pools_.lent_bytes();
 }
 
-// Under the mutex: rings for all parts, of these sizes, or none.
+// Under the mutex. Takes rings of these sizes for all parts, or none.
 bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   const std::size_t parts = job->parts(), ring = shape.ring_bytes, pieces = ring / shape.piece_bytes;
   job->stages = std::make_unique<core::Stage[]>(parts);
@@ -144,7 +144,8 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   return true;
 }
 
-// Under the mutex: for kernels, what they are to gather or scatter. Where it finds no room they are not used.
+// Under the mutex. Takes memory for the table of pieces that kernels gather or scatter. Without room, no kernels are
+// used.
 void DeviceWorker::take_table(Job* job) {
   const std::vector<gpu::Piece>& pieces = job->layout->pieces();
   if (pieces.size() <= 2 || !has_kernels()) return;
@@ -157,10 +158,11 @@ void DeviceWorker::take_table(Job* job) {
   job->table = {reinterpret_cast<std::uintptr_t>(run.begin), pieces.size()};
 }
 
-// Under the mutex: as large as the part, or as the limit; half of that, and half again, where the pool has less.
+// Under the mutex. Takes rings as large as the part or the limit, or half or a quarter (and so on) if the pool has
+// less.
 bool DeviceWorker::lend(Job* job) {
-  // A part may be some pages longer than the others. A message shorter than the place for it may come in fewer parts,
-  // of which each is longer than those of the place would be.
+  // Parts can differ by some pages. A message shorter than its receive may have fewer parts, each longer than the parts
+  // of the receive.
   const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
   const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->parts() + 2 * 4096, longest), kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
@@ -170,7 +172,7 @@ bool DeviceWorker::lend(Job* job) {
   return false;
 }
 
-// Pinning may wait for what the device does, so it is done with no lock held: the worker goes on.
+// Pinning can wait for the device, so it is done without a lock and the worker continues.
 bool DeviceWorker::pin_beside() {
   std::string unused;
   auto beside = copier_->shared().pool(kBesideBytes, kGranuleBytes, &unused);
@@ -245,7 +247,7 @@ Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* erro
   if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
     return Status::invalid_argument;
   }
-  // Where nothing is left to wait for an event is worse than none: it may come to lie behind a stream that waits.
+  // If the stream is idle, an event would only do harm: it could be queued behind a stream that waits.
   if (result == gpu::kSuccess) {
     result = driver_.stream_query(stream), called = "cuStreamQuery";
     if (result == gpu::kSuccess) return Status::ok;
@@ -322,7 +324,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   gpu::Attendant& attendant = copier_->shared().attendant();
   std::uint32_t* word = nullptr;
   bool done = false;
-  attendant.wait_begins();  // until the word is let go
+  attendant.wait_begins();  // until the word is set
   {
     const std::lock_guard lock(mutex_);
     done = request->done();
@@ -338,10 +340,10 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   if (word == nullptr) {
     attendant.wait_ends();
     if (done) return Status::ok;
-    *error = "1,024 waits of streams are under way on this device: no more at once";
+    *error = "this device has 1,024 waiting streams, the maximum";
     return Status::would_block;
   }
-  // Without the lock: where the stream's queue is full this blocks until a message has ended, which takes the lock.
+  // Without the lock: if the stream's queue is full, this blocks until a message has ended, which takes the lock.
   const gpu::Event passed = waits_->wait(word, stream, error);
   const std::lock_guard lock(mutex_);
   if (passed != nullptr) {
@@ -408,23 +410,24 @@ void DeviceWorker::run() noexcept {
   }
 }
 
-// Once around a message. True: something moved.
+// One step of a message. True: it made progress.
 bool DeviceWorker::poll(Job* job) {
   if (!job->failed()) begin(job);
-  const bool moved = job->transfer != nullptr && job->transfer->poll(job);  // also of a failure: its copies end
+  const bool moved =
+      job->transfer != nullptr && job->transfer->poll(job);  // also after a failure, until its copies end
   if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
     job->failure = Status::device_error;
     job->error = job->transfer->error();
   }
   if (job->failed() && !job->given_up) {
     job->given_up = true;
-    // Nobody may wait for bytes that do not come; engines let go of the stages.
+    // No stream may wait for bytes that will not arrive, and the engines release the stages.
     if (job->bytes() != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
     if (!job->request->done()) job->connection->close();
   }
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
   if (!job->request->done() || !quiet) return moved;
-  // What has come may still wait for what is to come first.
+  // Received bytes may still wait for the work that must run first.
   const bool emptied = job->way == gpu::Way::to_host ||
                        (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
   if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
@@ -432,7 +435,7 @@ bool DeviceWorker::poll(Job* job) {
   return true;
 }
 
-// Copies may be launched once all that comes first has been done.
+// Copies are launched after all work that must run first.
 void DeviceWorker::begin(Job* job) {
   if (job->transfer != nullptr) return;
   const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);
@@ -446,7 +449,7 @@ void DeviceWorker::begin(Job* job) {
   job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(), parts, job->table);
 }
 
-// Nothing of it is in use any more: its rings go back before anybody hears of the end, and streams go on after that.
+// The job is finished: returns its rings before the request completes, and lets streams continue afterwards.
 void DeviceWorker::finish(Job* job) noexcept {
   const Status status = job->failed() ? job->failure : job->request->status();
   const std::size_t bytes = job->failed() ? 0 : job->request->bytes();

@@ -1,4 +1,4 @@
-// Host memory that a message is sent from or received into.
+// Host memory from which a message is sent or into which it is received.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,19 @@
 
 namespace weft::message {
 
-// Part of the memory that a message is received into.
+// A part of the memory that receives a message.
 struct HostPiece {
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// The buffer must stay until the message is done.
+// The buffer must stay valid until the message is done.
 struct HostBuffer {
   void* data = nullptr;
   std::size_t bytes = 0;
-  std::uint32_t memory = 0;       // the registration it lies in; 0: none
-  std::vector<HostPiece> pieces;  // receives: where the bytes are copied from `data` before the message is done
+  std::uint32_t memory = 0;  // the registration that contains it; 0: none
+  std::vector<HostPiece>
+      pieces;  // receives: the bytes are copied from `data` into these pieces before the message is done
 };
 
 }  // namespace weft::message

@@ -1,4 +1,4 @@
-// How a message ended, for the threads that wait for it.
+// The outcome of a message, and waiting for it.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class Outcome {
   Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
   // Valid once done: the bytes sent or received.
   std::size_t bytes() const noexcept { return bytes_; }
-  // Sleeps until it is done or the time is over (ok / timed_out). Any thread.
+  // Sleeps until it is done (ok) or the timeout expires (timed_out). Any thread.
   Status wait(std::int64_t timeout_ns) noexcept {
     const std::int64_t until_ns = engine::later_ns(engine::now_ns(), timeout_ns);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
@@ -32,7 +32,7 @@ class Outcome {
  protected:
   Outcome() = default;
   ~Outcome() = default;
-  // Once. The threads that wait may drop the message as soon as this has stored the state.
+  // Called once. Waiting threads may release the message as soon as the state is stored.
   void set(Status status, std::size_t bytes) noexcept {
     bytes_ = bytes;
     state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);

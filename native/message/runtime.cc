@@ -1,5 +1,5 @@
-// Puts devices, policies, engines and the control plane together, and takes them down in the opposite order.
-// Every entry point is noexcept: an exception inside becomes a status and a line.
+// Creates devices, policies, engines and the control plane, and destroys them in the opposite order. Every function is
+// noexcept: an exception inside becomes a status and an error text.
 #include "native/message/runtime.h"
 
 #include <sched.h>
@@ -32,10 +32,10 @@ namespace weft::message {
 namespace {
 
 constexpr std::int64_t kEnginesAutoMax = 8;
-// How long closing waits for peers to confirm: they learn of it anyway when the control sockets close.
+// How long closing waits for confirmations of peers, which otherwise learn of it by the closed control sockets.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
 
-// Cores this process may use: its affinity mask, cut by its control group's quota.
+// Cores that this process may use: its affinity mask, limited by its cgroup's quota.
 std::int64_t usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -53,7 +53,8 @@ std::int64_t engine_count(const engine::Knobs& knobs) {
   return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
 }
 
-// Over four equal paths the odds that no port leads over one of them are 2 in 5 with 8 ports and 1 in 2,500 with these.
+// With four equal paths, the probability that no port hashes onto one of them is 2 in 5 with 8 ports and 1 in 2,500
+// with this number.
 constexpr std::int64_t kPaths = 32;
 
 engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::DatapathChoice& choice) {
@@ -62,7 +63,7 @@ engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::Datapat
           choice.entry->descriptor_per_path ? paths : 0};
 }
 
-// An exception inside becomes a status and a line.
+// Turns an exception into a status and an error text.
 template <typename Work>
 Status guarded(std::string* error, const Work& work) noexcept {
   try {
@@ -92,7 +93,7 @@ class DialImpl final : public Dial {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->status != Status::ok) return state_->status;
-      if (state_->connection == nullptr) return Status::invalid_argument;  // handed out before
+      if (state_->connection == nullptr) return Status::invalid_argument;  // already returned
       *out = std::make_shared<ConnectionHandle>(state_->connection, services_, runtime_);
       state_->connection.reset();
       return Status::ok;
@@ -195,18 +196,18 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   ConnectionServices services() noexcept {
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
   }
-  // What only the knob brings about: queue pairs have a check of their own.
+  // True only if the knob turned the check off: queue pairs have a check of their own.
   bool payload_unchecked() const noexcept {
     return knobs_.payload_crc == engine::CrcMode::off && datapath_.entry->unprotected;
   }
 
-  engine::LogUse logs_;  // goes last: every thread here may log
-  engine::Knobs knobs_;  // once started they do not change
+  engine::LogUse logs_;  // destroyed last, because every thread may log
+  engine::Knobs knobs_;  // constant once started
   mutable engine::Notifier notifier_;
   engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
-  engine::DescriptorGrant descriptors_;          // goes after the engines, whose sockets it counts
-  std::unique_ptr<engine::TelemetryPage> page_;  // goes after the engines, which count in it; null: none
+  engine::DescriptorGrant descriptors_;          // destroyed after the engines, whose sockets it counts
+  std::unique_ptr<engine::TelemetryPage> page_;  // destroyed after the engines, which count in it; null: none
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
@@ -219,7 +220,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
 engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   engine::EngineConfig config;
-  // Messages take turns over the engines: one that waits for its next turn should not be asleep by then.
+  // Messages rotate over the engines; an engine should still be awake at its next message.
   config.spin_ns = knobs_.spin_ns * engine_count;
   config.page = page_.get();
   core::StackConfig& stack = config.stack;
@@ -230,7 +231,7 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   stack.rto_ns_min = knobs_.rto_ns_min;
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
-  stack.owner_judges = true;  // the control plane knows more than the paths do
+  stack.owner_judges = true;  // the control plane has evidence that the paths lack
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();
@@ -240,7 +241,7 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   return config;
 }
 
-// A directory that was named must work. Without one the process does without a page, and says so.
+// A configured directory must work. Without one, the process continues without a page and logs a warning.
 Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   if (knobs_.telemetry == "off") return Status::ok;
   const bool automatic = knobs_.telemetry == "auto";
@@ -251,7 +252,7 @@ Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   if (page_ != nullptr) return Status::ok;
   if (automatic) {
     engine::log(engine::LogLevel::warn,
-                problem + "; other processes cannot read them (WEFT_TELEMETRY=off: without this line)");
+                problem + "; other processes cannot read them (WEFT_TELEMETRY=off silences this)");
     return Status::ok;
   }
   *error = "WEFT_TELEMETRY=" + knobs_.telemetry + ": " + problem;
@@ -276,8 +277,8 @@ Status RuntimeImpl::start(std::string* error) {
   if (payload_unchecked()) {
     engine::log(
         engine::LogLevel::warn,
-        "payload check off (WEFT_PAYLOAD_CRC=off): bytes that something on the way damages, with the UDP checksum "
-        "repaired, are delivered unless the peer has the check on");
+        "payload check off (WEFT_PAYLOAD_CRC=off): bytes that a middlebox damages before it repairs the UDP checksum "
+        "are delivered, unless the peer has the check on");
   }
   for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
@@ -306,7 +307,7 @@ Status RuntimeImpl::start(std::string* error) {
 
 RuntimeImpl::~RuntimeImpl() {
   close_gpus();
-  // Handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
+  // Connection handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
   const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
   const auto open_flows = [&] {
     std::size_t open = 0;
@@ -405,7 +406,7 @@ Status RuntimeImpl::stop_recording(engine::RecordingStats* stats, std::string* e
   return guarded(error, [&] {
     const std::lock_guard<std::mutex> lock(recorder_mutex_);
     if (recorder_ == nullptr) {
-      *error = "nothing is being recorded";
+      *error = "no recording is in progress";
       return Status::invalid_argument;
     }
     for (const auto& engine : engines_)

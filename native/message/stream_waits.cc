@@ -1,4 +1,5 @@
-// A wait is two things in the caller's stream: a wait for the word, and an event behind it that tells when it is over.
+// A wait puts two operations into the caller's stream: a wait for the word, and an event after it that shows when the
+// wait is over.
 #include "native/message/stream_waits.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@ namespace weft::message {
 namespace {
 
 constexpr std::size_t kWordsMax = 1024;
-constexpr std::size_t kApartBytes = 64;  // a cache line for each word: the device polls it
+constexpr std::size_t kApartBytes = 64;  // a cache line per word, because the device polls it
 
 }  // namespace
 
@@ -17,9 +18,9 @@ StreamWaits::~StreamWaits() {
   for (const Wait& wait : waits_) {
     let_go(wait.word);
     passed = passed && driver_.event_query(wait.passed) != gpu::kNotReady;
-    static_cast<void>(driver_.event_destroy(wait.passed));  // a context that is gone has freed it
+    static_cast<void>(driver_.event_destroy(wait.passed));  // a destroyed context has freed it
   }
-  // A stream that has not got there yet will still read its word.
+  // A stream that has not reached its wait yet will still read the word.
   if (!passed) static_cast<void>(words_.release());
   if (words_ != nullptr) shared_.retire(std::move(words_));
 }
@@ -54,7 +55,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   const char* called = "cuCtxPushCurrent";
   gpu::Result result = current.result();
   if (result == gpu::kSuccess) result = driver_.event_create(&passed, gpu::kDisableTiming), called = "cuEventCreate";
-  // Pinned memory has one address for the host and for every device.
+  // Pinned memory has the same address on the host and on every device.
   const auto address = reinterpret_cast<std::uintptr_t>(word);
   if (result == gpu::kSuccess) {
     result = driver_.stream_wait_value(stream, address, 1, gpu::kWaitAtLeast), called = "cuStreamWaitValue32";
@@ -64,7 +65,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   if (result == gpu::kSuccess) return passed;
   *error = driver_.say(called, result);
   let_go(word);
-  // No event tells when it has gone on. A context that is gone says so at once.
+  // Without an event, wait for the stream itself. A destroyed context returns at once.
   if (waits) static_cast<void>(driver_.stream_synchronize(stream));
   if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));
   return nullptr;
@@ -72,7 +73,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
 
 void StreamWaits::add(std::uint32_t* word, gpu::Event passed) noexcept {
   if (passed != nullptr) {
-    waits_.push_back({word, passed});  // has room, as the free words have
+    waits_.push_back({word, passed});  // cannot fail: capacity is reserved for all words
   } else {
     free_.push_back(word);
   }
@@ -86,7 +87,7 @@ void StreamWaits::collect() noexcept {
       return false;
     }
     static_cast<void>(driver_.event_destroy(wait.passed));
-    free_.push_back(wait.word);  // has room: the words came from there
+    free_.push_back(wait.word);  // cannot fail: the words came from this vector
     return true;
   };
   waits_.erase(std::remove_if(waits_.begin(), waits_.end(), over), waits_.end());

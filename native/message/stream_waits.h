@@ -1,5 +1,5 @@
-// Streams that wait for messages without a thread of theirs: a word of pinned memory for each, which the worker sets
-// when the message is done, and whose place is used anew when the stream has passed it.
+// Streams that wait for messages without blocking a thread: each waits for a word of pinned memory, which the worker
+// sets when the message is done. The word is reused when the stream has passed it.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,28 @@
 
 namespace weft::message {
 
-// Not safe by itself: the worker's mutex guards it, but for wait(), which may block where a stream's queue is full.
+// Guarded by the worker's mutex, except for wait(), which may block if a stream's queue is full.
 class StreamWaits {
  public:
-  // Pins all it will ever need, which no call may do while a stream waits. Null with `error`.
+  // Pins all memory in advance, because nothing may be pinned while a stream waits. Null with `error`.
   static std::unique_ptr<StreamWaits> open(const gpu::Driver& driver, gpu::SharedDevice* shared, std::string* error);
   StreamWaits(const StreamWaits&) = delete;
   StreamWaits& operator=(const StreamWaits&) = delete;
-  // No stream waits any more: every word is set.
+  // Sets every word, so that no stream waits any more.
   ~StreamWaits();
 
-  // A word that holds; null: all are in use. Comes between wait_begins() of the attendant, which may take a while, and
-  // let_go(), which has it end.
+  // Takes an unset word; null: all are in use. Call it after wait_begins() of the attendant, which can take a while,
+  // and before let_go(), which ends the wait.
   std::uint32_t* take() noexcept;
-  // All that is handed to `stream` from now on runs after let_go() of the word. The event is for add(). Null with
-  // `error`: nothing waits for the word any more.
+  // Work queued on `stream` from now on runs after let_go() of the word. The event is for add(). Null with `error`: no
+  // stream waits for the word.
   gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error);
-  // The word is used anew when the event has passed; without one at once.
+  // The word is reused when the event has passed, or at once without an event.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   void let_go(std::uint32_t* word) noexcept {
     if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.attendant().wait_ends();
   }
-  // Takes the words back that streams have passed.
+  // Takes back words that streams have passed.
   void collect() noexcept;
 
  private:

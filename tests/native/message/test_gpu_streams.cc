@@ -320,7 +320,7 @@ TEST(gpu__waits_are_bounded_and_used_again) {
     int waits = 0;
     while (device->wait_on(receive, stream.stream, &error) == Status::ok) ++waits;
     CHECK_EQUAL(waits, 1024);
-    CHECK(error.find("1,024 waits of streams") == 0);
+    CHECK(error.find("this device has 1,024 waiting streams") == 0);
     CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, sent.all())), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     stream.finish();
