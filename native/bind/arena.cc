@@ -1,4 +1,4 @@
-// Binds the arena: links, flows and what changes as plain values, a run as one call, its report as attributes.
+// Binds the arena: links, flows and path changes as plain values, a run as one call, the report as attributes.
 #include "native/sim/arena/arena.h"
 
 #include <pybind11/pybind11.h>
@@ -43,7 +43,8 @@ void bind_links(py::module_& module) {
       .def_readwrite("jitter_ns", &sim::LinkConfig::jitter_ns)
       .def_readwrite("reorder", &sim::LinkConfig::reorder)
       .def_readwrite("reorder_ns_max", &sim::LinkConfig::reorder_ns_max);
-  py::class_<sim::PathChange>(module, "PathChange", "What becomes of a path at a time; what is negative stays.")
+  py::class_<sim::PathChange>(module, "PathChange",
+                              "A change of a path at a time; negative values leave a property unchanged.")
       .def(py::init([](i64 at_ns, u32 path, i64 bytes_per_s, i64 delay_ns, double loss, int up) {
              return sim::PathChange{at_ns, path, bytes_per_s, delay_ns, loss, up};
            }),
@@ -55,7 +56,7 @@ void bind_links(py::module_& module) {
       .def_readwrite("delay_ns", &sim::PathChange::delay_ns)
       .def_readwrite("loss", &sim::PathChange::loss)
       .def_readwrite("up", &sim::PathChange::up);
-  py::class_<sim::LinkTotals>(module, "LinkTotals", "What became of the datagrams offered to a link.")
+  py::class_<sim::LinkTotals>(module, "LinkTotals", "Counts of datagrams on a link.")
       .def_readonly("offered", &sim::LinkTotals::offered)
       .def_readonly("delivered", &sim::LinkTotals::delivered)
       .def_readonly("lost", &sim::LinkTotals::lost)
@@ -66,7 +67,7 @@ void bind_links(py::module_& module) {
 }
 
 void bind_plan(py::module_& module) {
-  py::class_<sim::FlowPlan>(module, "FlowPlan", "Messages of one size from a host to another, `ahead` at a time.")
+  py::class_<sim::FlowPlan>(module, "FlowPlan", "Messages of one size from one host to another, `ahead` at a time.")
       .def(py::init(
                [](u32 from_host, u32 to_host, i64 start_ns, i64 stop_ns, u64 message_bytes, u64 messages, u32 ahead) {
                  return sim::FlowPlan{from_host, to_host, start_ns, stop_ns, message_bytes, messages, ahead};
@@ -80,7 +81,7 @@ void bind_plan(py::module_& module) {
       .def_readwrite("message_bytes", &sim::FlowPlan::message_bytes)
       .def_readwrite("messages", &sim::FlowPlan::messages)
       .def_readwrite("ahead", &sim::FlowPlan::ahead);
-  py::class_<BoundPlan>(module, "ArenaPlan", "A network, its flows, what happens to it, and the policies in it.")
+  py::class_<BoundPlan>(module, "ArenaPlan", "A network, its flows and changes, and the policies.")
       .def(py::init<>())
       .def_readwrite("seed", &BoundPlan::seed)
       .def_readwrite("segment_bytes", &BoundPlan::segment_bytes)
@@ -99,7 +100,7 @@ void bind_plan(py::module_& module) {
       .def_readwrite("measure_from_ns", &BoundPlan::measure_from_ns)
       .def_readwrite("trace_ns", &BoundPlan::trace_ns)
       .def_readwrite("recording_bytes_max", &BoundPlan::recording_bytes_max)
-      .def("choose", &choose<BoundPlan>, "Sets one policy by its name or path; ValueError when there is none.",
+      .def("choose", &choose<BoundPlan>, "Sets one policy by its name or path; ValueError if there is none.",
            py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{},
            py::arg("params") = py::bytes())
       .def("choose_text", &choose_text<BoundPlan>,
@@ -108,7 +109,7 @@ void bind_plan(py::module_& module) {
 }
 
 void bind_report(py::module_& module) {
-  py::class_<sim::FlowReport>(module, "FlowReport", "What one flow came to.")
+  py::class_<sim::FlowReport>(module, "FlowReport", "Results of one flow.")
       .def_readonly("delivered_bytes", &sim::FlowReport::delivered_bytes)
       .def_readonly("goodput_bytes_per_s", &sim::FlowReport::goodput_bytes_per_s)
       .def_readonly("messages", &sim::FlowReport::messages)
@@ -119,15 +120,15 @@ void bind_report(py::module_& module) {
       .def_readonly("copies_beyond_window", &sim::FlowReport::copies_beyond_window)
       .def_readonly("sent", &sim::FlowReport::sent)
       .def_readonly("segments_duplicate", &sim::FlowReport::segments_duplicate);
-  py::class_<sim::PathTotals>(module, "PathTotals", "What one path carried each way.")
+  py::class_<sim::PathTotals>(module, "PathTotals", "Traffic of one path, in each direction.")
       .def_readonly("forward", &sim::PathTotals::forward)
       .def_readonly("back", &sim::PathTotals::back)
       .def_readonly("queue_bytes_p99", &sim::PathTotals::queue_bytes_p99);
-  py::class_<sim::PortTotals>(module, "PortTotals", "What one host's receiving port took in.")
+  py::class_<sim::PortTotals>(module, "PortTotals", "Traffic of one host's receiving port.")
       .def_readonly("host", &sim::PortTotals::host)
       .def_readonly("incoming", &sim::PortTotals::in)
       .def_readonly("queue_bytes_p99", &sim::PortTotals::queue_bytes_p99);
-  py::class_<sim::Trace>(module, "Trace", "Samples: a row a time, a column a flow (or path), row after row.")
+  py::class_<sim::Trace>(module, "Trace", "Samples in row-major order: a row per time, a column per flow (or path).")
       .def_readonly("at_ns", &sim::Trace::at_ns)
       .def_readonly("window_bytes", &sim::Trace::window_bytes)
       .def_readonly("inflight_bytes", &sim::Trace::inflight_bytes)
@@ -135,7 +136,7 @@ void bind_report(py::module_& module) {
       .def_readonly("delivered_bytes", &sim::Trace::delivered_bytes)
       .def_readonly("queue_bytes", &sim::Trace::queue_bytes)
       .def_readonly("path_bytes", &sim::Trace::path_bytes);
-  py::class_<sim::ArenaReport>(module, "ArenaReport", "What a run came to; `violation` is empty when all held.")
+  py::class_<sim::ArenaReport>(module, "ArenaReport", "Results of a run; `violation` is empty if all invariants held.")
       .def_readonly("violation", &sim::ArenaReport::violation)
       .def_readonly("violations", &sim::ArenaReport::violations)
       .def_readonly("fingerprint", &sim::ArenaReport::fingerprint)
@@ -163,7 +164,7 @@ void bind_report(py::module_& module) {
         const Unlocked others_run;
         return sim::run_arena(plan);
       },
-      "Runs a plan to its end; ValueError when it makes no sense.", py::arg("plan"));
+      "Runs a plan to its end; ValueError if it is invalid.", py::arg("plan"));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Binds the measurement of the protocol's own cost; converts and calls.
-// Runs without the interpreter lock.
+// Binds the benchmark of the protocol core. Runs without the GIL.
 #include "native/bench/core_bench.h"
 
 #include <pybind11/pybind11.h>

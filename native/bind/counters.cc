@@ -1,4 +1,4 @@
-// Binds the counters and the outcomes; attributes and sentences come from the native tables.
+// Binds counters and status codes; attributes and docstrings come from the native tables.
 #include "native/telemetry/counters.h"
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace weft::bind {
 namespace {
 
-// An attribute a row, and their names as FIELDS.
+// Adds an attribute per row, and the names as FIELDS.
 template <class Counters, class... Options>
 class Binding {
  public:

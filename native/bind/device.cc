@@ -1,5 +1,5 @@
-// Binds buffers and requests in device memory, and reads what a DLPack capsule says.
-// Takes no capsule over: who made it frees it, when the object that holds it is let go.
+// Binds buffers and requests in device memory, and reads DLPack capsules. A capsule stays with its producer, which
+// frees it when the object that owns it is released.
 #include "native/bind/device.h"
 
 #include <pybind11/stl.h>
@@ -16,7 +16,7 @@
 namespace weft::bind {
 namespace {
 
-constexpr unsigned kLookUs = 20;  // between two looks at a stream
+constexpr unsigned kLookUs = 20;  // between two queries of a stream
 
 // The layouts that DLPack's specification (versions 0.8 and 1.0) gives these structures.
 struct DlTensor {
@@ -95,7 +95,7 @@ py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
 
 py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
   if (intake.worker() != worker_) {
-    return py::make_tuple(code(Status::invalid_argument), "the array lies on another device than it says");
+    return py::make_tuple(code(Status::invalid_argument), "the array is on another device than it states");
   }
   py::tuple made = come_after(intake.handle());
   if (after_.event != nullptr) after_.intake = intake.give_up();
@@ -170,7 +170,7 @@ Status DevicePosted::wait(std::int64_t timeout_ns) {
 }
 
 py::tuple DevicePosted::wait_on(std::uint64_t stream) {
-  // Shared: another thread may see the end, and let go of the buffer.
+  // Shared, because another thread may see the end and release the buffer.
   const std::shared_ptr<DeviceBuffer> buffer = buffer_;
   if (buffer == nullptr || done()) return py::make_tuple(code(Status::ok), "");
   if (buffer->home()->forked()) return py::make_tuple(code(Status::forked_child), "");
@@ -210,7 +210,7 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
 
 namespace {
 
-// (nanoseconds staged, nanoseconds copied); raises RuntimeError with what the driver said.
+// Returns (nanoseconds staged, nanoseconds copied); raises RuntimeError with the driver's error.
 py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, std::uint64_t bytes,
                         std::uint64_t ring_bytes_max, int repeats) {
   const gpu::StagingPlan plan{device, source, target, bytes, ring_bytes_max, repeats};
@@ -226,7 +226,7 @@ py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, 
   return py::make_tuple(staged, copied);
 }
 
-// (nanoseconds by the kernel, nanoseconds of copies, bytes of one); raises RuntimeError with what was missing.
+// Returns (nanoseconds by the kernel, nanoseconds of copies, bytes of one); raises RuntimeError with the error.
 py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source, std::uint64_t target,
                        std::uint64_t bytes, std::uint64_t piece_bytes, int repeats) {
   static const std::map<std::string, gpu::KernelWork> works{
@@ -257,13 +257,13 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
 #undef WEFT_OPERATION
   const auto element = types.find(type);
   const auto what = operations.find(operation);
-  if (element == types.end() || what == operations.end()) throw py::value_error("no such type or operation");
+  if (element == types.end() || what == operations.end()) throw py::value_error("unknown type or operation");
   gpu::Reduction reduction;
   const std::uint64_t bytes = out.bytes();
   const auto place = [&](const DeviceBuffer& buffer) {
     const bool fits = buffer.bytes() == bytes && &buffer.worker() == &out.worker() &&
                       (bytes == 0 || buffer.data() != nullptr) && bytes % element->second.second == 0;
-    if (!fits) throw py::value_error("arrays of several sizes or devices");
+    if (!fits) throw py::value_error("the arrays differ in size or device");
     return reinterpret_cast<std::uintptr_t>(buffer.data());
   };
   reduction.a = place(a);
@@ -288,14 +288,15 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
 
 void bind_device(py::module_& module) {
   using B = DeviceBuffer;
-  py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, held while this lives.")
+  py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, kept alive by this object.")
       .def_property_readonly("nbytes", &B::bytes)
       .def("lies_with", &B::lies_with, "Whether both are of one device.", py::arg("other"))
-      .def("come_after", &B::come_after, "(status, error). The stream's work so far comes first.", py::arg("stream"))
-      .def("come_after_intake", &B::come_after_intake, "(status, error). What it was given comes first.",
-           py::arg("intake"))
-      .def("await_stream", &B::await_stream, "(status, error). Sleeps until what comes first is done.");
-  py::class_<Intake>(module, "Intake", "A stream for the maker of an array to order after its work.")
+      .def("come_after", &B::come_after, "(status, error). The buffer is used after the stream's work so far.",
+           py::arg("stream"))
+      .def("come_after_intake", &B::come_after_intake,
+           "(status, error). The buffer is used after the work given to the intake stream.", py::arg("intake"))
+      .def("await_stream", &B::await_stream, "(status, error). Sleeps until the work before the buffer's use is done.");
+  py::class_<Intake>(module, "Intake", "A stream that the producer of an array orders after its own work.")
       .def_property_readonly("handle", &Intake::handle);
   using P = DevicePosted;
   py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")
@@ -305,15 +306,14 @@ void bind_device(py::module_& module) {
       .def_property_readonly("error", &P::error)
       .def(
           "wait", [](P& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
-          "Status code: ok when done, timed_out when not; a negative timeout waits for ever.", py::arg("timeout_ns"))
-      .def("wait_on", &P::wait_on, "(status, error). What the stream gets from now on runs after the end.",
-           py::arg("stream"));
+          "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"))
+      .def("wait_on", &P::wait_on,
+           "(status, error). Work queued on the stream from now on runs after the message is done.", py::arg("stream"));
   module.def("bench_staging", &bench_staging,
-             "(ns through rings, ns by plain copies) of all repeats; an address of 0: nothing that way.",
+             "(ns through rings, ns by plain copies) of all repeats; an address of 0: not in that direction.",
              py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes_max"),
              py::arg("repeats"));
-  module.def("bench_kernel", &bench_kernel,
-             "(ns by the kernel, ns of copies on the device, bytes of one) of all repeats, each of as many bytes.",
+  module.def("bench_kernel", &bench_kernel, "(ns by the kernel, ns of device copies, bytes of one) of all repeats.",
              py::arg("work"), py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"),
              py::arg("piece_bytes"), py::arg("repeats"));
   module.def("reduce", &reduce, "(status, error). Queued on the stream; the caller keeps the buffers until it is done.",

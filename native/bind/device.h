@@ -1,5 +1,5 @@
-// What the extension holds of a GPU's memory: buffers with the objects that own them, and their requests.
-// Checks nothing of an array: transport/device.py reads those, the board asks the driver.
+// GPU memory in the extension: buffers with the Python objects that own them, and their requests. transport/device.py
+// checks arrays; the device board asks the driver.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,7 +20,7 @@ namespace weft::bind {
 
 using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address, bytes
 
-// A stream of ours into which whoever made an array orders what comes after its work.
+// A stream of this library that the producer of an array orders after its own work.
 class Intake {
  public:
   Intake(std::shared_ptr<Home> home, message::DeviceWorker* worker, gpu::Stream stream)
@@ -40,7 +40,7 @@ class Intake {
   gpu::Stream stream_;
 };
 
-// Memory of one device, held until the last owner lets go. Made and dropped under the GIL.
+// Memory of one device, kept alive until the last owner releases it. Created and destroyed with the GIL held.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<Home> home, py::object owner, std::shared_ptr<const gpu::Layout> layout,
@@ -55,14 +55,14 @@ class DeviceBuffer {
   std::uint64_t bytes() const { return layout_->bytes(); }
   bool lies_with(const DeviceBuffer& other) const { return worker_ == other.worker_; }
   message::DeviceWorker& worker() const { return *worker_; }
-  // What the stream has to do by now comes before the buffer is read or written. (status, error).
+  // The buffer is accessed after the work that the stream has now. Returns (status, error).
   py::tuple come_after(std::uint64_t stream);
   py::tuple come_after_intake(Intake& intake);
   Status post(const std::shared_ptr<message::Connection>& connection, bool receive,
               std::shared_ptr<message::DeviceMessage>* out);
   const gpu::Layout& layout() const { return *layout_; }
   std::uint8_t* data() const { return message::contiguous(*layout_); }
-  // Sleeps until what comes before has been done: (status, error). Serves signals.
+  // Sleeps until that work is done. Returns (status, error). Handles signals.
   py::tuple await_stream();
   gpu::Event event() const { return after_.event; }
 
@@ -72,11 +72,11 @@ class DeviceBuffer {
   std::shared_ptr<Home> home_;
   py::object owner_;
   std::shared_ptr<const gpu::Layout> layout_;
-  message::DeviceWorker* worker_;  // of the home's board
+  message::DeviceWorker* worker_;  // owned by the runtime's device board
   message::After after_;
 };
 
-// A posted request in device memory. What it holds is let go when it is done; should it never be, it stays held.
+// A posted request in device memory. It releases its buffer when it is done, and keeps it forever if it never is.
 class DevicePosted {
  public:
   explicit DevicePosted(std::shared_ptr<DeviceBuffer> buffer) : buffer_(std::move(buffer)) {}
@@ -86,7 +86,7 @@ class DevicePosted {
     if (!settled()) new std::shared_ptr<DeviceBuffer>(buffer_);
   }
 
-  // Lets others run; until it returns the request is not done, whatever they ask.
+  // Releases the GIL. Until it returns, the request is not done.
   Status begin(const std::shared_ptr<message::Connection>& connection, bool receive) {
     std::shared_ptr<message::DeviceMessage> made;
     const Status status = buffer_->post(connection, receive, &made);
@@ -94,7 +94,7 @@ class DevicePosted {
     refused_ = request_ == nullptr;
     return status;
   }
-  // Takes it back while it waits for room; false: it does not wait.
+  // Withdraws it while it waits for room; false: it does not wait.
   bool withdraw(message::Connection& connection) {
     const std::shared_ptr<message::DeviceMessage> request = request_;
     const Unlocked others_run;
@@ -113,7 +113,7 @@ class DevicePosted {
   Status wait(std::int64_t timeout_ns);
   // (status, error).
   py::tuple wait_on(std::uint64_t stream);
-  // After its connection was closed: sleeps until no copy is under way, or the time is over.
+  // After its connection was closed: sleeps until no copy is in progress, or the time is over.
   void await_end(Clock::time_point until);
 
  private:
@@ -126,12 +126,12 @@ using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
 // (status, error, intake).
 py::tuple lend_intake(const std::shared_ptr<Home>& home, int device);
 
-// Memory of a device that a NIC may read: by its dma-buf, or by its address where the kernel can. Its id is 0 where
-// none can: then it is staged.
+// Registers device memory with the NICs: by its dma-buf, or by its address if the kernel supports that. The id is 0 if
+// neither works; then it is staged.
 Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer);
 
-// out = a op b, and the same into `also` (null: nowhere), queued on a stream: (status, error). All of one size and
-// device.
+// Queues out = a op b on a stream, and the same into `also` (null: nowhere). Returns (status, error). All buffers have
+// one size and device.
 py::tuple reduce(const std::string& type, const std::string& operation, const DeviceBuffer& a, const DeviceBuffer& b,
                  const DeviceBuffer& out, const DeviceBuffer* also, std::uint64_t stream);
 

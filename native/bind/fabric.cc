@@ -1,5 +1,5 @@
-// Binds the fabric: a plan whose tables are numpy arrays, a run that goes on for so many packet-hops a call, and its
-// report as arrays.
+// Binds the fabric: a plan whose tables are numpy arrays, a run in steps of a number of packet-hops, and its report as
+// arrays.
 #include "native/sim/fabric/fabric.h"
 
 #include <pybind11/numpy.h>
@@ -28,13 +28,13 @@ struct BoundFabricPlan : sim::FabricPlan {
   Chosen chosen;
 };
 
-// Any array of the record's layout, or that numpy can turn into it.
+// Takes any array with the record's layout, or that numpy can convert to it.
 template <class T>
 std::vector<T> rows(const char* name, const py::array& given) {
   const auto array = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given);
   if (!array) {
     PyErr_Clear();
-    throw py::type_error(std::string(name) + " takes other records");
+    throw py::type_error(std::string(name) + " has records of another layout");
   }
   return std::vector<T>(array.data(), array.data() + array.size());
 }
@@ -64,7 +64,7 @@ void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array
   plan.set_ports = rows<u32>("set_ports", set_ports);
 }
 
-// The plan is Python's: the fabric keeps it, and refers to it.
+// Keeps the plan alive, because the fabric refers to it.
 struct BoundFabric {
   explicit BoundFabric(std::shared_ptr<BoundFabricPlan> given) : plan(std::move(given)) {
     const std::string complaint = sim::complaint(*plan);
@@ -77,7 +77,7 @@ struct BoundFabric {
 
 void bind_fabric_plan(py::module_& module) {
   using P = BoundFabricPlan;
-  py::class_<P, std::shared_ptr<P>>(module, "FabricPlan", "A network, what is to be sent over it, and the policies.")
+  py::class_<P, std::shared_ptr<P>>(module, "FabricPlan", "A network, its transfers and the policies.")
       .def(py::init<>())
       .def_readwrite("seed", &P::seed)
       .def_readwrite("threads", &P::threads)
@@ -117,28 +117,26 @@ void bind_fabric_plan(py::module_& module) {
       .def(
           "set_changes",
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
-          "What becomes of ports, by time.", py::arg("changes"))
+          "Changes of ports, by time.", py::arg("changes"))
       .def(
           "set_work",
           [](P& self, const py::array& transfers, const py::array& dependencies) {
             self.transfers = rows<sim::TransferPlan>("transfers", transfers);
             self.dependencies = rows<sim::DependencyPlan>("dependencies", dependencies);
           },
-          "What is sent, and what waits for what.", py::arg("transfers"), py::arg("dependencies"))
-      .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError when there is none.",
-           py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{},
-           py::arg("params") = py::bytes())
+          "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
+      .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
+           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
       .def("choose_text", &choose_text<P>, "The same by text with parameters, as in a knob; returns the policy's name.",
            py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
       .def(
-          "complaint", [](const P& self) { return sim::complaint(self); },
-          "What is wrong with it, in words; empty when it can be run.")
-      .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Memory that a run takes.");
+          "complaint", [](const P& self) { return sim::complaint(self); }, "Why it cannot be run; empty if it can.")
+      .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Estimated memory of a run.");
 }
 
 void bind_totals(py::module_& module) {
   using T = sim::FabricTotals;
-  py::class_<T>(module, "FabricTotals", "What a run has come to so far.")
+  py::class_<T>(module, "FabricTotals", "Totals of a run so far.")
       .def_readonly("ended_ns", &T::ended_ns)
       .def_readonly("packet_hops", &T::packet_hops)
       .def_readonly("data_packets", &T::data_packets)
@@ -202,21 +200,22 @@ void bind_fabric(py::module_& module) {
   bind_fabric_plan(module);
   bind_totals(module);
   py::class_<BoundFabric>(module, "Fabric", "A run of a plan.")
-      .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError when the plan makes no sense.", py::arg("plan"))
+      .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError if the plan is invalid.", py::arg("plan"))
       .def(
           "run", [](BoundFabric& self, i64 hops) { return self.fabric->run(hops); },
-          "Goes on for about so many packet-hops; False when it is over.", py::arg("hops"), py::call_guard<Unlocked>())
+          "Runs for about this many packet-hops; False if the run is over.", py::arg("hops"),
+          py::call_guard<Unlocked>())
       .def_property_readonly("totals", [](BoundFabric& self) { return self.fabric->totals(); })
       .def_property_readonly("violation", [](BoundFabric& self) { return self.fabric->violation(); })
       .def_property_readonly("policy_failure", [](BoundFabric& self) { return self.fabric->policy_failure(); })
       .def(
           "transfers", [](BoundFabric& self) { return array_of(self.fabric->transfers()); },
-          "When each was ready, received, and known to be; -1: not yet. A row a transfer.")
+          "Times when each transfer was ready, received, and acknowledged; -1: not yet. A row per transfer.")
       .def("streams", &streams_of, "Every connection, by from, to and stream: a column for each counter of a flow.")
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
-          "What each port has sent, lost and held, in the plan's order.")
-      .def("samples", &samples_of, "Over time: a row a sample.");
+          "Counters and queues of each port, in the plan's order.")
+      .def("samples", &samples_of, "Samples over time, a row per sample.");
 }
 
 }  // namespace weft::bind

@@ -1,4 +1,5 @@
-// What the extension's objects hold: a runtime with the process that opened it, the memory of Python objects, requests.
+// Objects that keep resources of the extension alive: the runtime with the process that opened it, memory of Python
+// objects, requests.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -21,13 +22,14 @@ namespace weft::bind {
 namespace py = pybind11;
 
 using Clock = std::chrono::steady_clock;
-constexpr std::int64_t kSliceNs = 50'000'000;  // the longest that Ctrl-C waits
-// For copies of a device when a connection ends: they take milliseconds, and this keeps a defect from being a hang.
+constexpr std::int64_t kSliceNs = 50'000'000;  // the longest delay of Ctrl-C
+// Limit on waiting for a device's copies when a connection ends. They take milliseconds; the limit prevents a hang
+// after a defect.
 constexpr std::chrono::seconds kCopiesEnd{5};
 
 inline int code(Status status) { return static_cast<int>(status); }
 
-// The memory of a Python object, held until the last owner lets go. Made and dropped under the GIL.
+// The memory of a Python object, kept alive until the last owner releases it. Created and destroyed with the GIL held.
 class Buffer {
  public:
   Buffer(const py::object& object, const std::string& argument, bool writable) {
@@ -55,7 +57,7 @@ class Buffer {
   Py_buffer view_{};
 };
 
-// The runtime and the process that opened it: a forked child has no engine threads to stop and leaves all as it is.
+// The runtime and the process that opened it. A forked child has no engine threads to stop and destroys nothing.
 class Home {
  public:
   explicit Home(std::shared_ptr<message::Runtime> runtime) : runtime_(std::move(runtime)) {}
@@ -79,10 +81,10 @@ class Home {
   pid_t pid_ = getpid();
 };
 
-// Registered memory, let go when nobody holds it any more: its owner, or a request that is not done.
+// Registered memory, deregistered when its last holder is gone: its owner, or a request that is not done.
 class RegisteredMemory {
  public:
-  // `owner` keeps the memory where it is. Takes some time, with the GIL released.
+  // `owner` keeps the memory valid. Takes some time, with the GIL released.
   RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<const void> owner, const datapath::Memory& memory)
       : home_(std::move(home)), owner_(std::move(owner)), data_(memory.data), bytes_(memory.bytes) {
     const Unlocked others_run;
@@ -116,8 +118,8 @@ class RegisteredMemory {
 };
 using Registered = std::shared_ptr<RegisteredMemory>;
 
-// Sleeps in `wait_ns(how long)` until `done()`: ok; timed_out: not yet; a negative timeout waits for ever. Signals are
-// served between slices: *interrupted says that one raised.
+// Calls `wait_ns(slice)` until `done()`: ok; timed_out: not yet; a negative timeout waits forever. Handles signals
+// between slices; *interrupted: a handler raised.
 template <class Done, class Wait>
 Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wait_ns, bool* interrupted) {
   const Clock::time_point begin = Clock::now();
@@ -135,7 +137,7 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
   }
 }
 
-// A send or receive of host memory. What it holds is let go when it is done; should it never be, it stays held.
+// A send or receive of host memory. It releases its buffer when it is done, and keeps it forever if it never is.
 class Posted {
  public:
   Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory, const void* data)
@@ -162,7 +164,7 @@ class Posted {
   }
 
   bool holds(const Buffer& buffer) const { return data_ == buffer.data(); }
-  // Once the engines have let go: sleeps until the bytes are in their pieces, or the time is over.
+  // After the engines have released the buffer: sleeps until the pieces are filled, or the time is over.
   void await_end(Clock::time_point until) {
     const std::shared_ptr<message::HostMessage> message = message_;
     if (done()) return;
@@ -186,7 +188,7 @@ class Posted {
 
  private:
   std::shared_ptr<Home> home_;
-  std::shared_ptr<const void> buffer_;  // of Buffers, or a DeviceBuffer
+  std::shared_ptr<const void> buffer_;  // Buffers, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
   const void* data_;
   std::shared_ptr<message::HostMessage> message_;

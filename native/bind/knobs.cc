@@ -1,4 +1,4 @@
-// Binds the knob table: its rows, and the values that the environment sets.
+// Binds the knob table: its rows, and the values from the environment.
 #include "native/engine/knobs.h"
 
 #include <pybind11/pybind11.h>
@@ -33,7 +33,7 @@ void bind_knobs(py::module_& module) {
         }
         return values;
       },
-      "Field -> value in force, as text; ValueError when the environment does not fit.");
+      "Field -> value in force, as text; ValueError if a variable of the environment is invalid.");
 }
 
 }  // namespace weft::bind

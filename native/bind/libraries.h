@@ -1,4 +1,4 @@
-// What bindings that take policies by name share: the family a word means, the library a name means, who keeps it.
+// Shared by bindings that take policies by name: parsing families, finding libraries, and keeping them loaded.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -24,7 +24,7 @@ inline policy::Family family_of(const std::string& name) {
   throw pybind11::value_error("no policy family '" + name + "': window, credit, path or loss");
 }
 
-// The library is kept in `libraries`; whoever holds the choice holds them.
+// The library is kept in `libraries`; a holder of the choice must keep them too.
 inline core::PolicyChoice find_policy(policy::Family family, const std::string& name,
                                       const std::vector<std::string>& directories, Libraries* libraries) {
   std::string error;
@@ -34,7 +34,7 @@ inline core::PolicyChoice find_policy(policy::Family family, const std::string& 
   return {&library->descriptor(), nullptr};
 }
 
-// What an owner keeps for a family: its member of that name.
+// The member of an owner for a family.
 template <class Owner>
 auto& place_of(Owner& owner, policy::Family family) {
   switch (family) {
@@ -50,14 +50,14 @@ auto& place_of(Owner& owner, policy::Family family) {
   return owner.credit;
 }
 
-// A choice refers to its library's memory and to its parameters: a plan that makes choices holds both.
+// A choice refers to its library's memory and to its parameters, so a plan with choices keeps both.
 struct Chosen {
   Libraries libraries;
   std::vector<std::shared_ptr<std::vector<core::i64>>> params;
   std::vector<engine::PolicyRef> by_text;
 };
 
-// By text, as the knobs have it: "swift:increase_segments=8". Returns the policy's name.
+// By text, as in the knobs: "swift:increase_segments=8". Returns the policy's name.
 template <class Plan>
 std::string choose_text(Plan& plan, const std::string& family, const std::string& text,
                         const std::vector<std::string>& directories) {

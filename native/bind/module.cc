@@ -1,4 +1,4 @@
-// The extension module: which bindings it is made of, one file per native header.
+// The extension module: its bindings, one file per native header.
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {

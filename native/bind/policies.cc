@@ -1,4 +1,4 @@
-// Binds the loading of policies: what a text names, and why it cannot be used.
+// Binds the loading of policies, and the error if one cannot be used.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -1,5 +1,4 @@
-// Binds what only opening an RDMA device tells: which transports a port can do.
-// Converts and calls; what sysfs shows Python reads by itself.
+// Binds queries that must open an RDMA device: the transports of a port. Python reads sysfs itself.
 #include <pybind11/pybind11.h>
 
 #include <string>

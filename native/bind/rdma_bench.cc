@@ -1,5 +1,5 @@
-// Binds the measurements of the verbs datapath over a fake of libibverbs; converts and calls.
-// Runs without the interpreter lock; without libibverbs' header there is nothing to measure.
+// Binds the benchmarks of the verbs datapath over a fake libibverbs. They run without the GIL, and only if built with
+// libibverbs.
 #include "native/bench/rdma_bench.h"
 
 #include <pybind11/pybind11.h>
@@ -106,9 +106,9 @@ py::dict bench_rdma_setup(const std::string& mode, std::int64_t, std::int64_t, s
 void bind_rdma_bench(py::module_& module) {
   module.def("bench_rdma", &bench_rdma, py::arg("what"), py::arg("mode"), py::arg("payload"), py::arg("segments"),
              py::arg("segment_bytes"), py::arg("burst"), py::arg("paths"),
-             "Nanoseconds a segment costs both ends over a fake of libibverbs, stepped by this thread.");
+             "Nanoseconds per segment of both ends over a fake libibverbs, stepped by this thread.");
   module.def("bench_rdma_setup", &bench_rdma_setup, py::arg("mode"), py::arg("peers"), py::arg("paths"),
-             py::arg("segment_bytes"), "What paths to many peers take of time and of the heap, over the same fake.");
+             py::arg("segment_bytes"), "Time and heap bytes of paths to many peers, over the same fake.");
 }
 
 }  // namespace weft::bind

@@ -1,4 +1,4 @@
-// Binds the replay of recorded decisions: libraries by name, a recording as any buffer, its totals as attributes.
+// Binds the replay of recorded decisions: libraries by name, a recording as any buffer, totals as attributes.
 #include "native/sim/replay.h"
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace weft::bind {
 namespace {
 
 struct BoundReplay : sim::Replay {
-  Libraries libraries;  // before the records that refer to them are gone
+  Libraries libraries;  // declared first, so that they are destroyed after the records that refer to them
 };
 
 void add(BoundReplay& replay, const std::string& family, const std::string& name,
@@ -40,7 +40,7 @@ void run(BoundReplay& replay, const py::buffer& recording) {
 
 void bind_replay(py::module_& module) {
   using P = sim::ReplayedPolicy;
-  py::class_<P>(module, "ReplayedPolicy", "What came of the decisions of one policy.")
+  py::class_<P>(module, "ReplayedPolicy", "Results of the decisions of one policy.")
       .def_property_readonly("family", [](const P& self) { return policy::family_name(self.family); })
       .def_readonly("name", &P::name)
       .def_readonly("source_sha256", &P::source_sha256)
@@ -50,11 +50,11 @@ void bind_replay(py::module_& module) {
       .def_readonly("failed", &P::failed)
       .def_readonly("skipped", &P::skipped)
       .def_readonly("by_hook", &P::by_hook);
-  py::class_<BoundReplay>(module, "Replay", "Recorded decisions, through the calls that a simulated stack makes.")
+  py::class_<BoundReplay>(module, "Replay", "Repeats recorded decisions by the calls that a simulated stack makes.")
       .def(py::init<>())
-      .def("add", &add, "A policy that may have decided, by its name or path; ValueError when there is none.",
+      .def("add", &add, "Adds a policy that may have made decisions, by its name or path; ValueError if there is none.",
            py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{})
-      .def("run", &run, "Every decision of a recording; totals add up over several.", py::arg("recording"))
+      .def("run", &run, "Repeats every decision of a recording; totals add up over several.", py::arg("recording"))
       .def_property_readonly("policies", &BoundReplay::policies)
       .def_property_readonly("lost", &BoundReplay::lost)
       .def_property_readonly("cut", &BoundReplay::cut)

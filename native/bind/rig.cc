@@ -1,4 +1,4 @@
-// Binds the two-endpoint rig: schedules, their faults and policies, a run at once or step by step, and what it reports.
+// Binds the two-endpoint rig: schedules with faults and policies, runs at once or step by step, and reports.
 #include "native/sim/rig/rig.h"
 
 #include <pybind11/pybind11.h>
@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace weft::bind {
 namespace {
 
-// A choice refers to its library's memory: whatever holds choices holds the libraries as well.
+// A choice refers to its library's memory, so a holder of choices keeps the libraries too.
 struct Menu {
   sim::PolicyMenu menu;
   Libraries libraries;
@@ -26,7 +26,7 @@ struct BoundSchedule : sim::Schedule {
   Libraries libraries;
 };
 
-// What the rig's own arrays and the stacks take for granted.
+// Limits that the rig's arrays and the stacks rely on.
 const BoundSchedule& checked(const BoundSchedule& schedule) {
   const bool fits = schedule.paths >= 1 && schedule.paths <= core::kMaxPaths && schedule.stripes >= 1 &&
                     schedule.stripes <= 16 && schedule.segment_bytes >= 128 && schedule.segment_bytes <= 9000 &&
@@ -43,7 +43,7 @@ struct BoundRig {
 };
 
 void bind_counters(py::module_& module) {
-  py::class_<sim::LinkCounters>(module, "LinkCounters", "What the link did to datagrams.")
+  py::class_<sim::LinkCounters>(module, "LinkCounters", "Counts of datagrams on the link.")
       .def_readonly("sent", &sim::LinkCounters::sent)
       .def_readonly("delivered", &sim::LinkCounters::delivered)
       .def_readonly("lost", &sim::LinkCounters::lost)
@@ -79,7 +79,7 @@ void bind_faults(py::module_& module) {
       .def_readwrite("path", &sim::PathOutage::path)
       .def_readwrite("from_ns", &sim::PathOutage::from_ns)
       .def_readwrite("until_ns", &sim::PathOutage::until_ns);
-  py::class_<sim::SizeLimit>(module, "SizeLimit", "A path that swallows longer datagrams for a while.")
+  py::class_<sim::SizeLimit>(module, "SizeLimit", "A path that loses longer datagrams for a while.")
       .def(py::init<sim::u8, int, sim::u32, sim::i64, sim::i64>(), py::kw_only(), py::arg("path"),
            py::arg("sender") = -1, py::arg("bytes_max"), py::arg("from_ns") = 0, py::arg("until_ns"))
       .def_readwrite("path", &sim::SizeLimit::path)
@@ -90,7 +90,8 @@ void bind_faults(py::module_& module) {
 }
 
 void bind_schedule(py::module_& module) {
-  py::class_<Menu>(module, "PolicyMenu", "The policies that drawn schedules choose from; without any, `fixed`.")
+  py::class_<Menu>(module, "PolicyMenu",
+                   "The policies that generated schedules choose from; `fixed` if there are none.")
       .def(py::init<>())
       .def(
           "add",
@@ -101,7 +102,7 @@ void bind_schedule(py::module_& module) {
             place_of(self.menu, which).push_back(choice);
           },
           py::arg("family"), py::arg("name"), py::arg("directories"));
-  py::class_<BoundSchedule>(module, "Schedule", "What the rig is to run: traffic, faults, limits and policies.")
+  py::class_<BoundSchedule>(module, "Schedule", "A run of the rig: traffic, faults, limits and policies.")
       .def(py::init<>())
       .def_readwrite("seed", &BoundSchedule::seed)
       .def_readwrite("paths", &BoundSchedule::paths)
@@ -141,12 +142,12 @@ void bind_schedule(py::module_& module) {
             const policy::Family which = family_of(family);
             place_of(self, which) = find_policy(which, name, directories, &self.libraries);
           },
-          "Sets one policy by its name or path; ValueError when there is none.", py::arg("family"), py::arg("name"),
+          "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"), py::arg("name"),
           py::arg("directories"));
 }
 
 void bind_run(py::module_& module) {
-  py::class_<sim::RunReport>(module, "RunReport", "What a run came to; `violation` is empty when every invariant held.")
+  py::class_<sim::RunReport>(module, "RunReport", "Results of a run; `violation` is empty if every invariant held.")
       .def_readonly("violation", &sim::RunReport::violation)
       .def_readonly("hung", &sim::RunReport::hung)
       .def_readonly("fingerprint", &sim::RunReport::fingerprint)
@@ -173,10 +174,10 @@ void bind_run(py::module_& module) {
       .def(py::init<const BoundSchedule&>(), py::arg("schedule"))
       .def(
           "step", [](BoundRig& self) { return self.rig.step(); },
-          "The earliest thing that is due. False when nothing will ever happen again.")
+          "Handles the next event. False if there are none left.")
       .def(
           "run", [](BoundRig& self) { return self.rig.run(); }, py::call_guard<Unlocked>(),
-          "To the end, with the checks of the end.")
+          "Runs to the end, with the final checks.")
       .def("report", [](BoundRig& self) { return self.rig.report(); })
       .def_property_readonly("finished", [](const BoundRig& self) { return self.rig.finished(); })
       .def_property_readonly("violation", [](const BoundRig& self) { return self.rig.violation(); })

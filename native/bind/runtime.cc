@@ -1,5 +1,5 @@
-// Binds the runtime: devices, listeners, dials, connections, requests, and the buffers that requests hold on to.
-// Converts and calls; retries nothing, and raises only for an argument that cannot be converted.
+// Binds the runtime: devices, listeners, dials, connections, requests, and the buffers of requests. Raises only for
+// arguments that cannot be converted.
 #include "native/message/runtime.h"
 
 #include <pybind11/pybind11.h>
@@ -19,10 +19,10 @@
 namespace weft::bind {
 namespace {
 
-// A list: an empty deque takes memory, which a close in the middle of a shortage must do without.
+// A list, because an empty deque allocates, and closing must work when memory runs out.
 using Lane = std::list<std::shared_ptr<Posted>>;
 
-// A connection and its requests: a request that its caller dropped is kept here until it is done.
+// A connection and its requests. A request that its caller dropped is kept here until it is done.
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
@@ -31,7 +31,7 @@ class BoundConnection {
   BoundConnection& operator=(const BoundConnection&) = delete;
   ~BoundConnection() { close(); }
 
-  // `pieces`: where a receive into `buffer` is copied to; empty: it stays there.
+  // `pieces`: a receive into `buffer` is copied into them; empty: it stays in `buffer`.
   py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive,
                  const std::vector<std::shared_ptr<Buffer>>& pieces) {
     const std::shared_ptr<message::Connection> connection = usable();
@@ -53,24 +53,24 @@ class BoundConnection {
     check_home(memory);
     const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
-      // The NIC reads it where it lies. It asks no stream: the caller has waited for it.
+      // The NIC reads the memory in place, without regard to streams: the caller has waited for them.
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
     }
     reap_device();
-    // Held before it is posted, as above.
+    // Added before it is posted, as in start().
     const auto posted = std::make_shared<DevicePosted>(buffer);
     device_lane_.push_back(posted);
     const Status status = posted->begin(connection, receive);
     if (status == Status::ok) return py::make_tuple(code(status), posted);
-    device_lane_.remove(posted);  // it is held here too
+    device_lane_.remove(posted);  // kept alive by `posted` here
     return py::make_tuple(code(status), nullptr);
   }
 
-  // Copies of a device are under way for as long as its streams take; the connection ends at once.
+  // A device's copies take as long as its streams; the connection ends at once.
   void withdraw_device(const DeviceBuffer& buffer) {
     const std::shared_ptr<message::Connection> connection = connection_;
     if (connection == nullptr || home_->forked()) return;
-    const DeviceLane lane = device_lane_;  // others change it while this waits
+    const DeviceLane lane = device_lane_;  // copied, as other threads change it while this waits
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
       if (!posted->holds(buffer) || posted->done()) continue;
       if (posted->withdraw(*connection)) break;
@@ -91,7 +91,7 @@ class BoundConnection {
       const Unlocked others_run;
       connection->quiesce(buffer.data(), buffer.bytes());
     }
-    const Lane receives = lanes_[1];  // others change it while this waits
+    const Lane receives = lanes_[1];  // copied, as other threads change it while this waits
     for (const std::shared_ptr<Posted>& posted : receives) {
       if (posted->holds(buffer)) posted->await_end(Clock::now() + kCopiesEnd);
     }
@@ -125,7 +125,7 @@ class BoundConnection {
     }
   }
 
-  // Shared, so that close() in another thread takes nothing away under a call.
+  // Shared, so that close() in another thread destroys nothing during a call.
   std::shared_ptr<message::Connection> open() const {
     if (connection_ == nullptr) throw py::value_error("the connection is closed");
     return connection_;
@@ -134,7 +134,7 @@ class BoundConnection {
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
-  // Null with unusable() saying why.
+  // Null if it cannot be used; unusable() has the reason.
   std::shared_ptr<message::Connection> usable() const {
     return connection_ == nullptr || home_->forked() ? nullptr : connection_;
   }
@@ -145,7 +145,7 @@ class BoundConnection {
     }
   }
 
-  // Held before it is posted: memory that ends in between must not take the buffer from under the engine.
+  // Added before it is posted, so that the buffer outlives the engine's use even if memory runs out in between.
   py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
                   const Registered& memory, message::HostBuffer place, bool receive) {
     Lane& lane = lanes_[receive ? 1 : 0];
@@ -159,7 +159,8 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
-  // What a request holds is let go when it is out of the list: letting go lets others run, who may change it.
+  // Requests release their buffers after they are off the list, because releasing runs Python code that may change the
+  // list.
   void reap_device() {
     DeviceLane over;
     for (auto posted = device_lane_.begin(); posted != device_lane_.end();) {
@@ -174,7 +175,7 @@ class BoundConnection {
     while (!lane->empty() && lane->front()->done()) {
       const std::shared_ptr<Posted> first = std::move(lane->front());
       lane->pop_front();
-      // Somebody waits for it yet: who does holds it.
+      // A thread may still wait for it; that thread keeps it alive.
       static_cast<void>(first->settled());
     }
   }
@@ -217,7 +218,7 @@ struct BoundDial {
   }
 };
 
-// The runtime with its doors; open until close() and until the last of its listeners and connections is gone.
+// The runtime; open until close(), and until the last of its listeners and connections is gone.
 struct BoundRuntime {
   std::shared_ptr<Home> home;
 
@@ -230,7 +231,7 @@ struct BoundRuntime {
     std::unique_ptr<Native> made;
     std::string error;
     Status status = Status::forked_child;
-    const std::shared_ptr<Home> held = open();  // another thread may close the endpoint meanwhile
+    const std::shared_ptr<Home> held = open();  // kept alive, as another thread may close the endpoint meanwhile
     if (!held->forked()) {
       const Unlocked others_run;
       status = call(held->runtime(), &made, &error);
@@ -260,7 +261,7 @@ struct BoundRuntime {
   }
 };
 
-// (status, error) of a change that engines make: others run meanwhile.
+// Runs a change of policies without the GIL. Returns (status, error).
 template <class Call>
 py::tuple change(const std::string& family, const std::string& text, bool params, const Call& call) {
   std::string error;
@@ -274,7 +275,7 @@ py::tuple change(const std::string& family, const std::string& text, bool params
 
 void bind_policies(py::module_& module) {
   using P = engine::PolicyInfo;
-  py::class_<P>(module, "PolicyInfo", "A policy that decides.")
+  py::class_<P>(module, "PolicyInfo", "A policy in use.")
       .def_readonly("family", &P::family)
       .def_readonly("name", &P::name)
       .def_readonly("source_sha256", &P::source_sha256)
@@ -282,7 +283,7 @@ void bind_policies(py::module_& module) {
       .def_property_readonly("params", [](const P& self) { return py::bytes(self.params); });
 }
 
-// (status, error, runtime); status is invalid_argument when a setting does not fit.
+// Returns (status, error, runtime); invalid_argument if a setting is out of range.
 py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& settings) {
   engine::Knobs knobs;
   std::string error;
@@ -317,11 +318,11 @@ py::tuple descriptors() {
 }
 
 void bind_requests(py::module_& module) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", "The memory of an object, held while this lives.")
+  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", "The memory of an object, kept alive by this object.")
       .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
            py::arg("writable"))
       .def_property_readonly("nbytes", &Buffer::bytes);
-  py::class_<RegisteredMemory, Registered>(module, "Memory", "Memory that the engines know, while anyone holds it.")
+  py::class_<RegisteredMemory, Registered>(module, "Memory", "Registered memory, deregistered with its last holder.")
       .def_property_readonly("nbytes", &RegisteredMemory::bytes)
       .def_property_readonly("used", [](const RegisteredMemory& self) { return self.id() != 0; })
       .def(
@@ -338,12 +339,12 @@ void bind_requests(py::module_& module) {
       .def_property_readonly("nbytes", &Posted::bytes)
       .def(
           "wait", [](Posted& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
-          "Status code: ok when done, timed_out when not; a negative timeout waits for ever.", py::arg("timeout_ns"));
+          "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"));
 }
 
 void bind_connections(py::module_& module) {
   using C = BoundConnection;
-  py::class_<C>(module, "Connection", "A connection: what it posts, it holds until it is done.")
+  py::class_<C>(module, "Connection", "A connection. It keeps posted requests until they are done.")
       .def(
           "post_send",
           [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
@@ -368,8 +369,8 @@ void bind_connections(py::module_& module) {
             return self.post_device(buffer, memory, true);
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
-      .def("quiesce", &C::quiesce, "No engine touches the buffer afterwards.", py::arg("buffer"))
-      .def("quiesce", &C::withdraw_device, "No copy touches the buffer afterwards.", py::arg("buffer"))
+      .def("quiesce", &C::quiesce, "No engine accesses the buffer afterwards.", py::arg("buffer"))
+      .def("quiesce", &C::withdraw_device, "No copy accesses the buffer afterwards.", py::arg("buffer"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
@@ -391,20 +392,20 @@ void bind_connections(py::module_& module) {
            })
       .def("counters", [](const C& self) {
         const std::shared_ptr<message::Connection> connection = self.open();
-        if (self.forked()) return engine::ConnectionCounters();  // the parent's engines count
+        if (self.forked()) return engine::ConnectionCounters();  // only the parent has engines
         const Unlocked others_run;
         return connection->counters();
       });
 }
 
 void bind_ways_in(py::module_& module) {
-  py::class_<BoundDial>(module, "Dial", "A connection on its way; dropping it gives up.")
+  py::class_<BoundDial>(module, "Dial", "A connection attempt; dropping it abandons the attempt.")
       .def("poll", &BoundDial::poll, "(status, connection).")
       .def("error", [](const BoundDial& self) { return self.dial->error(); })
       .def(
           "cause", [](const BoundDial& self) { return code(self.dial->cause()); },
-          "Status code: why its attempts fail while poll() says not now; would_block: nothing is known.");
-  py::class_<BoundListener>(module, "Listener", "Takes peers until it is dropped.")
+          "Status code of its failed attempts while poll() returns would_block; would_block: no error so far.");
+  py::class_<BoundListener>(module, "Listener", "Accepts peers until it is dropped.")
       .def("accept", &BoundListener::accept, "(status, connection).")
       .def(
           "trouble",
@@ -413,8 +414,7 @@ void bind_ways_in(py::module_& module) {
             const Status status = self.listener->trouble(within_ns, &text);
             return py::make_tuple(code(status), text);
           },
-          "(status, text): why a peer that had connected was not accepted in the last `within_ns`.",
-          py::arg("within_ns"))
+          "(status, text): why a connected peer could not be accepted in the last `within_ns`.", py::arg("within_ns"))
       .def("handle", &BoundListener::handle)
       .def("port", [](const BoundListener& self) { return self.listener->port(); });
 }
@@ -440,7 +440,7 @@ void bind_policies_of(py::class_<BoundRuntime>& runtime) {
             return change(family, text, params,
                           [&](const auto&... given) { return home->runtime().change_policy(given...); });
           },
-          "(status, error). For every connection without a choice of its own.", py::arg("family"), py::arg("text"),
+          "(status, error). For every connection without policies of its own.", py::arg("family"), py::arg("text"),
           py::arg("params"))
       .def("policies", [](const BoundRuntime& self) {
         const std::shared_ptr<Home> home = self.open();
@@ -479,7 +479,7 @@ void bind_recording(py::class_<BoundRuntime>& runtime) {
             return py::make_tuple(code(status), error,
                                   py::make_tuple(stats.decisions, stats.lost, stats.bytes, stats.error));
           },
-          "(status, error, (decisions, lost, bytes, why it ended early)).");
+          "(status, error, (decisions, lost, bytes, reason of an early end)).");
 }
 
 }  // namespace
@@ -490,7 +490,7 @@ void bind_runtime(py::module_& module) {
   bind_connections(module);
   bind_ways_in(module);
   bind_devices(module);
-  py::class_<BoundRuntime> runtime(module, "Runtime", "The engines of a process and what they serve.");
+  py::class_<BoundRuntime> runtime(module, "Runtime", "The engines, listeners and connections of a process.");
   bind_policies_of(runtime);
   bind_recording(runtime);
   runtime.def("devices", [](const BoundRuntime& self) { return self.open()->runtime().devices(); })
@@ -506,7 +506,7 @@ void bind_runtime(py::module_& module) {
       .def(
           "register_memory",
           [](const BoundRuntime& self, const std::shared_ptr<DeviceBuffer>& buffer) {
-            if (buffer->home() != self.open().get()) throw py::value_error("buffer: it is of another endpoint");
+            if (buffer->home() != self.open().get()) throw py::value_error("buffer: it belongs to another endpoint");
             return register_device(buffer);
           },
           py::arg("buffer"))
@@ -515,8 +515,8 @@ void bind_runtime(py::module_& module) {
           [](const BoundRuntime& self, const py::object& owner, const std::vector<DeviceRun>& runs, int device) {
             return hold_device(self.open(), owner, runs, device);
           },
-          "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is held as long as they are in "
-          "use; `device`: of a message without bytes.",
+          "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is kept alive while they are in "
+          "use; `device`: for a message without bytes.",
           py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
           "lend_intake", [](const BoundRuntime& self, int device) { return lend_intake(self.open(), device); },
@@ -537,10 +537,12 @@ void bind_runtime(py::module_& module) {
            })
       .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
       .def("close", [](BoundRuntime& self) { self.home.reset(); });
-  module.def("descriptors", &descriptors,
-             "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, left to the "
-             "program at most)).");
-  module.def("open_runtime", &open_runtime, "(status, error, whether the knobs fit, runtime).", py::arg("settings"));
+  module.def(
+      "descriptors", &descriptors,
+      "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, descriptors left to the "
+      "program at most)).");
+  module.def("open_runtime", &open_runtime, "(status, error, whether the knobs are valid, runtime).",
+             py::arg("settings"));
 }
 
 }  // namespace weft::bind

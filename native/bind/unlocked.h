@@ -1,5 +1,4 @@
-// Releases Python's global lock while a binding works or waits.
-// Safe when the interpreter exits meanwhile.
+// Releases the GIL while a binding works or waits. Safe if the interpreter exits meanwhile.
 #pragma once
 
 #include <cxxabi.h>
@@ -8,9 +7,9 @@
 
 namespace weft::bind {
 
-// Releases the interpreter's lock for its scope. A daemon thread that comes back while the interpreter is being
-// finalized gets no lock any more: CPython before 3.14 ends such a thread by unwinding its stack, which would run
-// destructors of Python objects without the lock. Here it stays where it is until the process is gone, as from 3.14 on.
+// Releases the GIL for its scope. A daemon thread that returns while the interpreter is finalized cannot get the GIL
+// again: CPython before 3.14 ends such a thread by unwinding its stack, which would run destructors of Python objects
+// without the GIL. Here the thread blocks until the process is gone, as CPython does from 3.14 on.
 class Unlocked {
  public:
   Unlocked() : thread_(PyEval_SaveThread()) {}
