@@ -1,5 +1,5 @@
-// The loop over the mem datapath. The first tenth of the segments warms slabs and rings up and is not counted.
-// No payload is copied.
+// The benchmark over the mem datapath. The first tenth of the segments is warm-up and not counted. No payload is
+// copied.
 #include "native/bench/core_bench.h"
 
 #include <memory>
@@ -46,7 +46,8 @@ Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_
   core::PeerConfig peer;
   peer.path_count = static_cast<std::uint16_t>(paths);
   peer.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
-  peer.train_bytes_max = static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);  // no device limits it
+  peer.train_bytes_max =
+      static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);  // not limited by a device
   peer.port_buffer_bytes = 8 << 20;
   MemWire wire;
   const auto bench = std::make_unique<Loop>(config, peer, &wire);

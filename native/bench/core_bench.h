@@ -1,5 +1,4 @@
-// What the protocol alone costs: two stacks over the mem datapath, stepped by one thread, no payload copied.
-// A measurement, not a path that traffic takes.
+// Benchmark of the protocol core: two stacks over the mem datapath, stepped by one thread, without payload copies.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,13 @@
 namespace weft::bench {
 
 struct CoreBenchResult {
-  double ns_per_segment = 0;  // processor time over segments acknowledged: both ends together
+  double ns_per_segment = 0;  // CPU time per acknowledged segment, of both ends together
   std::int64_t segments = 0;
   std::int64_t acks = 0;
   std::int64_t resent = 0;
 };
 
-// Policies come from the knobs. Not thread-safe against itself.
+// Policies come from the knobs. Not reentrant.
 Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error);
 

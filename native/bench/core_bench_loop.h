@@ -1,5 +1,5 @@
-// Two stacks stepped by one thread over whatever joins them: messages of 64 segments, eight posted ahead each way of
-// the handshake. The clock is real, so that timers are too. Says nothing of what the wire costs.
+// Two stacks stepped by one thread over any link: messages of 64 segments, eight posted ahead in each direction of the
+// handshake. The clock is real, so timers are too. Excludes the cost of a network.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace weft::bench {
 bool core_bench_config(const engine::Knobs& knobs, engine::PolicySet* policies, core::StackConfig* out,
                        std::string* error);
 
-// Of this thread, which never sleeps in these loops: whoever shares its core is left out.
+// CPU time of this thread, which excludes other threads on its core.
 inline std::int64_t processor_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -37,13 +37,13 @@ struct CoreBenchEnd final : datapath::RxSink {
   std::uint64_t done = 0;
 };
 
-// Wire: receive(end, sink) hands over what came for an end, send(end, burst) takes what it has to say.
+// Wire: receive(end, sink) delivers datagrams to an end, send(end, burst) takes its bursts.
 template <class Wire>
 class CoreBenchLoop {
  public:
   static constexpr std::uint64_t kSegmentsPerMessage = 64;
 
-  // `peer`: what both ends know of the paths between them.
+  // `peer`: configuration of both ends' peers.
   CoreBenchLoop(const core::StackConfig& config, core::PeerConfig peer, Wire* wire)
       : wire_(wire), a_(config), b_(config), tickets_(kAhead) {
     message_bytes_ = kSegmentsPerMessage * wire::segment_payload_bytes(peer.segment_bytes);
@@ -56,7 +56,7 @@ class CoreBenchLoop {
     open(b_, a_, peer);
   }
 
-  // False: it got stuck.
+  // False: it made no progress.
   bool run(std::uint64_t messages) {
     const std::uint64_t until = a_.done + messages;
     const std::int64_t deadline_ns = engine::now_ns() + kPatienceNs;

@@ -1,5 +1,5 @@
-// One datapath whose two links are each other's far ends: what one sends the other receives, on one thread. A step
-// sends 32 segments and takes them in, as a busy engine's round does. The first tenth warms up and is not counted.
+// One datapath whose two links are connected to each other, on one thread. A step sends 32 segments and receives them,
+// like an iteration of a busy engine. The first tenth is warm-up and not counted.
 #include "native/bench/rdma_bench.h"
 
 #include <algorithm>
@@ -21,12 +21,12 @@ using datapath::VerbsMode;
 using datapath::VerbsOptions;
 
 constexpr std::uint32_t kStepSegments = 32;
-constexpr std::size_t kBufferBytes = 16 << 20;      // of payload, at each end: larger than a core's own caches
-constexpr std::uint32_t kBenchTrainBytes = 65'472;  // what an engine hands over in one go
-constexpr std::uint32_t kUdSegmentBytes = 4096;     // one packet
+constexpr std::size_t kBufferBytes = 16 << 20;      // payload at each end; larger than a core's private caches
+constexpr std::uint32_t kBenchTrainBytes = 65'472;  // largest train that an engine sends
+constexpr std::uint32_t kUdSegmentBytes = 4096;     // a UD message is one packet
 
 struct Spent {
-  std::int64_t send_ns = 0, receive_ns = 0;  // by the wall, for the halves of a step
+  std::int64_t send_ns = 0, receive_ns = 0;  // wall-clock time of the two halves of a step
 };
 
 bool mode_of(const std::string& name, VerbsMode* out) {
@@ -73,7 +73,7 @@ class DatapathLoop final : public datapath::RxSink {
     return agreed == paths;
   }
 
-  // False: something that was sent did not come.
+  // False: a sent segment did not arrive.
   bool run(std::int64_t segments, Spent* spent) {
     std::int64_t before_ns = engine::now_ns();
     for (const std::int64_t until = received_ + segments; received_ < until;) {
@@ -83,7 +83,7 @@ class DatapathLoop final : public datapath::RxSink {
       }
       datapath_.tx_burst(batch_.data(), bursts_.size());
       const std::int64_t sent_ns = engine::now_ns();
-      // A written segment is two completions, and a poll takes what one batch holds.
+      // A written segment has two completions, and a poll takes one batch of them.
       std::size_t seen = 0;
       for (int polls = 0; polls < 4 && seen < kStepSegments; ++polls) seen += datapath_.rx_burst(this);
       if (seen != kStepSegments) return false;
@@ -138,7 +138,7 @@ class DatapathLoop final : public datapath::RxSink {
   std::int64_t received_ = 0, path_ = 0;
 };
 
-// The same requests with nobody of ours between: posted, polled, posted again.
+// The same requests posted, polled and reposted directly, without the datapath.
 class StubLoop {
  public:
   StubLoop(const RdmaBenchPlan& plan, const VerbsOptions& options) : plan_(plan), options_(options) {}
@@ -322,7 +322,7 @@ Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBen
   }
   options.direct = plan.payload == RdmaBenchPayload::direct;
   if (options.direct && (options.mode == VerbsMode::ud || plan.what != RdmaBenchWhat::datapath)) {
-    *error = "direct: of the datapath, over UC or RC";
+    *error = "direct: only for the datapath, over UC or RC";
     return Status::invalid_argument;
   }
   options.segment_bytes = static_cast<std::uint32_t>(plan.segment_bytes);

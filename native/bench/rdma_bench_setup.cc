@@ -1,5 +1,5 @@
-// Links to many peers over one datapath, each joined with itself: set up, broken, mended, closed, with a clock beside
-// it and the heap's own count of bytes. The provider is a fake: its part is what it was asked for, not what it used.
+// Links to many peers over one datapath, each connected to itself: measures time and heap bytes of setting up,
+// breaking, re-establishing and closing them. The provider is a fake, so of its part only the calls are counted.
 #include <malloc.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ using datapath::VerbsMode;
 
 constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
-// Allocated and not given back; -1: this C library does not say.
+// Bytes allocated and not freed; -1: unknown with this C library.
 std::int64_t heap_bytes() {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
   const struct mallinfo2 heap = ::mallinfo2();
@@ -48,7 +48,7 @@ bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupRes
     out->open_ns += opened_ns - begin_ns;
     out->connect_ns += engine::now_ns() - opened_ns;
     if (agreed == plan.paths) continue;
-    *error = "fewer paths than asked for";
+    *error = "fewer paths than requested";
     return false;
   }
   return true;

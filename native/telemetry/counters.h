@@ -1,4 +1,4 @@
-// The table of counters: what weft counts, of what and in which unit.
+// The table of counters: name, unit, kind and meaning of each.
 //
 // Structs, merging, bindings, the type stub and docs/COUNTERS.md come from it: a new counter is one row here and one
 // increment where the event happens.
@@ -14,12 +14,12 @@
 
 namespace weft::telemetry {
 
-// How two values of a counter become one: those of several flows, paths or engines.
+// How two values of a counter are merged, of several flows, paths or engines.
 enum class Kind : std::uint8_t {
-  sum,        // grows; added
-  gauge,      // a level, which rises and falls; added
+  sum,        // only grows; values are added
+  gauge,      // a level that rises and falls; values are added
   maximum,    // the larger of the two
-  histogram,  // how often each size of value came; added by bucket
+  histogram,  // number of values by size; buckets are added
 };
 
 // A row: name, unit, kind, sentence.
@@ -74,7 +74,7 @@ enum class Kind : std::uint8_t {
   X(downs, count, sum, "times that the path stopped being chosen")                \
   X(probes_sent, datagrams, sum, "probes sent to measure the path or to find it alive")
 
-// Of a flow; a connection's are those of its flows together.
+// Of a flow; a connection merges those of its flows.
 #define WEFT_FLOW_COUNTER_TABLE(X)                                                           \
   X(bytes_sent, bytes, sum, "bytes of completed sends")                                      \
   X(bytes_received, bytes, sum, "bytes of completed receives")                               \
@@ -92,7 +92,7 @@ enum class Kind : std::uint8_t {
   X(window_bytes, bytes, gauge, "window in force")                                           \
   X(inflight_bytes, bytes, gauge, "sent, and neither acknowledged nor judged lost")
 
-// A counter that one thread writes while any thread, or another process, reads it.
+// A counter with one writing thread, which any thread or another process can read.
 class Cell {
  public:
   operator std::int64_t() const noexcept {
@@ -137,7 +137,7 @@ inline void merge_value(Kind, const Histogram<std::int64_t>& one, Histogram<std:
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) total->buckets[i] += one.buckets[i];
 }
 
-// For each scope: `Cells` are counted in, `Counters` are a copy of their values; values() copies, merge() adds up.
+// For each scope: `Cells` are live counters, `Counters` a copy of their values; values() copies, merge() merges.
 #define WEFT_COUNTER_FIELD(name, unit, kind, sentence) CounterField<Kind::kind, Value> name{};
 #define WEFT_COUNTER_COPY(name, unit, kind, sentence) copy_value(cells.name, &copy.name);
 #define WEFT_COUNTER_MERGE(name, unit, kind, sentence) merge_value(Kind::kind, one.name, &total->name);
@@ -164,10 +164,10 @@ WEFT_COUNTER_SCOPE(Flow, WEFT_FLOW_COUNTER_TABLE)
 #undef WEFT_COUNTER_COPY
 #undef WEFT_COUNTER_FIELD
 
-// Of all engines of an endpoint, and of what they share.
+// Counters of all engines of an endpoint, and of the process state that they share.
 struct EndpointCounters : EngineCounters, ProcessCounters {};
 
-// Of all flows of a connection, and of the paths that they share with other connections to the same peer.
+// Counters of all flows of a connection, and of the paths that they share with other connections to the same peer.
 struct ConnectionCounters : FlowCounters {
   std::vector<PathCounters> paths;
 };

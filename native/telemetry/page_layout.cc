@@ -1,4 +1,4 @@
-// Writes the text by which a telemetry page describes its rows, from the tables that the rows are made of.
+// Generates the description of the rows of a telemetry page from the same tables as the rows.
 #include "native/telemetry/page_layout.h"
 
 namespace weft::telemetry {
@@ -9,7 +9,7 @@ std::string line(const char* section, const char* name, const std::string& type,
   return std::string(section) + ' ' + name + ' ' + type + ' ' + unit + ' ' + kind + ' ' + std::to_string(offset) + '\n';
 }
 
-// A counter is one number; a histogram is one for each bucket.
+// A counter is one number; a histogram is one number per bucket.
 template <class Field>
 std::string type_of() {
   const std::size_t numbers = sizeof(Field) / sizeof(Cell);

@@ -13,11 +13,11 @@
 namespace weft::telemetry {
 
 inline constexpr char kPageMagic[8] = {'w', 'e', 'f', 't', 'p', 'a', 'g', 'e'};
-inline constexpr std::uint32_t kPageVersion = 1;  // of the header; fields of rows may come and go without a new one
+inline constexpr std::uint32_t kPageVersion = 1;  // of the header; fields of rows can change without a new version
 inline constexpr std::size_t kAddressBytes = 64;
-inline constexpr std::size_t kLineBytes = 64;  // of a cache; rows of different writers share none
+inline constexpr std::size_t kLineBytes = 64;  // a cache line; rows of different writers share none
 
-// What a row says beside its counters: name, unit, sentence. Times are CLOCK_MONOTONIC.
+// State fields of a row, beside its counters: name, unit, sentence. Times are CLOCK_MONOTONIC.
 #define WEFT_PROCESS_STATE_TABLE(X) X(engines, count, "engines of the process")
 
 #define WEFT_ENGINE_STATE_TABLE(X)                                           \
@@ -47,14 +47,14 @@ inline constexpr std::size_t kLineBytes = 64;  // of a cache; rows of different 
   X(progress_ns, ns, "when the flow last made progress, 0: never")                            \
   X(active_ns, ns, "when the flow last had a packet or a post")
 
-// Counted up when the row is taken and when it is given back: odd while it is in use. A reader takes a row whose number
-// is the same odd one before and after it read the rest.
+// Incremented when the row is taken and when it is released, so it is odd while the row is in use. A reader accepts a
+// row if this number is odd and the same before and after it reads the rest.
 class Generation {
  public:
   bool in_use() const noexcept { return (value_.load(std::memory_order_relaxed) & 1) != 0; }
   void next() noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // what follows is not seen before
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // later writes are not visible earlier
   }
 
  private:
@@ -74,7 +74,7 @@ struct alignas(kLineBytes) EnginePageRow {
 };
 struct alignas(kLineBytes) PeerPageRow {
   Generation generation;
-  char address[kAddressBytes];  // cut off where it is longer; ends with a zero where it is shorter
+  char address[kAddressBytes];  // truncated if longer; zero-terminated if shorter
   WEFT_PEER_STATE_TABLE(WEFT_STATE_FIELD)
   PeerCells counters;
 };
@@ -84,7 +84,7 @@ struct alignas(kLineBytes) FlowPageRow {
   FlowCells counters;
 };
 #undef WEFT_STATE_FIELD
-// A path's row is counters alone, as the core has them in an array: it is in use while its peer's row is.
+// A path's row consists of counters only, because the core has them in an array. It is in use while its peer's row is.
 static_assert(sizeof(PathCells) == 56, "paths of a row are counted in multiples of 8, which fill cache lines");
 inline constexpr std::uint32_t kPathsStep = 8;
 
@@ -102,8 +102,8 @@ struct PageHeader {
   std::uint64_t file_bytes;
   std::uint32_t pid;
   std::uint32_t sections_count;
-  std::uint64_t start_ticks;    // of the process, as in field 22 of /proc/PID/stat: tells a reused pid apart
-  std::uint64_t pid_namespace;  // inode of /proc/PID/ns/pid, in which `pid` counts
+  std::uint64_t start_ticks;    // of the process, as in field 22 of /proc/PID/stat; distinguishes reused pids
+  std::uint64_t pid_namespace;  // inode of /proc/PID/ns/pid, the namespace of `pid`
   std::int64_t monotonic_ns;    // the page's creation by CLOCK_MONOTONIC
   std::int64_t realtime_ns;     // the same moment by CLOCK_REALTIME
   std::uint64_t schema_offset;
@@ -113,8 +113,8 @@ struct PageHeader {
 };
 static_assert(sizeof(PageHeader) == 280 && offsetof(PageHeader, sections) == 80);
 
-// The fields of every row, a line each: section, name, type (i64, i64xN or textN), unit, kind, offset in the row. Kind
-// is that of a counter, or `state`.
+// Describes the fields of every row, one line each: section, name, type (i64, i64xN or textN), unit, kind, offset in
+// the row. The kind is that of a counter, or `state`.
 std::string page_schema();
 
 }  // namespace weft::telemetry
