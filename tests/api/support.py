@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,3 +75,27 @@ def line(process: subprocess.Popen[str]) -> str:
         process.kill()
         raise AssertionError(f"the child ended: {process.communicate()[1]}")
     return text
+
+
+class Log:
+    """The log of a child process, read from its standard error."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self.descriptor = process.stderr.fileno()
+        self.text = ""
+
+    def take(self, words: str) -> str:
+        """Waits for a line with these words and returns it; earlier lines are dropped."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            *lines, rest = self.text.split("\n")
+            for number, found in enumerate(lines):
+                if words in found:
+                    self.text = "\n".join([*lines[number + 1 :], rest])
+                    return found
+            assert time.monotonic() < end, self.text
+            if select.select([self.descriptor], [], [], 1)[0]:
+                more = os.read(self.descriptor, 65536)
+                assert more, f"the child closed its log: {self.text}"
+                self.text += more.decode()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.support import LOCAL, PATIENCE_S, ROOT, line, running
+from tests.api.support import LOCAL, PATIENCE_S, ROOT, Log, line, running
 from transport import Endpoint
 from transport.errors import OutOfDescriptorsError
 
@@ -204,7 +204,5 @@ def test_accept__with_few_descriptors_has_few_paths_and_a_line() -> None:
             peer.stdin.flush()
             connection.send(b"hello")
             assert json.loads(line(peer))["received"] == "hello"
-        peer.kill()
-        _, log = peer.communicate(timeout=PATIENCE_S)
-        assert f"engine 0 opened fewer than {PATHS} paths to a peer: " in log
-        assert "Too many open files" in log
+        text = Log(peer).take(f"engine 0 opened fewer than {PATHS} paths to a peer: ")
+        assert "Too many open files" in text

@@ -1,14 +1,11 @@
 """Tests the log: lines about peers, and a standard error that is full and that nobody reads."""
 
-import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 
-from tests.api.support import LOCAL, PATIENCE_S, ROOT, child, line, running
+from tests.api.support import LOCAL, PATIENCE_S, ROOT, Log, child, line, running
 from transport import Endpoint
 
 # Standard error is a pipe that is full from the start. Both the engine thread (a datagram of an
@@ -81,30 +78,6 @@ def test_log__full_standard_error_stalls_nothing() -> None:
             assert process.stdout.read() == "moved\n"
         finally:
             process.kill()
-
-
-class Log:
-    """The log of a child process, read from its standard error."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        self.descriptor = process.stderr.fileno()
-        self.text = ""
-
-    def take(self, words: str) -> str:
-        """Waits for a line with these words and returns it; earlier lines are dropped."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            *lines, rest = self.text.split("\n")
-            for number, found in enumerate(lines):
-                if words in found:
-                    self.text = "\n".join([*lines[number + 1 :], rest])
-                    return found
-            assert time.monotonic() < end, self.text
-            if select.select([self.descriptor], [], [], 1)[0]:
-                more = os.read(self.descriptor, 65536)
-                assert more, f"the child closed its log: {self.text}"
-                self.text += more.decode()
 
 
 def test_log__names_peers_that_connect_and_close() -> None:
