@@ -130,7 +130,7 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   flow.confirm_close = true;
   queue_control(index);
   if (!flow.is_open()) {
-    flow.closer.on_confirm();  // both ends closed at once, so each knows
+    flow.closer.on_confirm();  // both ends closed at the same time, and the close of each confirms the other
     return;
   }
   // Everything that arrived before the peer closed was delivered, even if its acknowledgment was lost.

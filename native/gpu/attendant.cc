@@ -87,7 +87,7 @@ Result Attendant::query(Ticket ticket) const noexcept {
   return done(ticket) ? kSuccess : kLaunchFailed;  // the kernel has ended, so an unfinished job will never be done
 }
 
-// Waits until the slot's previous job is done; being among the oldest, it hardly ever is not.
+// Waits until the slot's previous job is done. That job is one of the oldest, so there is rarely anything to wait for.
 Result Attendant::await_slot() noexcept {
   const Ticket last = next_ - kAttendedJobs;
   for (Result result = kNotReady;; std::this_thread::yield()) {
