@@ -228,20 +228,20 @@ def notes_of(rows: list[Config]) -> list[str]:
         }
         if set(CROSS) <= set(by):
             ratio = by[CROSS[1]] / by[CROSS[0]]
-            text = f"{short(size_bytes)}: GPU to GPU {ratio:.2f}x host to host"
-            notes.append(f"{text} (budget {CROSS_BUDGET}x)")
-            notes[-1] += "".join(
-                f", {by[CROSS[1]] / by[name]:.2f}x {name}" for name in (WEFT, SOCKET) if name in by
-            )
+            text = f"{short(size_bytes)}: GPU to GPU at {ratio:.2f} of the speed of host to host"
+            notes.append(f"{text} (at least {CROSS_BUDGET})")
+            peers = [name for name in (WEFT, SOCKET) if name in by]
+            notes[-1] += "".join(f", {by[CROSS[1]] / by[name]:.2f} of {name}" for name in peers)
         for name in WAYS:
             staged = [row for row in mine if (row["part"], row["contender"]) == ("staging", name)]
             if staged:
                 ratio = median(staged, "ratio")
-                text = f"{short(size_bytes)}: staging {name} {ratio:.2f}x a pinned copy"
-                notes.append(f"{text} (budget {STAGING_BUDGET}x)")
+                text = f"{short(size_bytes)}: staging {name} {ratio:.2f} of a pinned copy's speed"
+                notes.append(f"{text} (at least {STAGING_BUDGET})")
     for name in dict.fromkeys(row["contender"] for row in rows if row["part"] == "kernels"):
         ratio = median([row for row in rows if row["contender"] == name], "ratio")
-        notes.append(f"{name}: {ratio:.2f}x a copy on the GPU (budget {KERNEL_BUDGET}x from 64 KB)")
+        text = f"{name}: at {ratio:.2f} of the speed of a copy on the GPU"
+        notes.append(f"{text} (at least {KERNEL_BUDGET} from 64 KB)")
     return notes
 
 

@@ -214,7 +214,7 @@ def medians(rows: list[Config]) -> list[Config]:
 
 
 def ratios(summary: list[Config]) -> list[Config]:
-    """weft over Socket's default and over its best, by operation and size."""
+    """weft's speed divided by that of Socket's default, and of its best, by operation and size."""
     found = []
     for row in summary:
         if row["contender"] != "weft":

@@ -84,12 +84,12 @@ def long(delay_ms: int, count: int) -> Case:
 
 CASES = {
     "healthy": all_alike(),
-    "every 50th passes": one_sick(pass_every=50),
-    "every 50th passes, there": one_sick(pass_every=50, back=False),
-    "every 50th passes, back": one_sick(pass_every=50, there=False),
-    "a hundredth of the rate": one_sick(rate_bytes_per_s=RATE // 100),
-    "a hundredth, there": one_sick(rate_bytes_per_s=RATE // 100, back=False),
-    "a hundredth, back": one_sick(rate_bytes_per_s=RATE // 100, there=False),
+    "1 in 50 passes, both ways": one_sick(pass_every=50),
+    "1 in 50 passes, forward only": one_sick(pass_every=50, back=False),
+    "1 in 50 passes, return only": one_sick(pass_every=50, there=False),
+    "1/100 of the rate, both ways": one_sick(rate_bytes_per_s=RATE // 100),
+    "1/100 of the rate, forward only": one_sick(rate_bytes_per_s=RATE // 100, back=False),
+    "1/100 of the rate, return only": one_sick(rate_bytes_per_s=RATE // 100, there=False),
     "flaps every 0.3 s": one_sick(flap_ns=300 * MS),
     "bursts of losses": all_alike(burst_enter=0.002, burst_leave=0.1),
     "20 % loss": all_alike(loss=0.2),

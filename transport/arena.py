@@ -21,7 +21,7 @@ RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # bytes, ns: sums over paths and flows fit
 FLOWS_MAX = 2048
 RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
-DELAY_NS = 25_000  # one way: 50 us and the wire there and back
+DELAY_NS = 25_000  # one way; the round trip is twice this and the time on the wire
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ class RecordedPolicy:
 
 @dataclass(frozen=True)
 class Step:
-    """One decision, in the order of the file."""
+    """One recorded decision."""
 
     policy: RecordedPolicy
     hook: int  # index in family.hooks
@@ -98,6 +98,7 @@ class Step:
 class Recording:
     """The decisions in a file.
 
+    steps: in the order of the file.
     lost: the number of decisions that the engines could not write.
     cut: the file ends within an entry.
     damage: why reading ended early; the decisions are those before the damage.

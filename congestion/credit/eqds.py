@@ -103,7 +103,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
         if now_ns < flow.turn_ns:
             break
         flow.waiting = 0
-        chance += 0.618034  # steps of the golden ratio make many numbers of one random one
+        chance += 0.618034  # golden ratio: spreads numbers made from one draw evenly
         chance -= int(chance)
         if chance >= flow.marked_share - params.skipped_above:
             granted_bytes = min(granted_bytes + pull_bytes, limit_bytes)

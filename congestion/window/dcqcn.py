@@ -25,7 +25,7 @@ Flow = record(
     unstaged_bytes=float,  # acknowledged since the byte counter's last stage
     timer_stages=int,
     byte_stages=int,
-    timer_ns=int,  # of alpha and of the rate, which have one period and restart at a cut
+    timer_ns=int,  # when alpha and the rate are next updated; both restart at a cut
     cut_ns=int,
     timeouts=int,  # consecutive, without an acknowledgment
 )

@@ -270,8 +270,8 @@ Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t
   return channel;
 }
 
-// Otherwise a peer would wait in the backlog until its timeout without a reason. One peer at a time is accepted with
-// the spare descriptor, sends its hello, and gets the reason.
+// While no descriptor is free, one peer at a time is accepted with the spare descriptor, sends its hello, and is told
+// why it is refused. Otherwise it would wait in the backlog until its timeout, and not learn why.
 void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
   accept_gate_.open_spare();  // it may not have been possible before
   const bool busy =

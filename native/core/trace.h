@@ -56,7 +56,7 @@ class TraceSink {
   }
 };
 
-// A set of event kinds, and of decisions and process events as a whole.
+// A bit set of what to trace: one bit for each kind of event, one for all process events, one for all decisions.
 using Traced = u32;
 constexpr Traced traced(Event::Kind kind) noexcept { return Traced{1} << static_cast<unsigned>(kind); }
 template <typename... More>

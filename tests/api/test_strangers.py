@@ -67,7 +67,7 @@ def secret(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("to", ["itself", "another"])
 def test_relay__of_a_handshake_gets_nobody_in(tmp_path: Path, to: str) -> None:
-    """A relay passes a handshake on to the dialler's own listener or to another process."""
+    """A relay passes a handshake on to the dialler's own listener or to another endpoint's."""
     knobs = LOCAL | secret(tmp_path)
     with Endpoint(**knobs) as victim, Endpoint(**knobs) as other:
         target = victim if to == "itself" else other

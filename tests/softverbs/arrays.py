@@ -47,7 +47,7 @@ _Untouchable.__cuda_array_interface__ = None  # type: ignore[assignment]
 
 
 class Fake:
-    """Memory of tests/native/fake_cuda.cc in place of libcuda; FAKE_CUDA is the library's path."""
+    """GPU memory of the fake libcuda (tests/native/fake_cuda.cc), whose path is in FAKE_CUDA."""
 
     def __init__(self) -> None:
         self.calls = ctypes.CDLL(os.environ["FAKE_CUDA"])

@@ -99,7 +99,7 @@ class Expressions:
                 role = self.roles.get(name)
                 if role and role.many and not role.layout.size_bytes:
                     raise self.refusal(
-                        node, f"{name} holds no records here", "declare path=record(...)"
+                        node, f"{name} is not an array of records", "declare path=record(...)"
                     )
                 return MAX_PATHS if role and role.many else None
             case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute() as field]):

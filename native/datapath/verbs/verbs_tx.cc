@@ -1,6 +1,6 @@
-// Sends a burst as one chain of work requests with one doorbell; only the last is signalled. Payload may be reused once
-// its message is acknowledged, even if it was sent without a copy: what a late request reads after that is dropped by
-// the receiver, as a duplicate or because the window is closed.
+// Sends a burst as one chain of work requests with one doorbell; only the last is signalled. The program may
+// reuse a message's memory once the message is acknowledged, even if it was sent without a copy: a work request that
+// reads the memory later sends bytes that the receiver drops, as a duplicate or because the window is closed.
 #include <arpa/inet.h>
 
 #include <cstring>

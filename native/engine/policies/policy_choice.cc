@@ -20,7 +20,7 @@ struct Field {
   std::size_t offset = 0, count = 1;
 };
 
-// The part up to `separator`, which is taken off `rest` with it.
+// Removes the part up to `separator`, and the separator, from `rest`, and returns the part.
 std::string_view take(std::string_view* rest, char separator) {
   const std::size_t at = rest->find(separator);
   const std::string_view part = rest->substr(0, at);

@@ -106,10 +106,10 @@ void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::
   if (seq > segments.size()) return violate("P-4", "a sequence number was left out");
   if (seq == segments.size()) return segments.push_back({packet.data.sent_ns, path, false, false});
   Copy& last = segments[seq];
-  if (last.acked) violate("P-4", "a copy of a segment that is known to have arrived");
-  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a copy that claims to be no newer than the last");
+  if (last.acked) violate("P-4", "a segment was resent that is known to have arrived");
+  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a resent segment carries no later time than the one before");
   if (flow.tx.counters().segments_resent > flow.tx.counters().segments_lost)
-    violate("P-4", "more copies than loss verdicts");
+    violate("P-4", "more segments resent than declared lost");
   const core::PathSet& paths = flow.peer->paths();
   for (std::size_t other = 0; last.path == path && other < paths.count(); ++other) {
     if (other == path || !paths.path(other).usable || !paths.path(path).usable) continue;
@@ -234,7 +234,8 @@ void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finishe
   core::FlowSender& tx = stack.flow(at.at_sender)->tx;
   const core::FlowCells& counters = tx.counters();
   const u32 first = work_.order[at.first];
-  if (counters.segments_resent > counters.segments_lost) violate("P-4", "more copies than loss verdicts", first);
+  if (counters.segments_resent > counters.segments_lost)
+    violate("P-4", "more segments resent than declared lost", first);
   if (!senders_.empty() && counters.segments_trimmed > sender(connection).refused)
     violate("P-4", "a verdict on a copy that was no longer in flight", first);
   if (!finished) return;

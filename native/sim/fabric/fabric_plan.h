@@ -91,7 +91,7 @@ struct FabricPlan {
   u16 segment_bytes = 4160;     // including weft's header of 64
   u16 wire_overhead_bytes = 0;  // added to every packet on the wire
   u32 burst_bytes_max = 65'536;
-  u32 ahead = 4;               // messages of a connection posted at a time
+  u32 ahead = 4;               // messages of a connection that are posted and not complete
   bool receives_ready = true;  // the sender knows all receives; false: receives are advertised over the network
   i64 rtt_ns = 0;              // round trip of every path if known at the start; 0: measured by probes
   i64 ack_bytes = 16'384;

@@ -172,7 +172,7 @@ TEST(size_search__the_size_comes_up_when_half_of_the_paths_carry_it) {
   }
 }
 
-// A single usable path must not determine the size for three others that are silent at the moment.
+// A single usable path must not determine the segment size of three others that are silent for now.
 TEST(size_search__one_path_alone_does_not_raise_the_size_for_all) {
   Bench bench;
   bench.run_to(kBytes / 4);
