@@ -149,7 +149,8 @@ Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
 void Session::settle() {
   std::shared_ptr<message::Runtime> stopping;
   const std::lock_guard lock(mutex_);
-  if (!contexts_.empty() || !comms_.empty() || !listeners_.empty() || !attempts_.empty()) return;
+  // Comms, listeners and attempts hold the runtime, and so does a call that is about to add one of them.
+  if (!contexts_.empty() || runtime_.use_count() > 1) return;
   stopping = std::move(runtime_);
 }
 

@@ -64,10 +64,10 @@ class Session {
   // Returns the runtime, and starts it again if it had stopped.
   Status runtime(std::shared_ptr<message::Runtime>* out);
 
-  // After removing an entry and destroying it, callers must call settle().
+  // After removing and destroying an entry or an attempt, callers must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
   HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
-  // Stops the runtime if nothing needs it any more.
+  // Stops the runtime if no context, listener, attempt, comm or call needs it any more.
   void settle();
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);

@@ -97,6 +97,8 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   const Status status = made->runtime->listen(device, 0, policies_of(traffic_class), &made->listener, &error);
   if (status != Status::ok) {
     Session::instance().log(engine::LogLevel::warn, "cannot listen: " + error);
+    made.reset();
+    Session::instance().settle();
     return status;
   }
   const control::Handle own = made->listener->handle();
@@ -133,6 +135,8 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   }
   session.remove_attempt(tail.attempt);
   std::memset(tail_of(handle), 0, sizeof tail);
+  attempt.reset();
+  session.settle();
   return status == Status::ok && *send_comm == nullptr ? Status::out_of_memory : status;
 }
 
@@ -144,7 +148,11 @@ Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm
   std::shared_ptr<message::Connection> connection;
   const Status status = found->listener->accept(&connection);
   if (status == Status::would_block) return Status::ok;
-  if (status != Status::ok) return status;
+  if (status != Status::ok) {
+    Session::instance().log(engine::LogLevel::warn,
+                            std::string("cannot accept: ") + status_text(status) + " (" + status_name(status) + ")");
+    return status;
+  }
   *receive_comm = make_comm(found->context, found->runtime, std::move(connection));
   return *receive_comm == nullptr ? Status::out_of_memory : Status::ok;
 }

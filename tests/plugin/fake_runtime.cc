@@ -241,6 +241,8 @@ class FakeRuntime final : public Runtime {
       *error = "no such device";
       return Status::invalid_argument;
     }
+    // Long enough for another thread to close the last comm meanwhile: the runtime must stay, as this listener uses it.
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
     const std::lock_guard lock(fabric_->mutex);
     const std::uint64_t port = fabric_->next_port++;
     fabric_->waiting[port];
