@@ -14,6 +14,7 @@ PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 r
       segment_bytes_(segment_bytes),
       count_(count),
       counters_(counters),
+      readable_(counters),
       size_(search_bytes == 0 ? nullptr : std::make_unique<SizeSearch>(search_bytes, count)),
       usable_count_(count),
       policy_(policy::Family::path, choice ? choice : shared->config.path) {
@@ -30,6 +31,7 @@ bool PathSet::states() noexcept {
       counters_[i].usable.set(1);
       counters_[i].rtt_ns.set(untouched_.rtt.smoothed_ns());
     }
+    readable_.store(counters_, std::memory_order_release);
   }
   paths_.reset(new (std::nothrow) PathState[count_]);
   if (paths_ != nullptr) std::fill_n(paths_.get(), count_, untouched_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <new>
 #include <utility>
@@ -137,8 +138,10 @@ class PathSet {
     return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
   }
   const PathState& path(std::size_t index) const noexcept { return paths_ != nullptr ? paths_[index] : untouched_; }
+  // Any thread, while the peer is open.
   telemetry::PathCounters counters(std::size_t index) const noexcept {
-    if (counters_ != nullptr) return telemetry::values(counters_[index]);
+    const PathCells* const cells = readable_.load(std::memory_order_acquire);
+    if (cells != nullptr) return telemetry::values(cells[index]);
     telemetry::PathCounters none;
     none.usable = 1;
     return none;
@@ -198,9 +201,10 @@ class PathSet {
   i64 room_bytes_;
   i64 segment_bytes_;  // payload of the largest datagram, and the smallest burst
   u16 count_;
-  PathState untouched_;                 // stands for every path until the first use of any
-  std::unique_ptr<PathState[]> paths_;  // null: nothing was sent or probed yet
-  PathCells* counters_;                 // null: nothing has been counted
+  PathState untouched_;                     // stands for every path until the first use of any
+  std::unique_ptr<PathState[]> paths_;      // null: nothing was sent or probed yet
+  PathCells* counters_;                     // null: nothing has been counted
+  std::atomic<const PathCells*> readable_;  // counters_, for other threads
   std::unique_ptr<PathCells[]> own_counters_;
   std::unique_ptr<PathTrouble[]> troubles_;
   std::unique_ptr<SizeSearch> size_;  // null: the size is fixed

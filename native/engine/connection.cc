@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
@@ -63,7 +64,7 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       reads_payload_(reads_payload),
       notifier_(notifier),
       flows_live_(static_cast<std::int32_t>(flows_.size())),
-      last_(flows_.size()) {}
+      tallies_(flows_.size()) {}
 
 // Takes the slot of the next message, if it is free. Requires the direction's mutex.
 Status ConnectionCore::begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept {
@@ -255,9 +256,10 @@ void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
 
 namespace {
 
-// `first_engine`: whether the flow is on the connection's first engine, the only one whose `usable` is reported.
-ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
-  ConnectionCounters out{flow.counters(), {}};
+// Any thread. `first_engine`: whether the flow is on the connection's first engine, the only one whose `usable` is
+// reported.
+ConnectionCounters counters_of(const core::Flow& flow, bool first_engine) {
+  ConnectionCounters out{telemetry::values(*flow.config.counters), {}};
   const core::PathSet& paths = flow.peer->paths();
   out.paths.reserve(paths.count());
   for (std::size_t i = 0; i < paths.count(); ++i) {
@@ -269,32 +271,36 @@ ConnectionCounters counters_of(core::Flow& flow, bool first_engine) {
 
 }  // namespace
 
+ConnectionCore::Tally* ConnectionCore::tally_of(const Engine* engine, std::uint32_t index) noexcept {
+  for (std::size_t i = 0; i < flows_.size(); ++i) {
+    if (flows_[i].engine == engine && flows_[i].flow == index) return &tallies_[i];
+  }
+  return nullptr;
+}
+
+void ConnectionCore::on_flow_opened(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept {
+  const std::lock_guard<std::mutex> lock(tallies_mutex_);
+  if (Tally* const tally = tally_of(engine, index)) tally->flow = flow;
+}
+
 // Keeps the flow's counters, which explain what happened after the peer is gone.
-void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept {
-  if (flow == nullptr) return;
+void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index) noexcept {
+  const std::lock_guard<std::mutex> lock(tallies_mutex_);
+  Tally* const tally = tally_of(engine, index);
+  if (tally == nullptr) return;
+  const core::Flow* const flow = std::exchange(tally->flow, nullptr);
   try {
-    const ConnectionCounters last = counters_of(*flow, engine == flows_[0].engine);
-    const std::lock_guard<std::mutex> lock(last_mutex_);
-    for (std::size_t i = 0; i < flows_.size(); ++i) {
-      if (flows_[i].engine == engine && flows_[i].flow == index) last_[i] = last;
-    }
+    if (flow != nullptr) tally->last = counters_of(*flow, engine == flows_[0].engine);
   } catch (const std::bad_alloc&) {  // only the counters are lost
   }
 }
 
 ConnectionCounters ConnectionCore::counters() const {
   ConnectionCounters total;
+  const std::lock_guard<std::mutex> lock(tallies_mutex_);
   for (std::size_t i = 0; i < flows_.size(); ++i) {
-    const FlowRef& ref = flows_[i];
-    ref.engine->call([&] {
-      core::Flow* flow = ref.engine->stack().flow(ref.flow);
-      if (flow != nullptr && ref.engine->owner_id(ref.flow) == id_) {
-        merge(counters_of(*flow, ref.engine == flows_[0].engine), &total);
-        return;
-      }
-      const std::lock_guard<std::mutex> lock(last_mutex_);
-      merge(last_[i], &total);
-    });
+    const core::Flow* const flow = tallies_[i].flow;
+    merge(flow == nullptr ? tallies_[i].last : counters_of(*flow, flows_[i].engine == flows_[0].engine), &total);
   }
   return total;
 }

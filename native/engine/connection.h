@@ -67,6 +67,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
   const std::string& peer_address() const noexcept { return peer_address_; }
   bool reads_payload() const noexcept { return reads_payload_; }
+  // Reads what the engines count, without interrupting them.
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
@@ -79,8 +80,9 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
+  void on_flow_opened(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
   void on_flow_let_go() noexcept;
-  void on_flow_released(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
+  void on_flow_released(const Engine* engine, std::uint32_t index) noexcept;
 
  private:
   struct Direction {
@@ -107,8 +109,13 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<bool> receive_waits_{false};       // for a message that the peer did not send before it closed
   std::atomic<std::uint64_t> held_messages_{0};  // arrived before the peer closed and not yet received
   Direction send_, receive_;
-  mutable std::mutex last_mutex_;
-  std::vector<ConnectionCounters> last_;  // by flow: its counters when it was released
+  struct Tally {
+    core::Flow* flow = nullptr;  // null while it is not open
+    ConnectionCounters last;     // when it was released
+  };
+  Tally* tally_of(const Engine* engine, std::uint32_t index) noexcept;
+  mutable std::mutex tallies_mutex_;  // engines take it when they open or release a flow
+  std::vector<Tally> tallies_;        // by flow
 };
 
 }  // namespace weft::engine

@@ -387,7 +387,7 @@ void Engine::on_flow_stuck(std::uint32_t flow) noexcept {
 void Engine::release(std::uint32_t flow) noexcept {
   stuck_.erase(flow);
   core::Flow* gone = stack_.flow(flow);
-  owners_[flow]->on_flow_released(this, flow, gone);
+  owners_[flow]->on_flow_released(this, flow);
   owners_[flow].reset();
   open_flows_.fetch_sub(1, std::memory_order_relaxed);
   const telemetry::FlowCells* counters = gone == nullptr ? nullptr : gone->config.counters;
@@ -402,6 +402,7 @@ void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connec
     closed_.resize(flow + 1, false);
   }
   owners_[flow] = std::move(connection);
+  owners_[flow]->on_flow_opened(this, flow, stack_.flow(flow));
   let_go_[flow] = closed_[flow] = false;
   open_flows_.fetch_add(1, std::memory_order_relaxed);
 }
