@@ -183,14 +183,6 @@ py::tuple DevicePosted::wait_on(std::uint64_t stream) {
   return py::make_tuple(code(status), error);
 }
 
-void DevicePosted::await_end(Clock::time_point until) {
-  const std::shared_ptr<message::DeviceMessage> request = request_;
-  if (request == nullptr) return;
-  const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
-  const Unlocked others_run;
-  static_cast<void>(request->wait(std::max<std::int64_t>(left_ns, 0)));
-}
-
 py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs,
                       int device) {
   if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);

@@ -94,11 +94,10 @@ class DevicePosted {
     refused_ = request_ == nullptr;
     return status;
   }
-  // Withdraws it while it waits for room; false: it does not wait.
-  bool withdraw(message::Connection& connection) {
+  void quiesce(message::Connection& connection) {
     const std::shared_ptr<message::DeviceMessage> request = request_;
     const Unlocked others_run;
-    return request != nullptr && connection.withdraw(request.get());
+    if (request != nullptr) connection.quiesce(request.get());
   }
   bool holds(const DeviceBuffer& buffer) const { return buffer_.get() == &buffer; }
   bool done() const { return request_ == nullptr ? refused_ : request_->done(); }
@@ -113,8 +112,6 @@ class DevicePosted {
   Status wait(std::int64_t timeout_ns);
   // (status, error).
   py::tuple wait_on(std::uint64_t stream);
-  // After its connection was closed: sleeps until no copy is in progress, or the time is over.
-  void await_end(Clock::time_point until);
 
  private:
   std::shared_ptr<DeviceBuffer> buffer_;

@@ -23,9 +23,6 @@ namespace py = pybind11;
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kSliceNs = 50'000'000;  // the longest delay of Ctrl-C
-// Limit on waiting for a device's copies when a connection ends. They take milliseconds; the limit prevents a hang
-// after a defect.
-constexpr std::chrono::seconds kCopiesEnd{5};
 
 inline int code(Status status) { return static_cast<int>(status); }
 
@@ -140,8 +137,8 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
 // A send or receive of host memory. It releases its buffer when it is done, and keeps it forever if it never is.
 class Posted {
  public:
-  Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory, const void* data)
-      : home_(std::move(home)), buffer_(std::move(buffer)), memory_(std::move(memory)), data_(data) {}
+  Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory)
+      : home_(std::move(home)), buffer_(std::move(buffer)), memory_(std::move(memory)) {}
   Posted(const Posted&) = delete;
   Posted& operator=(const Posted&) = delete;
   ~Posted() {
@@ -163,16 +160,6 @@ class Posted {
     return true;
   }
 
-  bool holds(const Buffer& buffer) const { return data_ == buffer.data(); }
-  // After the engines have released the buffer: sleeps until the pieces are filled, or the time is over.
-  void await_end(Clock::time_point until) {
-    const std::shared_ptr<message::HostMessage> message = message_;
-    if (done()) return;
-    const std::int64_t left_ns = std::chrono::nanoseconds(until - Clock::now()).count();
-    const Unlocked others_run;
-    static_cast<void>(message->wait(std::max<std::int64_t>(left_ns, 0)));
-  }
-
   // As wait_in_slices().
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
@@ -190,7 +177,6 @@ class Posted {
   std::shared_ptr<Home> home_;
   std::shared_ptr<const void> buffer_;  // Buffers, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
-  const void* data_;
   std::shared_ptr<message::HostMessage> message_;
 };
 

@@ -66,20 +66,12 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
-  // A device's copies take as long as its streams; the connection ends at once.
-  void withdraw_device(const DeviceBuffer& buffer) {
+  void quiesce(const DeviceBuffer& buffer) {
     const std::shared_ptr<message::Connection> connection = connection_;
     if (connection == nullptr || home_->forked()) return;
     const DeviceLane lane = device_lane_;  // copied, as other threads change it while this waits
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
-      if (!posted->holds(buffer) || posted->done()) continue;
-      if (posted->withdraw(*connection)) break;
-      {
-        const Unlocked others_run;
-        connection->close();
-      }
-      posted->await_end(Clock::now() + kCopiesEnd);
-      break;
+      if (posted->holds(buffer) && !posted->done()) posted->quiesce(*connection);
     }
     reap_device();
   }
@@ -91,38 +83,31 @@ class BoundConnection {
       const Unlocked others_run;
       connection->quiesce(buffer.data(), buffer.bytes());
     }
-    const Lane receives = lanes_[1];  // copied, as other threads change it while this waits
-    for (const std::shared_ptr<Posted>& posted : receives) {
-      if (posted->holds(buffer)) posted->await_end(Clock::now() + kCopiesEnd);
-    }
     for (Lane& lane : lanes_) reap(&lane);
   }
 
   void close() {
     const std::shared_ptr<message::Connection> connection = std::exchange(connection_, nullptr);
     if (connection == nullptr) return;
+    Lane gone[2];
+    DeviceLane gone_device;
     if (home_->forked()) {
       new std::shared_ptr<message::Connection>(connection);
     } else {
       const Unlocked others_run;
       connection->close();
     }
-    Lane gone[2];
     for (int i : {0, 1}) gone[i].swap(lanes_[i]);
-    DeviceLane gone_device;
     gone_device.swap(device_lane_);
     const std::shared_ptr<Home> home = std::move(home_);
-    const Clock::time_point until = Clock::now() + kCopiesEnd;
-    for (Lane& lane : gone) {
-      for (const std::shared_ptr<Posted>& posted : lane) {
-        if (!home->forked()) posted->await_end(until);
-        posted->settled();
-      }
+    if (!home->forked()) {
+      const Unlocked others_run;
+      connection->await_copies();
     }
-    for (const std::shared_ptr<DevicePosted>& posted : gone_device) {
-      if (!home->forked()) posted->await_end(until);
-      posted->settled();
+    for (const Lane& lane : gone) {
+      for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
     }
+    for (const std::shared_ptr<DevicePosted>& posted : gone_device) posted->settled();
   }
 
   // Shared, so that close() in another thread destroys nothing during a call.
@@ -150,7 +135,7 @@ class BoundConnection {
                   const Registered& memory, message::HostBuffer place, bool receive) {
     Lane& lane = lanes_[receive ? 1 : 0];
     reap(&lane);
-    const auto posted = std::make_shared<Posted>(home_, std::move(held), memory, place.data);
+    const auto posted = std::make_shared<Posted>(home_, std::move(held), memory);
     lane.push_back(posted);
     const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     const Status status = posted->begin(*connection, way, std::move(place));
@@ -369,8 +354,10 @@ void bind_connections(py::module_& module) {
             return self.post_device(buffer, memory, true);
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
-      .def("quiesce", &C::quiesce, "No engine accesses the buffer afterwards.", py::arg("buffer"))
-      .def("quiesce", &C::withdraw_device, "No copy accesses the buffer afterwards.", py::arg("buffer"))
+      .def("quiesce", py::overload_cast<const Buffer&>(&C::quiesce),
+           "No engine or copy accesses the buffer afterwards.", py::arg("buffer"))
+      .def("quiesce", py::overload_cast<const DeviceBuffer&>(&C::quiesce), "No copy accesses the buffer afterwards.",
+           py::arg("buffer"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })

@@ -1,10 +1,9 @@
-// Starts messages of a connection through its backlog, and changes its policies through the process's board.
+// Starts messages of a connection through its backlog, waits for their copies when the connection ends, and changes its
+// policies through the process's board.
 #include "native/message/connection_handle.h"
 
 #include <new>
 #include <utility>
-
-#include "native/message/host_message.h"
 
 namespace weft::message {
 
@@ -16,12 +15,42 @@ Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_
     }
     auto message =
         std::make_shared<HostMessage>(core_, way, std::move(buffer), services_.backlog_thread, services_.notifier);
+    if (message->in_pieces()) in_pieces_.add(message);
     const Status status = backlog_->add(way, message);
     if (status == Status::ok) *out = std::move(message);
     return status;
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
+}
+
+Status ConnectionHandle::start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept {
+  try {
+    on_device_.add(message);
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  }
+  return backlog_->add(way, message);
+}
+
+void ConnectionHandle::await_copies() noexcept {
+  const std::int64_t until_ns = engine::later_ns(engine::now_ns(), kCopiesEndNs);
+  in_pieces_.await(until_ns, [](const HostMessage&) { return true; });
+  on_device_.await(until_ns, [](const DeviceMessage&) { return true; });
+}
+
+void ConnectionHandle::quiesce(const void* data, std::size_t bytes) noexcept {
+  backlog_->withdraw(data, bytes);
+  core_->quiesce(data, bytes);
+  in_pieces_.await(engine::later_ns(engine::now_ns(), kCopiesEndNs),
+                   [&](const HostMessage& message) { return message.overlaps(data, bytes); });
+}
+
+void ConnectionHandle::quiesce(DeviceMessage* message) noexcept {
+  if (message->done() || backlog_->withdraw(message)) return;
+  close();
+  on_device_.await(engine::later_ns(engine::now_ns(), kCopiesEndNs),
+                   [&](const DeviceMessage& each) { return &each == message; });
 }
 
 Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,

@@ -9,7 +9,10 @@
 #include "native/engine/connection.h"
 #include "native/engine/policies/policy_board.h"
 #include "native/message/backlog_thread.h"
+#include "native/message/device_message.h"
+#include "native/message/host_message.h"
 #include "native/message/runtime.h"
+#include "native/message/unfinished.h"
 
 namespace weft::message {
 
@@ -43,10 +46,7 @@ class ConnectionHandle final : public Connection {
     return core_->post_receive({nullptr, 0, stages}, bytes, out);
   }
   Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
-  Status start(Backlog::Way way, const std::shared_ptr<Post>& post) noexcept override {
-    return backlog_->add(way, post);
-  }
-  bool withdraw(const Post* post) noexcept override { return backlog_->withdraw(post); }
+  Status start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept override;
   std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
   bool on_staged(engine::Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
   void release(engine::Request* request) noexcept override { core_->release(request); }
@@ -57,10 +57,9 @@ class ConnectionHandle final : public Connection {
     core_->close();
     backlog_->close(Status::cancelled);
   }
-  void quiesce(const void* data, std::size_t bytes) noexcept override {
-    backlog_->withdraw(data, bytes);
-    core_->quiesce(data, bytes);
-  }
+  void await_copies() noexcept override;
+  void quiesce(const void* data, std::size_t bytes) noexcept override;
+  void quiesce(DeviceMessage* message) noexcept override;
   bool reads_payload() const noexcept override { return core_->reads_payload(); }
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }
@@ -74,6 +73,8 @@ class ConnectionHandle final : public Connection {
   std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
   std::shared_ptr<engine::ConnectionCore> core_;
   std::shared_ptr<Backlog> backlog_;
+  Unfinished<HostMessage> in_pieces_;
+  Unfinished<DeviceMessage> on_device_;
 };
 
 }  // namespace weft::message

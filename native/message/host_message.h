@@ -25,6 +25,7 @@ class HostMessage final : public Outcome,
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
   bool overlaps(const void* data, std::size_t bytes) const noexcept override;
+  bool in_pieces() const noexcept { return !buffer_.pieces.empty(); }
   void on_complete(Status status, std::size_t bytes) noexcept override;
 
  private:

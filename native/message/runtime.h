@@ -29,10 +29,15 @@ using telemetry::ConnectionCounters;
 using telemetry::EndpointCounters;
 
 class DeviceBoard;
+class DeviceMessage;
 class HostMessage;
 
 class Connection {
  public:
+  // Limit on waiting for copies when a connection ends. They take milliseconds; the limit prevents a hang after a
+  // defect.
+  static constexpr std::int64_t kCopiesEndNs = 5'000'000'000;
+
   virtual ~Connection() = default;
   // Sends and receives match in posting order. The buffer must stay valid until the request is done. `would_block`: the
   // rings are full; try again. At least 64 requests per direction can be outstanding. A zero-byte message may have a
@@ -45,13 +50,12 @@ class Connection {
   // would_block: the number of waiting messages has reached the knob `posts_max`. Do not mix with the functions above,
   // which would overtake waiting messages.
   virtual Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept = 0;
-  virtual Status start(Backlog::Way way, const std::shared_ptr<Post>& post) noexcept = 0;
-  // Withdraws a waiting message that is not posted yet; false: it does not wait.
-  virtual bool withdraw(const Post* post) noexcept = 0;
-  // The same for memory that no CPU can access. `stages` has one stage per part of the message (core::stripe_count of
-  // the bytes posted, over flows() flows; a shorter message does not use the last ones), each with a ring as described
-  // in stage.h, of at least 64 KB. The caller copies. A zero-byte message needs no stages. quiesce() and close()
-  // release stages like buffers.
+  // If it fails, the caller cancels the message.
+  virtual Status start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept = 0;
+  // Sends or receives memory that no CPU can access. `stages` has one stage per part of the message (core::stripe_count
+  // of the bytes posted, over flows() flows; a shorter message does not use the last ones), each with a ring as
+  // described in stage.h, of at least 64 KB. The caller copies. A zero-byte message needs no stages. quiesce() and
+  // close() release stages like buffers.
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept = 0;
   virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes,
                                      engine::Request** out) noexcept = 0;
@@ -66,9 +70,14 @@ class Connection {
   // Fails outstanding requests with `cancelled`, has the engines release every buffer (in bounded time), and notifies
   // the peer without waiting for it. Idempotent.
   virtual void close() noexcept = 0;
-  // When it returns, no engine accesses [data, data + bytes): requests inside the range have failed with `cancelled`.
-  // Returns at once if no request is outstanding there.
+  // After close(): sleeps until no copy of this library accesses a message's memory, or kCopiesEndNs have passed.
+  virtual void await_copies() noexcept = 0;
+  // When it returns, neither an engine nor a copy accesses [data, data + bytes): requests inside the range have failed
+  // with `cancelled`. Returns at once if no request is outstanding there.
   virtual void quiesce(const void* data, std::size_t bytes) noexcept = 0;
+  // The same for the memory of a message. A message in the backlog is withdrawn; any other ends the connection, because
+  // its copies can take as long as the streams that they wait for.
+  virtual void quiesce(DeviceMessage* message) noexcept = 0;
   // Whether engines read the payload that they send (payload_crc, of this end or the peer). Then GPU memory must be
   // staged.
   virtual bool reads_payload() const noexcept = 0;

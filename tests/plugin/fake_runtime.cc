@@ -92,8 +92,9 @@ class FakeConnection final : public Connection {
   Status start(Backlog::Way, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {
     return Status::internal_error;
   }
-  Status start(Backlog::Way, const std::shared_ptr<Post>&) noexcept override { return Status::internal_error; }
-  bool withdraw(const Post*) noexcept override { return false; }
+  Status start(Backlog::Way, const std::shared_ptr<DeviceMessage>&) noexcept override { return Status::internal_error; }
+  void await_copies() noexcept override {}
+  void quiesce(DeviceMessage*) noexcept override {}
   Status post_staged_send(core::Stage*, std::size_t, engine::Request**) noexcept override {
     return Status::internal_error;
   }
