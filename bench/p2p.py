@@ -27,6 +27,7 @@ from bench.lib.common import (
     rounds,
     verdict,
 )
+from bench.lib.page_reader import pages_read
 from transport import Endpoint, Handle
 
 MESSAGE_BYTES = 1 << 20
@@ -38,6 +39,7 @@ SEGMENTS = (9_000, 65_472)
 BUDGETS = {9_000: 0.9, 65_472: 1.0}
 CONGESTION = b"cubic"
 UNCHECKED = "unchecked"
+READ = "read"  # while another process reads the telemetry pages
 COLUMNS = (
     *("contender", "round", "gbytes_per_s", "receiver_cpu_s_per_gbyte", "corrupt_messages"),
     *("lost_segments", "retransmitted_segments", "path_shares"),
@@ -166,12 +168,13 @@ def tcp_sender(_: Pipe, config: Config) -> Config:
 
 
 def measure(
-    pairs: int, passes: int, segments: tuple[int, ...], unchecked: bool
+    pairs: int, passes: int, segments: tuple[int, ...], unchecked: bool, read_hz: int
 ) -> Iterator[Config]:
     messages = (passes + 1) * SLOTS
     contenders = ["TCP"]
     for segment in segments:
-        contenders += [f"weft {segment}", f"weft {segment} {UNCHECKED}"][: 1 + unchecked]
+        kinds = ["", *[f" {UNCHECKED}"] * unchecked, *[f" {READ}"] * (read_hz > 0)]
+        contenders += [f"weft {segment}{kind}" for kind in kinds]
     for round_, name in rounds(pairs, contenders):
         knobs = {"interfaces": "lo", "engines": 1}
         if name == "TCP":
@@ -181,7 +184,13 @@ def measure(
             if name.endswith(UNCHECKED):
                 knobs |= {"payload_crc": "off", "log_level": "error"}  # no warning of it
             config = {"messages": messages, "knobs": knobs}
-            received, sent = duel(weft_receiver, weft_sender, config)
+            if name.endswith(READ):
+                with pages_read(read_hz) as reading:
+                    knobs["telemetry"] = str(reading.where)
+                    received, sent = duel(weft_receiver, weft_sender, config)
+                sent["page_reads_per_s"] = round(reading.reads_per_s)
+            else:
+                received, sent = duel(weft_receiver, weft_sender, config)
         row = {"contender": name, "round": round_, "size_bytes": MESSAGE_BYTES}
         yield row | received | sent
 
@@ -195,15 +204,27 @@ def measure(
     "--segment", multiple=True, type=int, default=SEGMENTS, show_default=True, help="Segment bytes."
 )
 @click.option("--unchecked", is_flag=True, help="Also without payload_crc, in the same rounds.")
+@click.option(
+    "--read",
+    "read_hz",
+    default=0,
+    type=click.IntRange(0, 100_000),
+    help="Also while another process reads both ends' telemetry pages this many times a second.",
+)
 @json_option
 def command(
-    pairs: int, passes: int, segment: tuple[int, ...], unchecked: bool, json_path: str | None
+    pairs: int,
+    passes: int,
+    segment: tuple[int, ...],
+    unchecked: bool,
+    read_hz: int,
+    json_path: str | None,
 ) -> None:
     """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
     rows: list[Config] = []
     with interruptible() as cut:
         # extend() keeps the rows before an interruption.
-        rows.extend(measure(pairs, passes, segment, unchecked))
+        rows.extend(measure(pairs, passes, segment, unchecked, read_hz))
     by_name: dict[str, list[Config]] = {}
     for row in rows:
         by_name.setdefault(row["contender"], []).append(row)

@@ -92,6 +92,10 @@ def test_bench__p2p() -> None:
     both = bench("p2p", "--pairs", "1", "--passes", "1", "--segment", "9000", "--unchecked")
     assert [row["contender"] for row in both["rows"]][1:] == ["weft 9000", "weft 9000 unchecked"]
     assert ["payload check off" in row["summary"] for row in both["rows"][1:]] == [False, True]
+    words = ("--pairs", "1", "--passes", "1", "--segment", "9000", "--read", "100")
+    read = bench("p2p", *words)["rows"][2]
+    assert (read["contender"], read["corrupt_messages"]) == ("weft 9000 read", 0)
+    assert read["page_reads_per_s"] > 0
     for row in found["rows"]:
         assert row["gbytes_per_s"] > 0
         assert row["corrupt_messages"] == 0
