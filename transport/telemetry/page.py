@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from transport.errors import InvalidArgumentError
 
 MAGIC = b"weftpage"
@@ -127,12 +129,12 @@ def directory() -> Path:
     return Path(text) if text.startswith("/") else DIRECTORY
 
 
-def pages(where: Path | None = None, pid: int | None = None) -> list[Path]:
+def pages(where: Path | str | None = None, pid: int | None = None) -> list[Path]:
     """This user's pages in a directory (root: every user's), oldest first; `pid`: of one process.
 
     PageError if the directory cannot be listed.
     """
-    root = directory() if where is None else where
+    root = directory() if where is None else Path(where)
     found = []
     try:
         names = os.listdir(root)
@@ -232,7 +234,8 @@ def _layout(data: bytes) -> _Layout:
     for name in NEEDED:
         if name not in sections:
             raise PageError(f"section {name} is missing")
-        if name != "path" and "generation" not in fields.get(name, {}):
+        generation = fields.get(name, {}).get("generation")
+        if name != "path" and (generation is None or generation.bytes != 8):
             raise PageError(f"damaged schema: section {name} has no field generation")
     boot_id = _text(data[sections_end : sections_end + BOOT_BYTES])
     return _Layout(file_bytes, pid, ticks, space, monotonic, real, boot_id, sections)
@@ -263,13 +266,12 @@ def _number(data: bytes, at: int) -> int:
 
 def _rows(section: _Section, images: tuple[bytes, bytes, bytes]) -> tuple[Row, ...]:
     generation = next(field.offset for field in section.fields if field.name == "generation")
-    found = []
-    for index in range(section.rows):
-        at = section.offset + index * section.row_bytes
-        first, number, last = (_number(image, at + generation) for image in images)
-        if number % 2 == 1 and first == number == last:
-            found.append(_row(section, images[1], index, number))
-    return tuple(found)
+    first, numbers, last = (
+        np.ndarray(section.rows, "<i8", image, section.offset + generation, section.row_bytes)
+        for image in images
+    )
+    (used,) = np.nonzero((numbers % 2 == 1) & (first == numbers) & (numbers == last))
+    return tuple(_row(section, images[1], int(at), int(numbers[at])) for at in used)
 
 
 def _row(section: _Section, data: bytes, index: int, generation: int) -> Row:
