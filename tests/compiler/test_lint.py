@@ -246,8 +246,8 @@ LOSS = 'loss_policy("tried", on_ack=hook, on_timer=hold)'
         ("paths[event.path].rtt_ns += 1", PATH, "rtt_ns is written by the core", "path=record"),
         ("one = paths[0]; one.inflight_bytes = 1", PATH, "written by the core", "path=record"),
         ("paths[256].seen = 1", PATH, "index 256 is out of range", "0 to 255"),
-        ("for i in range(len(paths)): pass", LOSS, "holds no records", "declare path=record(...)"),
-        ("result.probe = len(paths)", LOSS, "holds no records", "declare path=record(...)"),
+        ("for i in range(len(paths)): pass", LOSS, "is not an array of records", "declare path=record(...)"),
+        ("result.probe = len(paths)", LOSS, "is not an array of records", "declare path=record(...)"),
     ],
 )
 def test_lint__of_paths_refused(
