@@ -38,11 +38,13 @@ def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
         yield here, there
 
 
-def child(role: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Starts tests/api/peer.py in its own process, with pipes."""
+def child(
+    role: str, *arguments: str, launcher: tuple[str, ...] = (), **variables: str
+) -> subprocess.Popen[str]:
+    """Starts tests/api/peer.py in its own process, with pipes; `launcher` is put before it."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.api.peer", role, *arguments],
+        [*launcher, sys.executable, "-m", "tests.api.peer", role, *arguments],
         cwd=ROOT,
         env=clean | {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1"} | variables,
         stdin=subprocess.PIPE,

@@ -131,6 +131,27 @@ def test_page__a_killed_process_leaves_its_last_counters(
     assert telemetry.pages(where) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="making a PID namespace needs root")
+def test_page__a_process_in_a_container_is_read_and_left_alone(tmp_path: Path) -> None:
+    """Its pid means nothing outside its PID namespace, so no process there calls it dead."""
+    launcher = ("unshare", "--pid", "--fork", "--kill-child")
+    inside = child("echo", launcher=launcher, WEFT_TELEMETRY=str(tmp_path))
+    with (
+        running(inside),
+        Endpoint(**LOCAL, telemetry="off") as endpoint,
+        endpoint.connect(bytes.fromhex(line(inside))) as connection,
+    ):
+        connection.send(MESSAGE)
+        assert connection.recv(len(MESSAGE)) == MESSAGE
+        page = only(tmp_path, 1)
+        assert page.process_state == "unknown"
+        assert [flow.counters["bytes_received"] for flow in page.flows] == [len(MESSAGE)]
+        os.utime(page.path, (0, 0))
+        with Endpoint(**LOCAL, telemetry=str(tmp_path)):
+            pass
+        assert telemetry.pages(tmp_path, 1) == [page.path]
+
+
 def test_page__a_fork_neither_counts_in_it_nor_removes_it(tmp_path: Path) -> None:
     with pair(telemetry=str(tmp_path)) as (here, there):
         here.send(b"before")

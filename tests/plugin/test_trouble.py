@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.support import reason_to_skip
+from transport import telemetry
 from transport.lab import namespace
 
 from .conftest import Play
@@ -43,6 +44,16 @@ def test_trouble__stall(play: Play, plugin: Path, version: int, scenario: str) -
 @pytest.mark.parametrize("scenario", ["a_killed_peer_fails_alone"])
 def test_trouble__kill(play: Play, plugin: Path, version: int, scenario: str) -> None:
     play(plugin, version, 4, scenario)
+
+
+def test_trouble__kill_leaves_the_counters(play: Play, plugin: Path, tmp_path: Path) -> None:
+    """A killed process leaves its telemetry page; the survivor removes its own when it ends."""
+    play(plugin, 11, 4, "a_killed_peer_fails_alone", WEFT_TELEMETRY=str(tmp_path))
+    (left,) = telemetry.pages(tmp_path)
+    page = telemetry.read_page(left)
+    assert page.process_state == "gone"
+    assert sum(flow.counters["bytes_received"] for flow in page.flows) > 0
+    assert sum(path.counters["segments_sent"] for peer in page.peers for path in peer.paths) > 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
