@@ -27,37 +27,37 @@ namespace weft::policy {
 """
 
 _MEANING = {
-    "now_ns": "the caller's clock",
+    "now_ns": "current time on the caller's clock",
     "ack_delay_ns": "how long the receiver held the segment, without its thread's scheduling delay",
-    "delivered_bytes": "cumulative",
-    "window_bytes": "current",
+    "delivered_bytes": "cumulative bytes of the flow that were delivered",
+    "window_bytes": "current window of the flow",
     "app_limited": "1: the sender had less to send than the window allowed",
-    "rand": "in [0, 1)",
-    "rand2": "in [0, 1), independent of rand",
-    "hint_window_bytes": "at start: 0, or the window of the replaced policy",
-    "pacing_bytes_per_s": "0: unpaced",
-    "bytes": "covered by the feedback",
-    "ready_bytes": "waiting to be sent",
-    "avoid_path": "-1, or the path on which the segment was lost",
-    "flow": "hash of the flow of the burst or feedback, >= 0; -1: of no flow (an answered probe)",
-    "usable": "0: dead or retired",
-    "rto_ns": "with backoff",
-    "newest_acked_sent_ns": "of the newest segment of this flow delivered on this path, -1: none",
-    "oldest_inflight_sent_ns": "on this path, -1: none",
-    "newest_inflight_sent_ns": "on this path, -1: none",
-    "inflight_segments": "on this path",
-    "spurious_segments": "of the flow: delivered though judged lost, as this acknowledgment shows",
-    "lost_below_seq": "-1: none",
-    "lost_sent_before_ns": "-1: none; segments of this flow sent on this path before it are lost",
-    "next_check_ns": "absolute; < 0: rto_ns after the oldest in flight",
-    "demand_bytes": "cumulative: bytes for which the sender requested credit",
-    "received_bytes": "cumulative",
-    "link_bytes_per_s": "0: unknown",
-    "sacked_segments": "of this flow, delivered above cumulative_seq",
+    "rand": "a random number in [0, 1)",
+    "rand2": "a random number in [0, 1), independent of rand",
+    "hint_window_bytes": "at start: the window of the replaced policy, or 0 if there was none",
+    "pacing_bytes_per_s": "0: no pacing",
+    "bytes": "bytes that the feedback is about",
+    "ready_bytes": "bytes that wait to be sent",
+    "avoid_path": "the path on which the segment was lost, -1: none",
+    "flow": "hash of the burst's or feedback's flow, >= 0; -1: none (an answered probe)",
+    "usable": "0: the path is silent or no longer used",
+    "rto_ns": "retransmission timeout, with backoff",
+    "newest_acked_sent_ns": "send time of this flow's newest segment delivered here, -1: none",
+    "oldest_inflight_sent_ns": "send time of the oldest segment in flight on this path, -1: none",
+    "newest_inflight_sent_ns": "send time of the newest segment in flight on this path, -1: none",
+    "inflight_segments": "segments in flight on this path",
+    "spurious_segments": "segments declared lost that this acknowledgment shows as delivered",
+    "lost_below_seq": "segments below this number are lost; -1: none",
+    "lost_sent_before_ns": "this flow's segments sent on this path earlier are lost; -1: none",
+    "next_check_ns": "time of the next timer; < 0: rto_ns after the oldest in flight was sent",
+    "demand_bytes": "cumulative bytes for which the sender requested credit",
+    "received_bytes": "cumulative bytes received from the sender",
+    "link_bytes_per_s": "rate of the link; 0: unknown",
+    "sacked_segments": "segments of this flow delivered above cumulative_seq",
     "probed_sent_ns": "send time of the newest answered probe of this path, -1: none",
-    "probe": "1: probe this path now; its answer calls on_ack with probed_sent_ns",
-    "granted_bytes": "cumulative, never falls",
-    "next_tick_ns": "absolute; < 0: none",
+    "probe": "1: probe this path now; the reply calls on_ack with probed_sent_ns",
+    "granted_bytes": "cumulative bytes of credit granted; never falls",
+    "next_tick_ns": "time of the next tick; < 0: none",
 }
 
 _KINDS = {
@@ -69,22 +69,26 @@ _KINDS = {
 
 _STRUCTS: tuple[tuple[str, str, Record], ...] = (
     ("WindowEvent", "One acknowledgment, loss or timeout of a flow on a path.", WINDOW_EVENT),
-    ("WindowResult", "The answer of a window policy.", WINDOW_RESULT),
-    ("PathEvent", "A burst that needs a path, or feedback about one.", PATH_EVENT),
-    ("PathResult", "The answer of a path policy to pick.", PATH_RESULT),
+    ("WindowResult", "What a window policy's hook returns.", WINDOW_RESULT),
+    ("PathEvent", "A request for a path for a burst, or feedback about a path.", PATH_EVENT),
+    ("PathResult", "What a path policy's pick hook returns.", PATH_RESULT),
     (
         "PathHead",
         "The fields that begin every path record of the path family; the core writes them.",
         PATH_HEAD,
     ),
-    ("LossEvent", "An acknowledgment on a path, or its timer.", LOSS_EVENT),
+    ("LossEvent", "An acknowledgment on a path, or an expired timer of a path.", LOSS_EVENT),
     (
         "LossResult",
-        "Loss cutoffs: the core walks its send order; segments behind a cutoff are lost.",
+        "Loss cutoffs: segments that were sent before a cutoff are declared lost.",
         LOSS_RESULT,
     ),
-    ("CreditEvent", "A sender's credit request, or the receiver's tick.", CREDIT_EVENT),
-    ("CreditResult", "The answer of a credit policy.", CREDIT_RESULT),
+    (
+        "CreditEvent",
+        "A credit request from a sender, or a timer tick of the receiver.",
+        CREDIT_EVENT,
+    ),
+    ("CreditResult", "What a credit policy's hook returns.", CREDIT_RESULT),
 )
 
 _TYPES = {"i": "std::int64_t", "f": "double"}
@@ -112,7 +116,7 @@ def _struct(name: str, what: str, layout: Record) -> str:
     for field, (kind, offset, *_) in fields.items():
         meaning = _KINDS[name] if field == "kind" else _MEANING.get(field, "")
         if name == "WindowResult" and field == "window_bytes":
-            meaning = ""  # the answer, not the current window
+            meaning = ""  # here the new window; _MEANING describes the current window
         lines.append((f"  {_TYPES[kind.kind]} {field};", meaning))
         asserts.append(f"static_assert(offsetof({name}, {field}) == {offset});")
     return "\n".join([f"// {what}", f"struct {name} {{", *_aligned(lines), "};", *asserts]) + "\n"

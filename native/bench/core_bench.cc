@@ -1,5 +1,5 @@
-// The benchmark over the mem datapath. The first tenth of the segments is warm-up and not counted. No payload is
-// copied.
+// Runs the core benchmark over the mem datapath. The first tenth of the segments is warm-up and not counted. No payload
+// is copied.
 #include "native/bench/core_bench.h"
 
 #include <memory>
@@ -37,7 +37,7 @@ bool core_bench_config(const engine::Knobs& knobs, engine::PolicySet* policies, 
 Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error) {
   if (segments < 1 || segment_bytes < 576 || segment_bytes > datapath::kSegmentBytesMax || paths < 1 || paths > 256) {
-    *error = "segments >= 1, segment_bytes 576..65472, paths 1..256";
+    *error = "the arguments must be segments >= 1, segment_bytes 576..65472, paths 1..256";
     return Status::invalid_argument;
   }
   engine::PolicySet policies;
@@ -47,7 +47,7 @@ Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_
   peer.path_count = static_cast<std::uint16_t>(paths);
   peer.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
   peer.train_bytes_max =
-      static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);  // not limited by a device
+      static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);  // no device limits the train
   peer.port_buffer_bytes = 8 << 20;
   MemWire wire;
   const auto bench = std::make_unique<Loop>(config, peer, &wire);

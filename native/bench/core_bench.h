@@ -1,4 +1,4 @@
-// Benchmark of the protocol core: two stacks over the mem datapath, stepped by one thread, without payload copies.
+// A benchmark of the protocol core: two stacks over the mem datapath, run by one thread, without payload copies.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace weft::bench {
 
 struct CoreBenchResult {
-  double ns_per_segment = 0;  // CPU time per acknowledged segment, of both ends together
+  double ns_per_segment = 0;  // CPU time per acknowledged segment, both ends together
   std::int64_t segments = 0;
   std::int64_t acks = 0;
   std::int64_t resent = 0;
 };
 
-// Policies come from the knobs. Not reentrant.
+// Runs the benchmark with the policies that the knobs name. Not reentrant.
 Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_t segment_bytes, std::int64_t paths,
                   CoreBenchResult* out, std::string* error);
 

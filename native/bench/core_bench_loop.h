@@ -1,5 +1,5 @@
-// Two stacks stepped by one thread over any link: messages of 64 segments, eight posted ahead in each direction of the
-// handshake. The clock is real, so timers are too. Excludes the cost of a network.
+// Two stacks that one thread runs over any link. Each message has 64 segments, and eight messages are posted ahead. The
+// clock is real, so timers are too. The cost of a network is not included.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace weft::bench {
 
-// Policies come from the knobs; `policies` has to outlive the stacks.
+// Fills `out` with the policies that the knobs name. `policies` must outlive the stacks.
 bool core_bench_config(const engine::Knobs& knobs, engine::PolicySet* policies, core::StackConfig* out,
                        std::string* error);
 
-// CPU time of this thread, which excludes other threads on its core.
+// CPU time of this thread; other threads on the same core do not count.
 inline std::int64_t processor_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -37,13 +37,13 @@ struct CoreBenchEnd final : datapath::RxSink {
   std::uint64_t done = 0;
 };
 
-// Wire: receive(end, sink) delivers datagrams to an end, send(end, burst) takes its bursts.
+// A Wire has receive(end, sink), which delivers datagrams to an end, and send(end, burst), which takes an end's bursts.
 template <class Wire>
 class CoreBenchLoop {
  public:
   static constexpr std::uint64_t kSegmentsPerMessage = 64;
 
-  // `peer`: configuration of both ends' peers.
+  // `peer`: the peer configuration of both ends.
   CoreBenchLoop(const core::StackConfig& config, core::PeerConfig peer, Wire* wire)
       : wire_(wire), a_(config), b_(config), tickets_(kAhead) {
     message_bytes_ = kSegmentsPerMessage * wire::segment_payload_bytes(peer.segment_bytes);
@@ -56,7 +56,7 @@ class CoreBenchLoop {
     open(b_, a_, peer);
   }
 
-  // False: it made no progress.
+  // Transfers messages. Returns false if they are not done within a minute.
   bool run(std::uint64_t messages) {
     const std::uint64_t until = a_.done + messages;
     const std::int64_t deadline_ns = engine::now_ns() + kPatienceNs;

@@ -1,4 +1,5 @@
-// Measures back-to-back launches in one stream, then as many copies: on a busy GPU the cost of a launch is hidden.
+// Measures repeated launches in one stream, and then as many copies. The time includes what the GPU does not overlap,
+// so on a busy GPU the launch cost itself is hidden.
 #include "native/bench/kernels_bench.h"
 
 #include <chrono>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kApartBytes = 16;
 
-// Time that the device needs for `count` calls, after a warm-up call; below 0 on error, with `result` set.
+// The time that the device needs for `count` calls, after a warm-up call; below 0 on error, with `result` set.
 template <class Launch>
 std::int64_t time_of(const Driver& driver, Stream stream, int count, Launch launch, Result* result) {
   std::chrono::steady_clock::time_point begin;
@@ -28,7 +29,7 @@ std::int64_t time_of(const Driver& driver, Stream stream, int count, Launch laun
   return *result == kSuccess ? std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count() : -1;
 }
 
-// Lists every piece once, in an order that no prefetcher can predict.
+// Fills the table with all pieces, in an order that no prefetcher can predict. Returns their total size.
 std::uint64_t lay_pieces(Piece* table, std::uint64_t count, Address memory, std::uint64_t piece_bytes) {
   const std::uint64_t slot_bytes = (piece_bytes + kApartBytes - 1) / kApartBytes * kApartBytes;
   for (std::uint64_t i = 0; i < count; ++i) table[i] = {memory + i * slot_bytes, piece_bytes, 0};
@@ -47,7 +48,7 @@ KernelTimes time_kernel(const Driver& driver, const KernelPlan& plan, std::strin
   const bool pieces = plan.work != KernelWork::reduce;
   if (plan.bytes < 1024 || plan.repeats < 1 || plan.source == 0 || plan.target == 0 ||
       (pieces && (plan.piece_bytes == 0 || plan.piece_bytes > plan.bytes / 2))) {
-    *error = "needs two addresses, at least 1,024 bytes, and pieces of at most half of the bytes";
+    *error = "the plan needs two addresses, at least 1,024 bytes, and pieces of at most half of the bytes";
     return times;
   }
   const auto shared = SharedDevice::open(driver, plan.device, kernel_image(), error);

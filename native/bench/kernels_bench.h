@@ -1,5 +1,5 @@
-// Measures the kernels against device copies of as many bytes, for bench/gpu.py. Results are checked by kernels_check
-// (tests/device), not here.
+// Measures the kernels, compared with device copies of the same size, for bench/gpu.py. The results are not checked
+// here, but by kernels_check (tests/device).
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,20 @@ enum class KernelWork : std::uint8_t { gather, scatter, reduce };
 struct KernelPlan {
   int device = 0;
   KernelWork work = KernelWork::gather;
-  Address source = 0, target = 0;  // `bytes` each; a reduction of f32 reads two halves of source and writes target
+  // Arrays of `bytes` bytes. A reduction of f32 reads the two halves of `source` and writes `target`.
+  Address source = 0, target = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t piece_bytes = 0;  // gather and scatter: pieces in random order, at multiples of 16
+  // For gather and scatter: size of the pieces, which are in random order at multiples of 16.
+  std::uint64_t piece_bytes = 0;
   int repeats = 1;
 };
 
 struct KernelTimes {
-  std::int64_t kernel_ns = -1, copy_ns = -1;  // all repeats together; below 0: not measured
-  std::uint64_t bytes = 0;                    // written per launch or copy
+  std::int64_t kernel_ns = -1, copy_ns = -1;  // time of all repeats together; below 0: not measured
+  std::uint64_t bytes = 0;                    // bytes written per launch or copy
 };
 
-// Sets `error` if a time could not be measured.
+// Runs the plan. Sets `error` if a time could not be measured.
 KernelTimes time_kernel(const Driver& driver, const KernelPlan& plan, std::string* error);
 
 }  // namespace weft::gpu

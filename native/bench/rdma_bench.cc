@@ -1,5 +1,5 @@
-// One datapath whose two links are connected to each other, on one thread. A step sends 32 segments and receives them,
-// like an iteration of a busy engine. The first tenth is warm-up and not counted.
+// One datapath whose two links are connected to each other, run by one thread. A step sends 32 segments and receives
+// them, like an iteration of a busy engine. The first tenth is warm-up and not counted.
 #include "native/bench/rdma_bench.h"
 
 #include <algorithm>
@@ -21,12 +21,12 @@ using datapath::VerbsMode;
 using datapath::VerbsOptions;
 
 constexpr std::uint32_t kStepSegments = 32;
-constexpr std::size_t kBufferBytes = 16 << 20;      // payload at each end; larger than a core's private caches
-constexpr std::uint32_t kBenchTrainBytes = 65'472;  // largest train that an engine sends
+constexpr std::size_t kBufferBytes = 16 << 20;      // payload at each end; larger than the private caches of a core
+constexpr std::uint32_t kBenchTrainBytes = 65'472;  // the largest train that an engine sends
 constexpr std::uint32_t kUdSegmentBytes = 4096;     // a UD message is one packet
 
 struct Spent {
-  std::int64_t send_ns = 0, receive_ns = 0;  // wall-clock time of the two halves of a step
+  std::int64_t send_ns = 0, receive_ns = 0;  // wall-clock time of sending and of receiving
 };
 
 bool mode_of(const std::string& name, VerbsMode* out) {
@@ -73,7 +73,7 @@ class DatapathLoop final : public datapath::RxSink {
     return agreed == paths;
   }
 
-  // False: a sent segment did not arrive.
+  // Sends and receives segments. Returns false if a sent segment did not arrive.
   bool run(std::int64_t segments, Spent* spent) {
     std::int64_t before_ns = engine::now_ns();
     for (const std::int64_t until = received_ + segments; received_ < until;) {
@@ -83,7 +83,8 @@ class DatapathLoop final : public datapath::RxSink {
       }
       datapath_.tx_burst(batch_.data(), bursts_.size());
       const std::int64_t sent_ns = engine::now_ns();
-      // A written segment has two completions, and a poll takes one batch of them.
+      // Polls several times: a segment sent by RDMA write has two completions, and one poll takes a batch of
+      // completions.
       std::size_t seen = 0;
       for (int polls = 0; polls < 4 && seen < kStepSegments; ++polls) seen += datapath_.rx_burst(this);
       if (seen != kStepSegments) return false;
@@ -138,7 +139,7 @@ class DatapathLoop final : public datapath::RxSink {
   std::int64_t received_ = 0, path_ = 0;
 };
 
-// The same requests posted, polled and reposted directly, without the datapath.
+// Posts, polls and reposts the same requests as the datapath would, but without the datapath.
 class StubLoop {
  public:
   StubLoop(const RdmaBenchPlan& plan, const VerbsOptions& options) : plan_(plan), options_(options) {}
@@ -313,16 +314,18 @@ Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBen
   if (!mode_of(plan.mode, &options.mode) || plan.segments < 1 || plan.segment_bytes < 576 ||
       plan.segment_bytes > datapath::kSegmentBytesMax || plan.paths < 1 || plan.paths > 256 ||
       plan.burst_segments < 1 || kStepSegments % plan.burst_segments != 0) {
-    *error = "mode UC, RC or UD, segments >= 1, segment_bytes 576..65472, paths 1..256, a burst of 1, 2, 4 to 32";
+    *error =
+        "the plan needs mode UC, RC or UD, segments >= 1, segment_bytes 576..65472, paths 1..256, "
+        "burst_segments 1, 2, 4 to 32";
     return Status::invalid_argument;
   }
   if (options.mode == VerbsMode::ud && plan.segment_bytes > kUdSegmentBytes) {
-    *error = "a message over UD is one packet: segment_bytes 576..4096";
+    *error = "a message over UD is one packet, so segment_bytes must be 576..4096";
     return Status::invalid_argument;
   }
   options.direct = plan.payload == RdmaBenchPayload::direct;
   if (options.direct && (options.mode == VerbsMode::ud || plan.what != RdmaBenchWhat::datapath)) {
-    *error = "direct: only for the datapath, over UC or RC";
+    *error = "payload direct is only possible for the datapath alone, over UC or RC";
     return Status::invalid_argument;
   }
   options.segment_bytes = static_cast<std::uint32_t>(plan.segment_bytes);

@@ -1,5 +1,5 @@
-// Benchmarks of the verbs datapath over a fake libibverbs (stub_provider): the cost of a segment, and of hundreds of
-// thousands of paths. No NIC is involved.
+// Benchmarks of the verbs datapath over a fake libibverbs (stub_provider). They measure the cost of a segment, and of
+// hundreds of thousands of paths. No NIC is involved.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 namespace weft::bench {
 
 enum class RdmaBenchWhat : std::uint8_t {
-  datapath,  // VerbsDatapath alone: tx_burst, reap, rx_burst, repost
-  stub,      // the cost of the fake itself
-  stack,     // with two protocol cores
+  datapath,  // only VerbsDatapath: tx_burst, reap, rx_burst, repost
+  stub,      // only the fake libibverbs, to know its own cost
+  stack,     // VerbsDatapath with two protocol cores
 };
 enum class RdmaBenchPayload : std::uint8_t {
   none,
-  copied,  // by both ends
-  direct,  // sent in place and written to its destination by the NIC, which the fake does not do
+  copied,  // copied at both ends
+  // Sent without a copy and written to its destination by the NIC; the fake libibverbs moves no bytes.
+  direct,
 };
 
 struct RdmaBenchPlan {
@@ -27,13 +28,13 @@ struct RdmaBenchPlan {
   std::int64_t segments = 0, segment_bytes = 0, burst_segments = 1, paths = 1;
 };
 struct RdmaBenchResult {
-  double ns_per_segment = 0;          // both ends together
-  double send_ns_per_segment = 0;     // tx_burst including completions; 0 for the stack
-  double receive_ns_per_segment = 0;  // rx_burst including reposted slots
+  double ns_per_segment = 0;          // CPU time of both ends together
+  double send_ns_per_segment = 0;     // time in tx_burst(), including completions; 0 with protocol cores
+  double receive_ns_per_segment = 0;  // time in rx_burst(), including reposting of slots
   std::int64_t segments = 0, doorbells = 0, resent = 0;
-  std::int64_t carried_segments = 0;  // including warm-up
+  std::int64_t carried_segments = 0;  // number of segments transferred, including warm-up
 };
-// The stack's policies come from the knobs.
+// Runs the plan. Policies of the protocol cores are those that the knobs name.
 Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBenchResult* out, std::string* error);
 
 struct RdmaSetupPlan {
@@ -42,15 +43,16 @@ struct RdmaSetupPlan {
 };
 struct RdmaSetupResult {
   std::int64_t open_ns = 0, connect_ns = 0, close_ns = 0;
-  std::int64_t break_ns = 0;  // a burst on every path fails on a broken queue pair
-  std::int64_t mend_ns = 0;   // until all paths work again; 0 for RC, which needs its peer
+  std::int64_t break_ns = 0;  // time in which a burst on every path fails on its broken queue pair
+  // Time until all paths work again; 0 for RC, where the peer would have to take part.
+  std::int64_t mend_ns = 0;
   std::int64_t mended = 0;
-  std::int64_t datapath_bytes = 0;  // heap bytes as counted by the allocator; -1 if it does not count
-  std::int64_t core_bytes = 0;      // the protocol core's peers with the same number of paths
-  // Calls to the provider when all links were up.
+  std::int64_t datapath_bytes = 0;  // heap bytes of the datapath; -1: the allocator does not count
+  std::int64_t core_bytes = 0;      // heap bytes of the protocol core's peers with as many paths
+  // Numbers of provider objects and requests when all links were up.
   std::int64_t queue_pairs = 0, send_requests = 0, receive_requests = 0, completions = 0, addresses = 0;
   std::int64_t registered_bytes = 0;
-  std::int64_t provider_calls = 0;  // to set up
+  std::int64_t provider_calls = 0;  // calls to the provider to set up the links
 };
 Status bench_rdma_setup(const RdmaSetupPlan& plan, const engine::Knobs& knobs, RdmaSetupResult* out,
                         std::string* error);

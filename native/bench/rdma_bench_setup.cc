@@ -1,5 +1,5 @@
-// Links to many peers over one datapath, each connected to itself: measures time and heap bytes of setting up,
-// breaking, re-establishing and closing them. The provider is a fake, so of its part only the calls are counted.
+// Opens links to many peers over one datapath, each connected to itself, and measures the time and heap bytes to set
+// up, break, re-establish and close them. The provider is a fake, so only the number of calls to it is measured.
 #include <malloc.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ using datapath::VerbsMode;
 
 constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
-// Bytes allocated and not freed; -1: unknown with this C library.
+// Number of bytes that are allocated now; -1: this C library does not count.
 std::int64_t heap_bytes() {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
   const struct mallinfo2 heap = ::mallinfo2();
@@ -48,7 +48,7 @@ bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupRes
     out->open_ns += opened_ns - begin_ns;
     out->connect_ns += engine::now_ns() - opened_ns;
     if (agreed == plan.paths) continue;
-    *error = "fewer paths than requested";
+    *error = "a link opened fewer paths than requested";
     return false;
   }
   return true;
@@ -113,7 +113,7 @@ Status bench_rdma_setup(const RdmaSetupPlan& plan, const engine::Knobs& knobs, R
   }
   if (!known || plan.peers < 1 || plan.peers > 1'500 || plan.paths < 1 || plan.paths > 256 ||
       plan.segment_bytes < 576 || plan.segment_bytes > datapath::kSegmentBytesMax) {
-    *error = "mode UC, RC or UD, peers 1..1500, paths 1..256, segment_bytes 576..65472";
+    *error = "the plan needs mode UC, RC or UD, peers 1..1500, paths 1..256, segment_bytes 576..65472";
     return Status::invalid_argument;
   }
   options.segment_bytes = static_cast<std::uint32_t>(plan.segment_bytes);

@@ -1,5 +1,5 @@
-// One thread is both copier and network: between polls it acknowledges what is in a ring and places where there is
-// room.
+// One thread plays both the copier and the network: between polls of the copier it acknowledges all bytes that are in
+// the ring of a send, and places bytes wherever the ring of a receive has room.
 #include "native/bench/staging_bench.h"
 
 #include <chrono>
@@ -20,7 +20,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// One direction of one repeat.
+// A message in one direction, in one repeat of the measurement.
 class Lane final : public Transfer::Listener {
  public:
   Lane(const StagingPlan& plan, Way way, const RingShape& shape, std::uint8_t* ring)
@@ -36,7 +36,8 @@ class Lane final : public Transfer::Listener {
   }
   void begin(Copier* copier) { transfer_ = copier->begin(way_, layout_, &stage_, 1, {}); }
   bool on_staged(std::uint32_t) noexcept override { return true; }
-  // The copier's part; then the network's: everything in the ring is acknowledged, and all room is filled.
+  // Lets the copier work, and then does what a network would do: acknowledges all bytes in the ring of a send, or fills
+  // all room in the ring of a receive.
   void poll() {
     transfer_->poll(this);
     const std::uint64_t limit = std::min<std::uint64_t>(stage_.limit.load(), layout_.bytes());
@@ -66,7 +67,7 @@ std::vector<Way> ways_of(const StagingPlan& plan) {
 bool check(const StagingPlan& plan, std::string* error) {
   const bool fits =
       plan.bytes != 0 && plan.ring_bytes_max >= 2 * kGranuleBytes && plan.repeats > 0 && !ways_of(plan).empty();
-  if (!fits) *error = "needs at least one byte, one address, one repeat, and rings of at least 128 KiB";
+  if (!fits) *error = "the plan needs at least one byte, one address, one repeat, and rings of at least 128 KiB";
   return fits;
 }
 

@@ -1,4 +1,5 @@
-// Delays and the spare descriptor. Times are of now_ns().
+// Delays further accepts after accept() failed, and keeps one file descriptor in reserve, so that a peer can be told
+// why it is refused. All times are on the clock of now_ns().
 #include "native/control/accept_gate.h"
 
 #include <fcntl.h>
@@ -10,7 +11,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kPauseNs = 100'000'000;
-// A shorter shortage is not a reason to fail a peer's connect.
+// Peers are refused only after accepting has failed for this long; during a shorter shortage they wait in the backlog.
 constexpr std::int64_t kShortageNs = 1'000'000'000;
 
 }  // namespace

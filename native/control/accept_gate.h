@@ -1,5 +1,6 @@
-// Accepting without descriptors or memory: when to accept again, when to turn peers away instead of letting them wait,
-// and the spare descriptor that one peer at a time is turned away with.
+// Decides what a listener does when accept() fails for lack of descriptors or memory: when to try again, and when to
+// refuse peers instead of letting them wait. Keeps a spare descriptor, with which one peer at a time is accepted in
+// order to refuse it.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,19 @@ class AcceptGate {
 
   void on_failed(std::int64_t now_ns, Status status, const std::string& text);
   void on_accepted() noexcept;
-  // Whether accepting has failed for so long that peers are told instead of left waiting.
+  // Whether accepting has failed for so long that waiting peers should be told so instead of being left in the backlog.
   bool turns_away(std::int64_t now_ns) const noexcept;
-  // Why accepting failed in the last `within_ns`; ok: it did not, or has succeeded since.
+  // The error of an accept that failed in the last `within_ns`; ok if none failed, or if one has succeeded since.
   Status problem(std::int64_t now_ns, std::int64_t within_ns, std::string* text) const;
 
-  // Pausing: false if it is paused already. resume_due() ends the pause, once, when it is over.
+  // pause() stops accepting for a while; it returns false if accepting is paused already. resume_due() returns true
+  // once, when the pause is over.
   bool pause(std::int64_t now_ns) noexcept;
   bool is_paused() const noexcept { return again_ns_ != 0; }
   bool resume_due(std::int64_t now_ns) noexcept;
 
-  // The spare descriptor. take_spare() frees it for an accept; false if there is none.
+  // open_spare() reserves the spare descriptor. take_spare() closes it, so that an accept can use its number; it
+  // returns false if there is no spare descriptor.
   void open_spare() noexcept;
   bool take_spare() noexcept;
   void close() noexcept;

@@ -1,5 +1,6 @@
-// Input received before the end of the stream is still returned. Buffered input is limited to a few kilobytes before
-// the hello and two frames after it; the rest stays in the kernel.
+// Sends and receives the frames of one control socket. Input received before the end of the stream is still returned.
+// At most a few kilobytes of input are buffered before the hello, and at most two frames after it; the rest stays in
+// the kernel.
 #include "native/control/channel.h"
 
 #include <netinet/tcp.h>
@@ -16,7 +17,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::size_t kGreetingBytesMax = 4096;
-constexpr std::size_t kOutputBytesMax = 4 << 20;  // enough for simultaneous opens of many connections
+constexpr std::size_t kOutputBytesMax = 4 << 20;  // enough to open many connections at once
 // The first byte of a TLS stream is the type of its first record (RFC 8446, section 5.1).
 constexpr char kTlsRecordMin = 0x14, kTlsRecordMax = 0x17;
 // Consecutive retransmissions or probes after which the route to the peer counts as cut.
@@ -87,7 +88,7 @@ bool Channel::flush() noexcept {
   return alive;
 }
 
-// False: no more input.
+// Returns false if there is no more input.
 bool Channel::receive() noexcept {
   char buffer[16384];
   const std::size_t limit = state_ == State::ready ? 2 * kFrameBodyMax : kGreetingBytesMax;

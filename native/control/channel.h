@@ -15,16 +15,16 @@ class Channel {
  public:
   // greeting: connected, but the hello frames have not been exchanged. ready: part of a session.
   enum class State : std::uint8_t { connecting, greeting, ready, dead };
-  // plain: the peer does not use TLS and this end does. sealed: the reverse. unproved: the peer does not have the
-  // secret.
+  // plain: the peer does not use TLS, but this end does. sealed: the peer uses TLS, but this end does not. unproved:
+  // the peer does not have the secret.
   enum class Read : std::uint8_t { frame, nothing, ended, stranger, version, damaged, plain, sealed, unproved };
 
-  // State of its TCP connection.
+  // The kernel's state of the control socket's TCP connection.
   struct Kernel {
     bool established = false;
-    bool answers = false;        // no sent byte has waited too long for its acknowledgment
+    bool answers = false;        // no sent byte is overdue for its acknowledgment
     std::int64_t heard_ns = -1;  // when the last acknowledgment arrived
-    std::int64_t rtt_ns = 0;     // minimum; 0: unknown
+    std::int64_t rtt_ns = 0;     // minimum round-trip time; 0: unknown
   };
 
   // Takes ownership of the descriptor. `dialled`: this end connected, so it sends the first hello. `tls`: null if no
@@ -48,25 +48,25 @@ class Channel {
     return !timed_out_;
   }  // valid once the socket has ended: by the peer, not by a timeout of the kernel
 
-  // False: more output is queued than a peer can be expected to read, or TLS has failed.
+  // Queues a frame. Returns false if more output is queued than a peer can be expected to read, or if TLS has failed.
   bool send(const std::string& frame);
-  // Bypasses TLS, for a refusal to a peer that does not use it.
+  // Queues a frame without TLS: a refusal to a peer that does not use TLS.
   void send_plain(const std::string& frame) { out_ += frame; }
   bool has_output() const noexcept { return !out_.empty(); }
-  // False if the socket has failed.
+  // Writes queued output to the socket. Returns false if the socket has failed.
   bool flush() noexcept;
   // Reads available input, then returns one frame per call.
   Read poll(Frame* out, std::uint16_t* version);
-  // Errno of a finished connect; 0 if it succeeded.
+  // The errno of a finished connect; 0 if the connect succeeded.
   int connect_error() const noexcept;
   Kernel kernel(std::int64_t now_ns) const noexcept;
   datapath::SocketAddress local() const noexcept;
   datapath::SocketAddress remote() const noexcept;
 
-  std::uint64_t session = 0;     // that it belongs to or will join; 0: not known yet
-  bool proves = false;           // opened only to prove one of our addresses
-  bool turned_away = false;      // accepted with the spare descriptor; will be refused after its hello
-  std::uint16_t local_port = 0;  // port it was accepted on
+  std::uint64_t session = 0;     // the session of this socket, once known; 0: not known yet
+  bool proves = false;           // opened only to show the peer that we own one of our addresses
+  bool turned_away = false;      // accepted with the spare descriptor, in order to be refused after the hello
+  std::uint16_t local_port = 0;  // the local port on which the socket was accepted
   std::uint32_t device = 0;
   std::string peer_address;
 

@@ -22,11 +22,11 @@ namespace {
 
 constexpr std::int64_t kAttemptNs = 250'000'000;
 constexpr std::int64_t kRejoinNs = 2'000'000'000;  // time that an unconfirmed session waits for a new control socket
-constexpr std::size_t kAttemptsMax = 8;            // simultaneous attempts
-// Further sockets of a session that the peer opened: several of its attempts may succeed.
+constexpr std::size_t kAttemptsMax = 8;            // simultaneous connection attempts of one session
+// How many older control sockets a session keeps if the peer opened it: several of the peer's attempts may succeed.
 constexpr std::size_t kJoinedMax = 16;
 
-// Keepalives on an idle socket; if the host does not answer any for `dead_ns`, the socket ends.
+// Turns on TCP keepalives; if the peer's host answers none for `dead_ns`, the kernel ends the connection.
 void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
   const int on = 1, interval_s = 1, tries = 127;
   const int idle_s = static_cast<int>(std::clamp<std::int64_t>(dead_ns / 4'000'000'000, 1, 3600));
@@ -39,7 +39,7 @@ void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// Returns a socket that is connecting to `to`, from `from` if possible.
+// Returns a socket that is connecting to `to`, bound to the address `from` if one is given; -1 on failure.
 int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddress* from) noexcept {
   const int descriptor = datapath::open_socket(to.any.sa_family, SOCK_STREAM);
   if (descriptor < 0) return -1;
@@ -51,7 +51,8 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 
 }  // namespace
 
-// Null with errno if OpenSSL is out of memory or the kernel cannot watch the socket, which is then closed.
+// Adds a control socket and watches it. Returns null with errno if OpenSSL is out of memory or the kernel cannot watch
+// the socket; the socket is then closed.
 Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   std::unique_ptr<TlsStream> tls;
   if (tls_ != nullptr) {
@@ -77,7 +78,8 @@ Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
   return made;
 }
 
-// From our `place`-th address of the session's device, or from any address if that one has no route.
+// Connects a control socket from interface number `place` of the session's device. If interface 0 has no route to the
+// peer, the kernel picks the source address.
 Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place) {
   const datapath::Place& own = (*devices_)[session->device].places[place];
   datapath::SocketAddress from = own.address;
@@ -89,7 +91,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
   if (channel == nullptr) {
     const int problem = errno;
-    if (place != 0) return nullptr;  // that address stays unproved
+    if (place != 0) return nullptr;  // the peer will not send data to that interface's address
     const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
     session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
@@ -102,7 +104,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   return channel;
 }
 
-// Starts another attempt if no control socket works and no attempt in progress looks promising.
+// Starts another connection attempt if no control socket works and no attempt in progress is likely to succeed.
 void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   if (now_ns < session->attempt_ns || (session->greeted && session->control.port() == 0)) return;
   std::vector<Channel*> connecting;
@@ -117,7 +119,7 @@ void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   }
   session->attempt_ns = now_ns + kAttemptNs;
   const std::uint64_t session_id = session->id;
-  // The oldest is the least likely to succeed, because its retries are the farthest apart.
+  // The oldest attempt is the least likely to succeed, because TCP doubles the time between its retries.
   if (connecting.size() >= kAttemptsMax) drop_channel(connecting.front(), "no answer", Status::would_block);
   if (find_session(session_id) == nullptr) return;
   static_cast<void>(dial_channel(session, session->greeted ? session->control : session->target, 0));
@@ -145,7 +147,8 @@ void ControlPlane::update_interest(Channel* channel) noexcept {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel->descriptor(), &event);
 }
 
-// A socket that fails here is only shut down. The loop sees its end and drops it when no caller has a pointer to it.
+// If the socket fails here, it is only shut down: callers still hold a pointer to the channel, so the event loop drops
+// it later.
 void ControlPlane::send(Channel* channel, const std::string& frame) {
   if (!channel->send(frame) || !channel->flush()) ::shutdown(channel->descriptor(), SHUT_RDWR);
   update_interest(channel);
@@ -170,7 +173,7 @@ void ControlPlane::join(Session* session, Channel* channel) {
   if (!session->dialled && !session->confirmed) session->ends_ns = -1;
   session->ended = session->refused = false;
   session->ended_ns = session->ping_ns = -1;
-  // Both ends may have dialled; the end that opened the session keeps the newest socket.
+  // Both ends may have opened control sockets. The end that opened the session keeps only the newest one.
   std::vector<Channel*> others;
   for (const auto& [id, each] : channels_) {
     if (session->dialled && each->session == session->id && each.get() != channel && !each->proves) {
@@ -181,7 +184,7 @@ void ControlPlane::join(Session* session, Channel* channel) {
     for (const auto& [id, each] : channels_) {
       if (each->session == session->id && each.get() != channel) others.push_back(each.get());
     }
-    others.resize(others.size() - std::min(others.size(), kJoinedMax));  // keeps the newest until the peer closes them
+    others.resize(others.size() - std::min(others.size(), kJoinedMax));  // the newest stay until the peer closes them
   }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
   session->last_error.clear();
@@ -197,8 +200,8 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // An unconfirmed session ends here, unless one of its opens was answered: then the dialler may have its connection,
-  // may have lost only the confirmation, and connects again.
+  // A session without a confirmed connection ends here. But if this end has answered an open of the peer, the session
+  // waits a while: the peer may have its connection, and only its confirmation may be lost, so it will reconnect.
   if (!session->dialled && !session->confirmed) {
     const auto opens = accepts_.lower_bound({session->id, 0});
     const bool opening = opens != accepts_.end() && opens->first.first == session->id;
@@ -212,7 +215,8 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   examine(session, now_ns);
 }
 
-// `outcome`: status of dials that wait for the hello; would_block if another attempt may succeed.
+// `outcome`: the status given to dials that wait for a hello on this socket; would_block if another connection attempt
+// may still succeed.
 void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status outcome) {
   if (channel->state() == Channel::State::dead) return;
   const std::uint64_t id = channel->id(), session_id = channel->session;

@@ -1,6 +1,6 @@
-// Handles received frames: hellos, refusals, pings and verdicts. A handler that returns false drops the channel. Before
-// the hello no other frame is acted on; with a secret, nothing is read before the peer has proved that it has the
-// secret.
+// Handles the frames received on control sockets. A handler that returns false makes the caller drop the control
+// socket. No other frame is processed before the hello; if a secret is set, nothing is processed before the peer has
+// proved that it has the secret.
 #include <algorithm>
 
 #include "native/control/control_plane.h"
@@ -12,9 +12,9 @@ namespace weft::control {
 namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
-constexpr std::int64_t kProofNs =
-    1'000'000'000;  // a NIC that is down cannot prove its address, and the others do not wait for it
-constexpr std::uint32_t kAgeMsMax = 1000;  // an engine without an iteration for longer is starved
+// How long opens wait for the other NICs to connect to the peer; a NIC that is down never does.
+constexpr std::int64_t kProofNs = 1'000'000'000;
+constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is older than this is starved of CPU
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
 constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
 
@@ -30,7 +30,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 }  // namespace
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
-  if (channel.dialled()) return;  // the dial reports this reason
+  if (channel.dialled()) return;  // the failed dial reports the reason instead
   ++counters_.strangers_refused;
   stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
@@ -69,10 +69,10 @@ void ControlPlane::on_readable(Channel* channel) {
     if (channels_.count(id) == 0) return;
     if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
   }
-  unread_.push_back(id);  // the rest is buffered here, so epoll will not report it
+  unread_.push_back(id);  // more frames are buffered in the channel, of which epoll will not tell
 }
 
-// False: the caller must drop the channel if that was not done yet.
+// Returns false if the control socket failed; the caller must then drop it, unless it is dropped already.
 bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version) {
   const bool ready = channel->state() == Channel::State::ready;
   switch (read) {
@@ -94,8 +94,9 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
       return false;
     case Channel::Read::plain:
     case Channel::Read::sealed: {
-      // In plaintext, which both ends understand.
-      stranger(*channel, tls_ != nullptr ? "has no secret, and this end has" : "has a secret, and this end has none");
+      // The refusal is sent in plaintext, which both ends understand.
+      stranger(*channel,
+               tls_ != nullptr ? "has no secret, but this end has one" : "has a secret, but this end has none");
       Refuse refusal;
       refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
       refusal.text = kOneSecret;
@@ -160,17 +161,17 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
   return hello;
 }
 
-// With a secret, both ends must see the same two addresses. This excludes a relay that forwards a handshake to another
-// holder of the secret, or back to its sender, because the relay has addresses of its own.
+// If a secret is set, both ends must see the same two addresses on the control socket. This stops a relay that forwards
+// a handshake to another holder of the secret, or back to its sender, because the relay has its own addresses.
 bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
   return tls_ == nullptr || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
 }
 
-// The session of a hello: an existing one that it names, or a new one. Null: refused.
+// Returns the session that a hello belongs to: an existing one, or a new one. Null if the hello is refused.
 Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::string* error) {
   for (const auto& [id, session] : sessions_) {
     const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
-    // A slower parallel attempt belongs to the same session.
+    // The peer made several connection attempts in parallel; a slower one belongs to the same session.
     const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
     if ((named || twin) && session->remote_token == theirs.session) return session.get();
   }
@@ -180,7 +181,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   }
   constexpr std::size_t kSessionsMax = 8192;
   if (sessions_.size() >= kSessionsMax) {
-    *error = "this process has " + std::to_string(sessions_.size()) + " sessions and takes no more";
+    *error = "this process has " + std::to_string(sessions_.size()) + " sessions and accepts no more";
     return nullptr;
   }
   Session* session = add_session(false);
@@ -272,8 +273,8 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
   return true;
 }
 
-// Without a secret, the peer sends data only to addresses that we have connected from. Each NIC dials the address that
-// its paths lead to, because on a rail-optimized fabric it reaches no other.
+// Without a secret, the peer sends data only to addresses from which we have connected to it. Each NIC connects to the
+// peer's address to which its paths lead, because on a rail-optimized fabric a NIC reaches no other address.
 void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
   const std::vector<datapath::Place>& places = (*devices_)[session->device].places;
   session->proofs_until_ns = engine::now_ns() + kProofNs;
@@ -298,7 +299,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
   const auto accept = accepts_.find({channel->session, refusal.dial});
-  if (accept != accepts_.end()) {  // the dialler has given up and will not confirm
+  if (accept != accepts_.end()) {  // the peer has given up its dial and will not confirm it
     accept->second.connection->fail(Status::cancelled);
     accepts_.erase(accept);
     forget_open(find_session(channel->session), refusal.dial);
@@ -328,7 +329,7 @@ bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
   for (const auto& engine : *engines_) {
     const std::int64_t age_ms = std::max<std::int64_t>(now - engine->turn_ns(), 0) / 1'000'000;
     pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
-    engine->nudge();  // a sleeping engine will have run an iteration by the next ping
+    engine->nudge();  // wakes a sleeping engine, so that it runs an iteration before the next ping
   }
   send(channel, encode(pong));
   return true;
@@ -338,7 +339,7 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   Pong pong;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &pong)) return false;
-  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // reply to an abandoned ping
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // answers an abandoned ping
   session->ping_ns = -1;
   session->pong_ns = engine::now_ns();
   session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),
@@ -350,14 +351,14 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   Verdict verdict;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &verdict)) return false;
-  constexpr std::int64_t kFarewellNs = 20'000'000;  // its last data may still be in our sockets
-  constexpr std::uint32_t kWouldBlock = 1;          // not a final status
+  constexpr std::int64_t kFarewellNs = 20'000'000;  // the peer's last data may still be in our sockets
+  constexpr std::uint32_t kWouldBlock = 1;          // Status::would_block, which is not a reason to end a session
   if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
     session->ends_ns = engine::now_ns() + kFarewellNs;
     return true;
   }
   const auto status = static_cast<Status>(verdict.status);
-  // In the peer's verdict, "the peer" is this process.
+  // The verdict was made by the peer, so its "peer_stalled" is about this process.
   if (status == Status::peer_stalled) {
     const std::string why =
         "the peer ended it because this process did not run for longer than the peer's WEFT_PEER_STALL_NS";

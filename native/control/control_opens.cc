@@ -1,5 +1,5 @@
-// Opens connections in a session: local dials, opens of the peer, and what is repeated after a control socket was lost.
-// Every frame carries (session, dial), so that duplicates have no effect.
+// Opens connections in a session, at the dialling and at the listening end, and repeats frames that were lost with a
+// control socket. Every frame carries (session, dial), so that duplicates have no effect.
 #include <algorithm>
 
 #include "native/control/control_plane.h"
@@ -9,12 +9,13 @@
 namespace weft::control {
 namespace {
 
-// Default number of flows of a connection. More engines than this do not make a single connection faster.
+// Default number of flows of a connection. A single connection does not become faster with more flows.
 constexpr std::uint16_t kStripesAuto = 8;
-// Simultaneous unanswered opens of a session. A listener accepts a few more before it refuses.
+// Limit of opens of a session that may wait for an answer at the same time. A listener accepts a few more before it
+// refuses.
 constexpr std::uint32_t kOpeningMax = 16;
 constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
-// Limits on what one process can make another one store.
+// Limits on the state that one remote process can make this process store.
 constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 
 }  // namespace
@@ -49,7 +50,7 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     Session* session = find_session(place->second.session);
     if (session != nullptr && !place->second.frame.empty()) {
       --session->opening;
-      // Otherwise the peer would reserve a slot for this open until its own handshake timeout.
+      // Tells the peer, which would otherwise reserve a slot for this open until its own handshake timeout.
       if (status == Status::cancelled || status == Status::timed_out) {
         const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion,
                               "abandoned by the dialler"};
@@ -62,7 +63,8 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
   notifier_->notify();
 }
 
-// The session is over. It may have used a stale control socket, so another session is tried once.
+// Called when a session is over. The session may have used a stale control socket, so each of its dials is tried once
+// more in a new session.
 void ControlPlane::move_dials(std::uint64_t session, Status outcome, const std::string& why) {
   Session* old = find_session(session);
   std::vector<std::shared_ptr<DialState>> again, failed;
@@ -122,7 +124,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
   pending->segment_bytes = open.segment_bytes;
   pending->frame = encode(FrameType::open, open);
-  dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // excludes the time in the queue
+  dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // time in the queue does not count
   static_cast<void>(send_to(session, pending->frame));
   return true;
 }
@@ -137,9 +139,9 @@ void ControlPlane::say_again(Session* session) {
   send_opens(session);
 }
 
-// Data is sent only to addresses that the peer has proved by connecting from them. Any other address is replaced by a
-// proved one, so that paths over it stay silent and reach no third party. With a secret, the addresses that the peer
-// states are trusted; queue pairs use the text of the datapath instead.
+// Without a secret, data is sent only to addresses from which the peer has connected. Any other address that the peer
+// states is replaced by one of those: paths over it then stay silent and reach no third party. With a secret, the
+// stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
   if (tls_ != nullptr || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;
@@ -155,8 +157,8 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
-// Drops the oldest open of sessions without a confirmed connection: a genuine dialler confirms within a round trip.
-// False: there is none.
+// Drops the oldest open of sessions without a confirmed connection, because a genuine dialler confirms within a round
+// trip. Returns false if there is no such open.
 bool ControlPlane::drop_oldest_accept() {
   auto oldest = accepts_.end();
   for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
@@ -180,7 +182,7 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
   }
   const std::size_t peers = setup_.peers_of(session.id);
   if (peers + open.flows.size() > kPeersMax) {
-    *error = "too many pairs of engines and policies: " + std::to_string(peers) + " are open";
+    *error = "the two processes use too many pairs of engines and policies: " + std::to_string(peers) + " are open";
     return Status::refused;
   }
   std::size_t unclaimed = 0;
@@ -189,31 +191,31 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
     unclaimed = listener.ready.size();
   }
   if (unclaimed < kUnclaimedMax) return Status::ok;
-  *error = std::to_string(unclaimed) + " connections wait for accept there";
+  *error = std::to_string(unclaimed) + " connections wait to be accepted by this listener, which is its limit";
   return Status::refused;
 }
 
 Status ControlPlane::accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error) {
   accept->listener = listener_for(*session, open.listener);
   if (accept->listener == nullptr) {
-    *error = "there is no listener";
+    *error = "there is no listener with the requested id or port";
     return Status::refused;
   }
   const ListenerState& listener = *accept->listener;
   std::vector<FlowPlan> plans;
   for (const FlowEnd& flow : open.flows) {
     if (flow.remote_engine >= engines_->size()) {
-      *error = "unknown engine " + std::to_string(flow.remote_engine) + " (this process has " +
-               std::to_string(engines_->size()) + ")";
+      *error = "a flow names engine " + std::to_string(flow.remote_engine) +
+               ", which does not exist (this process has " + std::to_string(engines_->size()) + " engines)";
       return Status::refused;
     }
-    // Checked by token, because the index of an abandoned open may have been reused.
+    // The key holds the peer's token, because the peer's index may have been reused after an open was abandoned.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
   }
   if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 ||
       open.segment_bytes > datapath::kSegmentBytesMax ||
       open.train_bytes > wire::kMaxBurstSegments * datapath::kSegmentBytesMax) {
-    *error = "an offer without flows or addresses, or with a segment out of range";
+    *error = "the open frame has no flows or no addresses, or its segment size is out of range";
     return Status::refused;
   }
   Status status = check_limits(*session, listener, open, error);
@@ -239,7 +241,7 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
   if (!decode(frame.body, &open) || open.dial == 0) return false;
   const auto known = accepts_.find({session->id, open.dial});
   if (known != accepts_.end()) {
-    send(channel, known->second.reply);  // the first reply was lost with its control socket
+    send(channel, known->second.reply);  // the first reply may have been lost with its control socket
     return true;
   }
   keep_proved(*session, &open);
@@ -262,14 +264,14 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   Open reply;
   if (!decode(frame.body, &reply)) return false;
   const auto place = dials_.find(reply.dial);
-  if (place == dials_.end() || place->second.session != session->id) return true;  // abandoned in the meantime
+  if (place == dials_.end() || place->second.session != session->id) return true;  // the dial was abandoned
   const std::shared_ptr<DialState> dial = place->second.state;
   std::vector<LocalFlow> flows;
   flows.swap(place->second.flows);
   if (reply.flows.size() != flows.size() || reply.addresses.empty() || reply.segment_bytes < 256 ||
       reply.segment_bytes > place->second.segment_bytes) {
     setup_.give_back(flows);
-    finish_dial(dial, Status::refused, "the peer's answer does not fit the offer");
+    finish_dial(dial, Status::refused, "the peer's open_reply does not match the open frame");
     return true;
   }
   std::shared_ptr<engine::ConnectionCore> connection;
@@ -291,9 +293,9 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   return true;
 }
 
-// Duplicates may still arrive from a control socket that was lost but is not closed.
+// Remembers that an open is finished, because duplicates of its frame may still arrive from a lost control socket.
 void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
-  constexpr std::size_t kFinishedMax = 1024;  // far more than can be in transit
+  constexpr std::size_t kFinishedMax = 1024;  // far more opens than can be in transit
   session->finished.push_back(dial);
   if (session->finished.size() > kFinishedMax) session->finished.pop_front();
 }
@@ -307,7 +309,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
   const auto place = accepts_.find({session->id, confirm.dial});
-  if (place == accepts_.end()) return true;  // repeated, or too late
+  if (place == accepts_.end()) return true;  // the confirmation is a duplicate, or came too late
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
   forget_open(session, confirm.dial);

@@ -21,17 +21,19 @@
 namespace weft::control {
 namespace {
 
-constexpr std::size_t kNoticesMax = 4096;  // beyond it, engines repeat the notice a quarter of the silence limit later
-constexpr int kPauseMs = 20;               // used while there are deadlines
-constexpr std::int64_t kMissedNs =
-    100'000'000;                    // a longer time between two iterations counts as a pause of this process
-constexpr int kIdlePauseMs = 1000;  // used while there are sessions, which may become idle
+// Further notices are dropped; the engines repeat them a quarter of the silence limit later.
+constexpr std::size_t kNoticesMax = 4096;
+constexpr int kPauseMs = 20;  // the longest wait while there are deadlines
+// A longer time between two iterations counts as a pause of this process.
+constexpr std::int64_t kMissedNs = 100'000'000;
+constexpr int kIdlePauseMs = 1000;  // the longest wait while there are sessions, which may become idle
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
-// After this time without a reply to an open, its session is examined.
+// If an open is not answered for this long, the state of the peer process is examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
-// After this time, a dial to a peer that accepts TCP connections but does not reply is logged, once per session.
+// If a peer accepts a TCP connection but sends no hello for this long, this is logged once per session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
-// How long a peer that is refused for lack of descriptors may use the spare one, which the next refusal needs.
+// How long a peer that is refused for lack of descriptors may use the spare descriptor, which is needed to refuse the
+// next peer.
 constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 }  // namespace
@@ -106,7 +108,8 @@ void ControlPlane::stop() noexcept {
   for (const auto& engine : *engines_) {
     try {
       engine->call([&] { engine->watch_peers(nullptr); });
-    } catch (const std::bad_alloc&) {  // stopped before this object is destroyed
+    } catch (const std::bad_alloc&) {
+      // The engine keeps its pointer to this object, but stops before this object is destroyed.
     }
   }
   stopping_.store(true);
@@ -147,10 +150,10 @@ void ControlPlane::run() noexcept {
       engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
     }
   }
-  // Sends verdicts, so that peers need not detect the end themselves.
+  // Tells the peers that the sessions end, so that they need not detect it themselves.
   try {
     for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
-  } catch (const std::bad_alloc&) {  // the peers detect the closed sockets
+  } catch (const std::bad_alloc&) {  // without the verdict, the peers still see that the sockets are closed
   }
 }
 
@@ -208,7 +211,7 @@ void ControlPlane::take_dials() {
 void ControlPlane::on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept {
   {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
-    if (notices_.size() == notices_.capacity()) return;  // must not grow on an engine's thread
+    if (notices_.size() == notices_.capacity()) return;  // an engine's thread must not allocate
     notices_.push_back({engine, peer});
   }
   wake();
@@ -220,7 +223,7 @@ void ControlPlane::take_notices() {
     if (notices_.empty()) return;
   }
   std::vector<Notice> taken;
-  taken.reserve(kNoticesMax);  // the vector that engines fill must not grow
+  taken.reserve(kNoticesMax);  // this vector is swapped with notices_, which must not grow on an engine's thread
   {
     const std::lock_guard<std::mutex> lock(notices_mutex_);
     taken.swap(notices_);
@@ -232,8 +235,8 @@ void ControlPlane::take_notices() {
   }
 }
 
-// Extends deadlines by a pause of this process (stopped, or starved of CPU), which is not the peers' fault. Without a
-// pause there is an iteration every kPauseMs while there are deadlines.
+// Extends deadlines by the time in which this process was stopped or starved of CPU, which is not the peers' fault.
+// Otherwise the loop runs an iteration every kPauseMs while there are deadlines.
 void ControlPlane::credit_pause(std::int64_t now_ns) {
   const std::int64_t missed_ns = now_ns - round_ns_;
   round_ns_ = now_ns;
@@ -250,7 +253,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [descriptor, device] : listening_) static_cast<void>(watch_listening(descriptor, &ignored));
   }
-  accept_gate_.open_spare();  // if it could not be opened before
+  accept_gate_.open_spare();  // tries again if the spare descriptor could not be opened before
   check_strangers(now_ns);
   check_dials(now_ns);
   check_accepts(now_ns);
@@ -282,8 +285,8 @@ bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const no
   return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
 }
 
-// Beyond the handshake timeout, a dial waits only for a stalled process, for the verdict of an examination, and for a
-// control socket that is re-established.
+// After the handshake timeout, a dial waits on only while the peer process is stalled, is being examined, or its lost
+// control socket is being re-established.
 void ControlPlane::check_dials(std::int64_t now_ns) {
   std::vector<std::shared_ptr<DialState>> abandoned, overdue;
   for (auto& [id, pending] : dials_) {
@@ -301,7 +304,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     tell_cause(*session, &dial);
     const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
     if (session->greeted && answered_late) examine(session, now_ns);
-    // Queued dials have no deadline of their own; those before them have one.
+    // A queued dial does not time out by itself, because the dials before it in the queue do.
     const bool queued = session->greeted && pending.frame.empty() && session->opening != 0;
     const bool late = now_ns >= dial.deadline_ns && !queued;
     if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;
@@ -320,7 +323,8 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
       overdue.push_back(pending.state);
       continue;
     }
-    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;  // the full timeout counts from when it runs again
+    // The full timeout applies from the moment when the peer runs again.
+    dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
   }
   for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
   for (const auto& dial : overdue) {
@@ -338,7 +342,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
   }
 }
 
-// Error for a caller that stops waiting before the attempts end.
+// Stores the session's last error in the dial, for a caller that stops waiting before the connection attempts end.
 void ControlPlane::tell_cause(const Session& session, DialState* dial) {
   const std::lock_guard<std::mutex> lock(dial->mutex);
   if (dial->cause == session.last_status) return;
@@ -347,7 +351,7 @@ void ControlPlane::tell_cause(const Session& session, DialState* dial) {
   dial->stall_told = false;
 }
 
-// Sets the dial's error, for a caller that stops waiting, and logs it.
+// Stores in the dial, and logs, that the peer is stalled. A caller that stops waiting gets this error.
 void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t now_ns) {
   const std::string what =
       session->name + " accepts connections but does not answer: its process is stalled, or is not weft";
@@ -358,7 +362,7 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
   dial->stall_told = true;
   if (session->dial_stall_logged_ns >= 0 && now_ns - session->dial_stall_logged_ns < kStallLogNs) return;
   session->dial_stall_logged_ns = now_ns;
-  engine::log(engine::LogLevel::warn, what + "; waiting since " +
+  engine::log(engine::LogLevel::warn, what + "; the dial has been waiting for " +
                                           std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
                                           " s (limit: knob peer_stall_ns)");
 }

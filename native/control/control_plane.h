@@ -31,14 +31,13 @@ class ControlPlane final : private engine::PeerWatch {
   Status start(std::string* error);
   void stop() noexcept;
 
-  // Callers' threads.
+  // Called by callers' threads:
   Status listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // The listener's own port, opened by the first call because handles do not need it. 0: it cannot be opened.
+  // Returns the listener's own port, which the first call opens because handles do not need it. 0: it cannot be opened.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // Why a connected peer could not be accepted in the last `within_ns`; ok: no failure, or an accept has succeeded
-  // since.
+  // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
   telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
@@ -48,14 +47,14 @@ class ControlPlane final : private engine::PeerWatch {
     std::shared_ptr<DialState> state;
     std::vector<LocalFlow> flows;
     std::uint64_t session = 0;
-    std::uint32_t segment_bytes = 0;  // size offered
-    std::string frame;                // the open frame, repeated on another control socket; empty: not sent yet
+    std::uint32_t segment_bytes = 0;  // segment size offered to the peer
+    std::string frame;                // the open frame, to repeat it on another control socket; empty: not sent yet
   };
   struct PendingAccept {
     std::shared_ptr<engine::ConnectionCore> connection;
     std::shared_ptr<ListenerState> listener;
     std::int64_t begun_ns = 0, deadline_ns = 0;
-    std::string reply;  // repeated if the peer asks again
+    std::string reply;  // the open_reply frame, sent again if the peer repeats its open
   };
   // A confirmation may be lost with its control socket, so it is repeated on the next one for a while.
   struct Confirmed {
@@ -66,7 +65,7 @@ class ControlPlane final : private engine::PeerWatch {
     std::uint32_t engine, peer;
   };
 
-  // control_plane.cc
+  // Defined in control_plane.cc:
   void run() noexcept;
   int pause_ms() const noexcept;
   void wake() noexcept;
@@ -81,7 +80,7 @@ class ControlPlane final : private engine::PeerWatch {
   void take_notices();
   void on_peer_quiet(std::uint32_t engine, std::uint32_t peer) noexcept override;
 
-  // control_sockets.cc
+  // Defined in control_sockets.cc:
   int open_listening(const datapath::SocketAddress& address, std::string* error) noexcept;
   Status watch_listening(int descriptor, std::string* error) noexcept;
   std::shared_ptr<ListenerState> listener_for(const Session& session, std::uint64_t id);
@@ -96,7 +95,7 @@ class ControlPlane final : private engine::PeerWatch {
   void pause_accepting();
   void close_sockets() noexcept;
 
-  // control_channels.cc
+  // Defined in control_channels.cc:
   Channel* add_channel(int descriptor, bool dialled);
   Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
   void need_channel(Session* session, std::int64_t now_ns);
@@ -108,7 +107,7 @@ class ControlPlane final : private engine::PeerWatch {
   void send(Channel* channel, const std::string& frame);
   bool send_to(Session* session, const std::string& frame);
 
-  // control_handshake.cc
+  // Defined in control_handshake.cc:
   void on_readable(Channel* channel);
   bool on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version);
   bool on_frame(Channel* channel, const Frame& frame);
@@ -125,7 +124,7 @@ class ControlPlane final : private engine::PeerWatch {
   void refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text);
   void stranger(const Channel& channel, const std::string& what);
 
-  // control_opens.cc
+  // Defined in control_opens.cc:
   void start_dial(const std::shared_ptr<DialState>& dial);
   void finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error);
   void move_dials(std::uint64_t session, Status outcome, const std::string& why);
@@ -142,7 +141,7 @@ class ControlPlane final : private engine::PeerWatch {
   void keep_proved(const Session& session, Open* open);
   Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);
 
-  // control_sessions.cc
+  // Defined in control_sessions.cc:
   Session* add_session(bool dialled);
   Session* find_session(std::uint64_t id) noexcept;
   Session* dialled_session(const DialState& dial);
@@ -154,9 +153,9 @@ class ControlPlane final : private engine::PeerWatch {
   HealthFacts facts_of(const Session& session, const Survey& survey, std::int64_t now_ns) const noexcept;
   bool hears(const Session& session, std::int64_t since_ns) const noexcept;
   void credit_pause(std::int64_t now_ns);
-  // Round-trip time of its control socket; 0: unknown.
+  // Round-trip time of the session's control socket; 0: unknown.
   std::int64_t rtt_ns(const Session& session) const noexcept;
-  // `heard_ns`: when the last reply of its process arrived; -1: never.
+  // `heard_ns`: when the last reply of the peer process arrived; -1: never.
   void report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
@@ -165,39 +164,39 @@ class ControlPlane final : private engine::PeerWatch {
   const engine::Knobs* knobs_;
   std::vector<std::unique_ptr<engine::Engine>>* engines_;
   const engine::DatapathChoice* datapath_;
-  const std::vector<datapath::DeviceState>* devices_;  // of `datapath_`
+  const std::vector<datapath::DeviceState>* devices_;  // the devices of `datapath_`
   engine::Notifier* notifier_;
   FlowSetup setup_;
   std::unique_ptr<TlsContext> tls_;  // null if no secret is set
   std::uint64_t node_ = 0;
   int epoll_ = -1, doorbell_ = -1;
   std::atomic<bool> stopping_{false};
-  telemetry::ProcessCells own_counters_;  // used without a telemetry page
+  telemetry::ProcessCells own_counters_;  // used if there is no telemetry page
   telemetry::ProcessCells& counters_;
   std::int64_t idle_check_ns_ = 0;
   engine::LogLimit stranger_log_, refusal_log_, exhausted_log_;
   ProcessLog process_log_;
-  core::Trace trace_;  // observers of peer processes
+  core::Trace trace_;  // reports events of peer processes to logs and recordings
 
-  std::mutex notices_mutex_;  // held briefly, because engines take it
+  std::mutex notices_mutex_;  // never held for long, because engines' threads lock it
   std::vector<Notice> notices_;
 
-  std::mutex mutex_;        // guards the next five, which callers' threads use
-  AcceptGate accept_gate_;  // callers' threads call only problem()
+  std::mutex mutex_;        // guards the next five members, which callers' threads use too
+  AcceptGate accept_gate_;  // callers' threads call only its problem()
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
-  std::map<int, std::uint32_t> listening_;  // socket -> device
+  std::map<int, std::uint32_t> listening_;  // listening socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
 
   std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
   std::map<int, std::uint64_t> by_descriptor_;
-  std::vector<std::uint64_t> unread_;  // channels with buffered frames
+  std::vector<std::uint64_t> unread_;  // channels that hold frames not yet handled
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
-  std::map<std::string, std::uint64_t> by_key_;  // dialled sessions
+  std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session
   std::map<std::uint64_t, PendingDial> dials_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // by session and dial
+  std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // (session, dial) -> open
   std::vector<Confirmed> confirmed_;
-  std::int64_t round_ns_ = 0;  // start of the thread's last iteration
+  std::int64_t round_ns_ = 0;  // start of the control thread's last iteration
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

@@ -14,16 +14,17 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-constexpr std::int64_t kEndedTickNs = 50'000'000;  // a death should be confirmed within 0.1 to 0.2 s
+constexpr std::int64_t kEndedTickNs = 50'000'000;  // short, to confirm the death of a process within 0.1 to 0.2 s
 constexpr int kWellTicks = 4;                      // consecutive good ticks that end an examination
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
-// Idle time after which a session without a connection ends; the end that opened it acts first.
+// A session without connections ends after this idle time. The time is shorter at the end that opened the session, so
+// that this end acts first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
-// The same for sessions in which no connection was ever completed, and the limit of their number.
+// The idle time after which a session ends if no connection was ever completed in it; below, the most such sessions.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
 constexpr std::size_t kUnusedSessionsMax = 256;
-constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a genuine peer opens a connection sooner
+constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a genuine peer opens a connection within this time
 
 }  // namespace
 
@@ -47,7 +48,7 @@ Session* ControlPlane::add_session(bool dialled) {
   made->token = random_token();
   made->dialled = dialled;
   made->busy_ns = engine::now_ns();
-  // A peer that opens sessions without connections loses the oldest of them.
+  // If peers open too many sessions without completing a connection, the oldest such session is ended.
   Session* oldest = nullptr;
   std::size_t unconfirmed = 0;
   for (const auto& [id, session] : sessions_) {
@@ -64,7 +65,8 @@ Session* ControlPlane::add_session(bool dialled) {
   return session;
 }
 
-// Dials by handle are for one process and do not share a session with dials by address, which take any process there.
+// A handle names one process, while an address alone admits any process there. So a dial by handle and a dial by
+// address do not share a session.
 Session* ControlPlane::dialled_session(const DialState& dial) {
   const std::string target = target_of(dial.to);
   const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node);
@@ -80,14 +82,14 @@ Session* ControlPlane::dialled_session(const DialState& dial) {
   return session;
 }
 
-// `say_so`: notifies the peer, which may still run, so that it need not detect the end itself.
+// `say_so`: sends the verdict to the peer, which may still run, so that it need not detect the end itself.
 void ControlPlane::end_session(Session* session, Status status, const std::string& why, bool say_so) {
   const std::uint64_t id = session->id;
   const Status reason = status == Status::ok ? Status::peer_dead : status;
   if (session->confirmed) {
     tell(core::ProcessEvent::Kind::disconnected, *session, 0, status, why);
   } else if (session->greeted && status != Status::ok) {
-    // Limited in rate, because unauthenticated peers can open and end many sessions.
+    // The log is rate-limited, because unauthenticated peers can open and end many sessions.
     const engine::LogLevel level = status == Status::peer_dead ? engine::LogLevel::info : engine::LogLevel::warn;
     refusal_log_.log(engine::now_ns(), level, session->name + ": " + why);
   }
@@ -136,7 +138,7 @@ void ControlPlane::examine(Session* session, std::int64_t now_ns) {
   session->health.begin(now_ns);
   session->tick_ns = now_ns;
   session->well_ticks = 0;
-  // The kernel of a stalled process answers once a second.
+  // Sends a TCP keepalive every second: the kernel of a stalled process still answers them.
   const auto place = channels_.find(session->current);
   const int second = 1;
   if (place != channels_.end())
@@ -203,7 +205,8 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
   }
   if (stalled_ns < kStallSayNs) return;
   if (session->stall_ns < 0) {
-    // The examination begins seconds after the process stopped; the stall counts from its last reply.
+    // The examination begins seconds after the process stopped, so the stall is counted from the last reply of the
+    // process.
     session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
     ++counters_.peers_stalled;
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {

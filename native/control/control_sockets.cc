@@ -1,5 +1,5 @@
-// Listens and accepts. The number of sockets without a hello is limited: a new one replaces the oldest silent one, so
-// that unauthenticated peers cannot block others.
+// Listens for and accepts control sockets. The number of sockets that have sent no hello is limited: a new socket
+// replaces the oldest silent one, so that unauthenticated peers cannot block others.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -67,7 +67,8 @@ Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcep
   return Status::system_error;
 }
 
-// Under the mutex. Opens the socket that a device's handles name, on each of its addresses.
+// Call with the mutex locked. Opens the socket that the device's handles name; it listens on each of the device's
+// addresses.
 Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
   const auto place = device_sockets_.find(device);
   if (place != device_sockets_.end()) {
@@ -115,7 +116,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
     int shared = -1;
     status = device_socket(device, &shared, error);
     if (status == Status::ok) address.set_port(port_of(shared));
-    // The first listener gets the knob's port; the others open their own port on request.
+    // The first listener gets the port of the knob control_port; the others open a port of their own on request.
     const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
       return known.second->device == device && known.second->port == address.port();
     });
@@ -131,7 +132,8 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
   return Status::ok;
 }
 
-// Under the mutex. On every address, because peers that know the port may dial any of them.
+// Call with the mutex locked. Listens on every local address, because peers that know the port may connect to any of
+// them.
 Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
   datapath::SocketAddress address = any_address((*devices_)[listener->device].places[0].address.is_v6());
   address.set_port(port);
@@ -162,7 +164,7 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   }
 }
 
-// By id, or else the listener on the port that the session was accepted on.
+// Finds a listener by its id; if the id is 0, by the port on which the session was accepted.
 std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session, std::uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (id != 0) {
@@ -175,7 +177,8 @@ std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session
   return nullptr;
 }
 
-// The address at which other processes reach this one while it runs; without a port if no descriptor is left for it.
+// The address at which other processes reach this one while it runs; its port is 0 if no descriptor is left for a
+// socket.
 datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noexcept {
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   address.set_port(0);
@@ -184,7 +187,7 @@ datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noex
     int descriptor = -1;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (device_socket(device, &descriptor, &error) == Status::ok) address.set_port(port_of(descriptor));
-  } catch (const std::bad_alloc&) {  // its other sockets still work
+  } catch (const std::bad_alloc&) {  // other control sockets still work
   }
   return address;
 }
@@ -199,7 +202,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listeners_.erase(listener->id);
     if (listener->descriptor >= 0) {
       listening_.erase(listener->descriptor);
-      datapath::close_socket(listener->descriptor);  // removed from the epoll instance automatically
+      datapath::close_socket(listener->descriptor);  // the kernel also removes it from the epoll instance
       listener->descriptor = -1;
     }
   }
@@ -212,18 +215,18 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
   for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
 }
 
-// The mutex stays locked, so that the descriptor remains this listener's.
+// The mutex stays locked, so that no other listener can reuse the descriptor meanwhile.
 void ControlPlane::accept_all(int listening) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto place = listening_.find(listening);
   if (place == listening_.end()) return;
-  // Limited per iteration: the rest waits in the backlog while accepted sockets are read.
+  // At most this many per iteration; other peers wait in the backlog while accepted sockets are read.
   for (std::size_t i = 0; i < strangers_max() / 2; ++i) {
     if (!accept_one(listening, place->second)) return;
   }
 }
 
-// False: the backlog is empty.
+// Returns false if the backlog is empty.
 bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   datapath::SocketAddress from;
   socklen_t length = sizeof from;
@@ -232,7 +235,8 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
     const int problem = errno;
     if (problem == EINTR || problem == ECONNABORTED) return true;
     const bool exhausted = engine::is_out_of_descriptors(problem) || problem == ENOMEM || problem == ENOBUFS;
-    // The kernel allocates a descriptor before it checks the backlog.
+    // accept() fails for lack of a descriptor even if the backlog is empty, because the kernel allocates the descriptor
+    // first.
     pollfd waiting{listening, POLLIN, 0};
     if (!exhausted || ::poll(&waiting, 1, 0) == 0) return false;
     if ((problem == EMFILE && engine::raise_descriptor_limit()) || make_room(0)) return true;
@@ -270,10 +274,10 @@ Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t
   return channel;
 }
 
-// While no descriptor is free, one peer at a time is accepted with the spare descriptor, sends its hello, and is told
-// why it is refused. Otherwise it would wait in the backlog until its timeout, and not learn why.
+// Used while no descriptor is free: accepts one peer at a time with the spare descriptor, reads its hello, and tells it
+// why it is refused. Otherwise the peer would wait in the backlog until its timeout, and not learn why.
 void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
-  accept_gate_.open_spare();  // it may not have been possible before
+  accept_gate_.open_spare();  // tries again if the spare descriptor could not be opened before
   const bool busy =
       std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
   if (busy || !accept_gate_.take_spare()) return;
@@ -290,8 +294,9 @@ Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
   return accept_gate_.problem(engine::now_ns(), within_ns, text);
 }
 
-// Drops the oldest control socket without a hello or without a confirmed connection; a silent one counts as a second
-// older. Keeps the one that began at `spare_ns`. False: there is none.
+// Drops the oldest control socket that has sent no hello or whose session has no confirmed connection; a socket that
+// has sent nothing counts as one second older. The socket that began at `spare_ns` is kept. Returns false if there is
+// none to drop.
 bool ControlPlane::make_room(std::int64_t spare_ns) {
   constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
   Channel* oldest = nullptr;
@@ -314,7 +319,7 @@ bool ControlPlane::make_room(std::int64_t spare_ns) {
   return true;
 }
 
-// Level-triggered epoll would report the sockets again and again, so none is watched during the pause.
+// Stops watching the listening sockets: level-triggered epoll would report them again and again during the pause.
 void ControlPlane::pause_accepting() {
   if (!accept_gate_.pause(engine::now_ns())) return;
   for (const auto& [descriptor, device] : listening_) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);

@@ -14,7 +14,7 @@
 
 namespace weft::control {
 
-// Compares addresses without ports.
+// Whether two addresses are equal apart from their ports.
 inline bool same_host(const datapath::SocketAddress& a, const datapath::SocketAddress& b) noexcept {
   if (a.is_v6() != b.is_v6()) return false;
   return a.is_v6() ? std::memcmp(&a.v6.sin6_addr, &b.v6.sin6_addr, 16) == 0
@@ -28,34 +28,34 @@ inline std::string target_of(const datapath::SocketAddress& address) {
 struct ListenerState {
   std::uint64_t id = 0;
   std::uint32_t device = 0;
-  std::uint16_t port = 0;  // its own; 0: none yet
-  int descriptor = -1;     // its own socket; -1: it shares the device's
+  std::uint16_t port = 0;  // the listener's own port; 0: none yet
+  int descriptor = -1;     // the listener's own socket; -1: it shares the device's socket
   Handle handle;
-  engine::PolicySet policies;  // policies of its connections, instead of the defaults
+  engine::PolicySet policies;  // used for its connections instead of the default policies
   std::mutex mutex;
-  std::list<std::shared_ptr<engine::ConnectionCore>> ready;  // a list, because closing it must not allocate
+  std::list<std::shared_ptr<engine::ConnectionCore>> ready;  // a list, because close_listener() must not allocate
   bool closed = false;
 };
 
 struct DialState {
   std::uint64_t id = 0;
   std::uint32_t device = 0;
-  std::uint64_t node = 0;      // the process to reach; 0: any process at the address
-  std::uint64_t listener = 0;  // 0: the listener on the port
+  std::uint64_t node = 0;      // the process to reach; 0: any process at the address `to`
+  std::uint64_t listener = 0;  // the listener to reach; 0: the listener on the port of `to`
   datapath::SocketAddress to;
   engine::PolicySet policies;
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;
   Status status = Status::would_block;
-  // While it is in progress: the last error, and its status; would_block: no error so far.
+  // While the dial is in progress: its last error and that error's status; would_block: no error so far.
   std::string error;
   Status cause = Status::would_block;
   std::shared_ptr<engine::ConnectionCore> connection;
   bool abandoned = false;
-  bool stall_told =
-      false;  // its error says that the peer is stalled; like the fields below, used by the control thread only
+  // Set if `error` says that the peer is stalled. This and the fields below are used by the control thread only.
+  bool stall_told = false;
   std::int64_t begun_ns = 0;
-  bool retried = false;  // its session ended first, and another was tried
+  bool retried = false;  // the session of this dial ended, and the dial was tried again in another session
 };
 
 }  // namespace weft::control

@@ -1,5 +1,5 @@
-// Reserves and opens flows. Reserving gives indices and tokens to put into a frame; opening needs those of the peer.
-// Work on a stack or a datapath runs on its engine's thread, by call().
+// Reserves and opens flows. Reserving a flow gives indices and tokens to put into a frame; opening it needs those of
+// the peer. Functions of a stack or a datapath are called on its engine's thread.
 #include "native/control/flow_setup.h"
 
 #include <sys/random.h>
@@ -14,7 +14,7 @@ namespace weft::control {
 
 namespace {
 
-// On the engine's thread: releases a reserved peer that was never opened.
+// Runs on the engine's thread. Releases a reserved peer that was never opened.
 void release_peer(engine::Engine* engine, std::uint32_t index) {
   engine->datapath().close_link(index);
   engine->stack().release_peer(index);
@@ -29,7 +29,7 @@ std::uint64_t random_token() noexcept {
   return token;
 }
 
-// On the engine's thread.
+// Runs on the engine's thread.
 Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
   const Status status = engine->stack().reserve_peer(&place->index);
   if (status != Status::ok) return status;
@@ -112,7 +112,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
-    *error = "the peer changed its identity between two connections";
+    *error = "the peer sent another index or token for the same engine than in an earlier connection";
     return Status::refused;
   }
   const std::uint32_t device = std::get<2>(local.key);
@@ -227,7 +227,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";
-    core->fail(status);  // closes the opened flows; the rest are released
+    core->fail(status);  // closes the flows that were opened; give_back() releases the rest
     give_back({flows.begin() + static_cast<std::ptrdiff_t>(opened) - 1, flows.end()});
     return status;
   }
@@ -271,10 +271,10 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
   }
 }
 
-// One call to each engine, however many peers it has in the session.
+// Makes only one call to each engine, however many peers of the session it has.
 Survey FlowSetup::survey(std::uint64_t session, bool probe) {
   Survey found;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // by engine
+  std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // engine -> indices of its open peers
   for (const auto& [key, place] : peers_) {
     if (std::get<1>(key) != session) continue;
     found.flows += place.reserved;

@@ -1,5 +1,6 @@
-// Consecutive little-endian fields. A reader that fails once stays failed, so a decoder checks once at its end. The
-// header's layout is the same in every version, so that versions can refuse each other.
+// Encodes fields one after another, in little-endian order. A reader that has failed once stays failed, so a decoder
+// checks only at its end. The header has the same layout in every version, so that both ends can refuse another
+// version.
 #include "native/control/frames.h"
 
 #include <netinet/in.h>
@@ -272,7 +273,7 @@ bool decode(const std::string& body, Verdict* out) {
 Take take_frame(std::string* buffer, Frame* out, std::uint16_t* version) {
   std::uint32_t magic = 0, body_bytes = 0, crc = 0;
   std::uint16_t type = 0;
-  // A wrong magic shows in the first bytes; waiting for more would only keep the socket open.
+  // A wrong magic number is detected in the first bytes; waiting for a full header would only keep the socket open.
   const std::size_t seen = buffer->size() < 4 ? buffer->size() : 4;
   if (std::memcmp(buffer->data(), &kControlMagic, seen) != 0) return Take::stranger;
   if (buffer->size() < kFrameHeaderBytes) return Take::more;

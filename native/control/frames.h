@@ -12,7 +12,8 @@
 
 namespace weft::control {
 
-// Increment with any change of a frame or of the wire format. Both ends refuse another version and name both versions.
+// Increment this with any change of a frame or of the wire format. Each end refuses another version, and its message
+// names both versions.
 inline constexpr std::uint16_t kControlVersion = 4;
 static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
@@ -41,40 +42,42 @@ struct Frame {
   std::string body;
 };
 
-// The first frame of each end. A session outlives its control sockets: a hello with both of its tokens joins it again.
+// The first frame of each end. A session outlives its control sockets: a hello with both tokens of a session joins a
+// new control socket to it.
 struct Hello {
-  std::uint64_t node = 0;         // of the sender: random, one a process
-  std::uint64_t target_node = 0;  // the process that it wants to reach; 0: any at the address
+  std::uint64_t node = 0;         // random number of the sender's process
+  std::uint64_t target_node = 0;  // the process that the sender wants to reach; 0: any process at the address
   std::uint64_t session = 0;      // the sender's token for the session, never 0
-  std::uint64_t joined = 0;       // the receiver's token for it; 0: a new session
-  std::uint32_t device = 0;       // of the sender
+  std::uint64_t joined = 0;       // the receiver's token for the session; 0: a new session
+  std::uint32_t device = 0;       // the sender's device
   std::uint16_t engines = 0;
-  datapath::SocketAddress from, to;                // the two ends of the socket, as its sender sees them
-  datapath::SocketAddress control;                 // where the sender accepts control sockets while it runs
-  std::vector<datapath::SocketAddress> addresses;  // of its device; it accepts control sockets at the same port of each
+  datapath::SocketAddress from, to;  // the two ends of the control socket, as the sender sees them
+  datapath::SocketAddress control;   // where the sender accepts control sockets while it runs
+  // Addresses of the sender's device; the sender accepts control sockets on each of them, at the port of `control`.
+  std::vector<datapath::SocketAddress> addresses;
 };
 
-// One end of a flow: all that the other end needs to reach it.
+// One end of a flow, with all that the other end needs to reach it.
 struct FlowEnd {
-  std::uint16_t engine = 0;         // of the sender
-  std::uint16_t remote_engine = 0;  // of the receiver
+  std::uint16_t engine = 0;         // the sender's engine
+  std::uint16_t remote_engine = 0;  // the receiver's engine
   std::uint32_t peer = 0;
   std::uint64_t peer_token = 0;
   std::uint32_t flow = 0;
   std::uint64_t flow_token = 0;
-  std::string words;  // opaque text of its datapath about its ends of the paths
+  std::string words;  // the sender's endpoint parameters, opaque except to its kind of datapath
 };
 
 struct Open {
   std::uint64_t dial = 0;
-  std::uint64_t listener = 0;  // open: the listener; 0: any on the port. reply: 0
-  std::uint32_t status = 0;    // reply: a Status
+  std::uint64_t listener = 0;  // in an open: the listener, 0: any on the port. in a reply: 0
+  std::uint32_t status = 0;    // in a reply: a Status
   std::uint32_t device = 0;
-  std::uint32_t segment_bytes = 0;  // largest datagram that this end's route takes; reply: the size in force
+  std::uint32_t segment_bytes = 0;  // in an open: largest datagram on this end's route; in a reply: the size to use
   std::uint32_t train_bytes = 0;
-  std::uint64_t buffer_bytes = 0;  // buffer space of its end of a path
+  std::uint64_t buffer_bytes = 0;  // how much the sender can buffer per path
   bool payload_crc = false;
-  std::uint64_t eager_bytes = 0;  // this end's limits; the smaller of both ends' limits apply
+  std::uint64_t eager_bytes = 0;  // this end's limit; the smaller limit of both ends applies, also to eager_slots
   std::uint64_t eager_slots = 0;
   std::vector<datapath::SocketAddress> addresses;
   std::vector<FlowEnd> flows;
@@ -85,7 +88,7 @@ struct Confirm {
 };
 
 struct Refuse {
-  std::uint64_t dial = 0;  // 0: the channel itself is refused
+  std::uint64_t dial = 0;  // the refused dial; 0: the control socket itself is refused
   std::uint32_t status = 0;
   std::uint16_t version = kControlVersion;
   std::string text;
@@ -100,13 +103,13 @@ struct Pong {
   std::vector<std::uint32_t> engine_age_ms;  // time since each engine's last iteration
 };
 
-// The sender has ended the session. status: the reason; ok: the session had no connection.
+// Says that the sender has ended the session. status: the reason; ok if the session had no connection.
 struct Verdict {
   std::uint32_t status = 0;
 };
 
-std::string encode(FrameType type, const Hello& hello);  // hello and hello_reply
-std::string encode(FrameType type, const Open& open);    // open and open_reply
+std::string encode(FrameType type, const Hello& hello);  // for hello and hello_reply frames
+std::string encode(FrameType type, const Open& open);    // for open and open_reply frames
 std::string encode(const Confirm& confirm);
 std::string encode(const Refuse& refuse);
 std::string encode(const Ping& ping);

@@ -1,5 +1,5 @@
-// Offsets: 0 magic, 4 version, 6 length, 8 node, 16 listener, 24 device, 28 family, 30 port, 32 address, 48 CRC-32C.
-// The rest of the 64 bytes is zero.
+// Encodes handles. Byte offsets: 0 magic, 4 version, 6 length, 8 node, 16 listener, 24 device, 28 family, 30 port, 32
+// address, 48 CRC-32C. The rest of the 64 bytes is zero.
 #include "native/control/handle.h"
 
 #include <cstring>
@@ -48,11 +48,12 @@ bool read_handle(const Handle& handle, HandleFields* out, std::string* error) {
     return false;
   }
   if (version != kVersion || length != kLength) {
-    *error = "a handle of version " + std::to_string(version) + "; this is version " + std::to_string(kVersion);
+    *error = "the handle has version " + std::to_string(version) + ", but this weft uses version " +
+             std::to_string(kVersion);
     return false;
   }
   if (crc != wire::crc32c(0, at, 48)) {
-    *error = "a damaged handle";
+    *error = "the handle is damaged: its checksum does not match";
     return false;
   }
   std::memcpy(&out->node, at + 8, 8);

@@ -10,8 +10,8 @@
 
 namespace weft::control {
 
-// What a listener gives to processes that will connect to it, by any means (NCCL's bootstrap, a file, a socket). Plain
-// bytes: magic, version and length are checked before anything else is read.
+// What a listener hands to processes that will connect to it, by any means (NCCL's bootstrap, a file, a socket). It is
+// plain bytes: magic, version and length are checked before anything else is read.
 inline constexpr std::size_t kHandleBytes = 64;
 struct Handle {
   std::uint8_t bytes[kHandleBytes] = {};
@@ -25,7 +25,7 @@ struct HandleFields {
 };
 
 void write_handle(const HandleFields& fields, Handle* out) noexcept;
-// False with `error` if it is not a weft handle, or has another version.
+// Returns false with `error` set if the bytes are not a weft handle, or are of another version.
 bool read_handle(const Handle& handle, HandleFields* out, std::string* error);
 
 }  // namespace weft::control

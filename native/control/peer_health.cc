@@ -1,5 +1,5 @@
-// Each tick adds its credited length to the timers that the facts support and resets those that they refute. A late
-// tick counts as at most two, because the peer is not at fault while this process did not run.
+// Each tick adds the time since the last tick to the timers of those failures that the facts support, and resets the
+// others. At most two tick lengths are added, because time in which this process did not run is not the peer's fault.
 #include "native/control/peer_health.h"
 
 #include <algorithm>
@@ -12,20 +12,22 @@ void PeerHealth::begin(std::int64_t now_ns) noexcept {
 
 Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexcept {
   const std::int64_t passed_ns = std::clamp<std::int64_t>(now_ns - tick_ns_, 0, 2 * limits_.tick_ns);
-  // Compared with the last tick, not with a fixed age: after a pause of this process, everything before it is old.
+  // Data counts if it arrived since the last tick. A fixed age would not do: after a pause of this process, all data is
+  // old.
   const bool data = facts.data_ns >= 0 && facts.data_ns >= tick_ns_;
   tick_ns_ = now_ns;
   const auto recent = [&](std::int64_t at_ns, std::int64_t within_ns) {
     return at_ns >= 0 && now_ns - at_ns <= within_ns;
   };
-  // Data proves that it runs if its control thread cannot be reached.
+  // If no pong arrived recently, recent data proves that the process runs.
   const bool runs = recent(facts.pong_ns, kRecentTicks * limits_.tick_ns) ? facts.engines_turn : data;
   const bool host = data || recent(facts.pong_ns, kKernelRecentNs) || recent(facts.kernel_ns, kKernelRecentNs);
 
   nothing_ns_ = host ? 0 : nothing_ns_ + passed_ns;
   ended_ns_ = facts.ended && !host ? ended_ns_ + std::min(passed_ns, kEndedCreditNs) : 0;
   stalled_ns_ = host && !data && !runs ? stalled_ns_ + passed_ns : 0;
-  // Only time in which it ran counts. Five sixteenths of the silence limit have passed when the examination begins.
+  // Only time in which the peer process ran counts. Five sixteenths of the silence limit have passed when the
+  // examination begins, so eleven sixteenths remain.
   if (!facts.data_quiet) silent_ns_ = 0;
   if (facts.data_quiet && runs) silent_ns_ += passed_ns;
 

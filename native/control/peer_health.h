@@ -9,22 +9,22 @@
 namespace weft::control {
 
 struct HealthLimits {
-  std::int64_t dead_ns = 20'000'000'000;     // nothing arrives, not even from its kernel
-  std::int64_t silence_ns = 20'000'000'000;  // it runs, but no data path works
-  std::int64_t stall_ns = 0;                 // its kernel replies but the process does not; 0: no limit
+  std::int64_t dead_ns = 20'000'000'000;     // limit for a peer from which nothing arrives, not even from its kernel
+  std::int64_t silence_ns = 20'000'000'000;  // limit for a peer process that runs while no data path works
+  std::int64_t stall_ns = 0;                 // limit for a process that does not reply while its kernel does; 0: none
   std::int64_t tick_ns = 250'000'000;        // how often on_tick() is called
 };
 
-// The facts at a tick. Times are of the local clock; -1: never.
+// What is known about the peer at a tick. Times are of the local clock; -1: never.
 struct HealthFacts {
   std::int64_t data_ns = -1;    // last authenticated packet of the process on any data path
   std::int64_t kernel_ns = -1;  // last reply of its host's TCP: an acknowledgment, or an accepted connection
-  std::int64_t pong_ns = -1;    // last pong of its control thread
-  bool engines_turn = true;     // that pong said that all of its engines run
-  bool data_quiet =
-      false;           // a flow waits for one of its engines, which has sent nothing for a quarter of the silence limit
-  bool ended = false;  // its host closed or reset every control socket
-  bool refused = false;  // and its host refuses new ones, or another process accepts them
+  std::int64_t pong_ns = -1;    // when the control thread of the peer last answered a ping
+  bool engines_turn = true;     // according to that pong, all engines of the peer run
+  // A local flow waits for a remote engine that has sent nothing for a quarter of the silence limit.
+  bool data_quiet = false;
+  bool ended = false;    // the peer's host closed or reset every control socket
+  bool refused = false;  // the host also refuses new ones, or another process accepts them
 };
 
 // The state of a remote process as far as it is known.
@@ -39,31 +39,34 @@ class PeerHealth {
   bool begun() const noexcept { return tick_ns_ >= 0; }
   void end() noexcept { *this = PeerHealth(limits_); }
 
-  // The verdict: peer_dead, peer_silent or peer_stalled; ok if there is none yet.
+  // Returns the verdict: peer_dead, peer_silent or peer_stalled; ok if there is none yet.
   Status on_tick(std::int64_t now_ns, const HealthFacts& facts) noexcept;
   Condition condition() const noexcept { return condition_; }
   std::int64_t stalled_for_ns() const noexcept { return stalled_ns_; }
 
  private:
-  // A reply counts as recent within this many ticks; a running process replies to each of them.
+  // A reply counts as recent within this many ticks; a running process replies to a ping in every tick.
   static constexpr std::int64_t kRecentTicks = 4;
-  // Keepalives of the control socket are answered at most once a second.
+  // A TCP acknowledgment counts as recent for this long, because keepalives are sent at most once a second.
   static constexpr std::int64_t kKernelRecentNs = 2'500'000'000;
-  // A live process whose sockets were closed and refused would still answer probes on its data paths.
+  // How long a peer must stay silent after its host closed and refused its sockets: if the process still lived, it
+  // would answer probes on its data paths.
   static constexpr std::int64_t kConfirmNs = 150'000'000;
-  // The most that one tick adds to that: a single late tick proves nothing, because replies are read after it.
+  // The most that one tick adds to `ended_ns_`: a single late tick proves nothing, because replies are read after it.
   static constexpr std::int64_t kEndedCreditNs = 60'000'000;
-  // The same if its host neither refuses nor replies.
+  // How long a peer must stay silent after its host closed its sockets, if the host neither refuses new ones nor
+  // replies.
   static constexpr std::int64_t kEndedNsMax = 3'000'000'000;
 
   HealthLimits limits_;
   Condition condition_ = Condition::well;
   std::int64_t tick_ns_ = -1;  // time of the last tick; -1: not started
-  // Credited time: a late tick (this process was stopped or starved) counts as at most two ticks.
-  std::int64_t nothing_ns_ = 0;  // nothing arrived
-  std::int64_t silent_ns_ = 0;   // it ran, but no data arrived
-  std::int64_t stalled_ns_ = 0;  // its host replied, but the process did not
-  std::int64_t ended_ns_ = 0;    // its sockets were closed, and no data arrived
+  // The timers below add up time between ticks. A late tick (this process was stopped or starved) counts as at most
+  // two.
+  std::int64_t nothing_ns_ = 0;  // how long nothing arrived from the peer's host
+  std::int64_t silent_ns_ = 0;   // how long the process ran but sent no data
+  std::int64_t stalled_ns_ = 0;  // how long its host replied, but the process did not
+  std::int64_t ended_ns_ = 0;    // how long its sockets were closed and no data arrived
 };
 
 }  // namespace weft::control

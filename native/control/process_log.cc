@@ -42,11 +42,11 @@ void ProcessLog::on_process(std::int64_t now_ns, const core::ProcessEvent& event
 
 void ProcessLog::stalled(std::int64_t now_ns, const core::ProcessEvent& event) {
   const std::string patience = stall_limit_ns_ == 0 ? "without a limit" : seconds(stall_limit_ns_) + " at most";
-  stalled_.log(now_ns, engine::LogLevel::warn,
-               std::string(event.name) +
-                   ": the peer process does not run (stopped, frozen, swapped out or starved?) while its host "
-                   "answers, for " +
-                   seconds(now_ns - event.since_ns) + " now; waiting for it, " + patience + " (knob peer_stall_ns)");
+  stalled_.log(
+      now_ns, engine::LogLevel::warn,
+      std::string(event.name) + ": the peer process has not run for " + seconds(now_ns - event.since_ns) +
+          " while its host answers (is the process stopped, frozen, swapped out or starved?); waiting for it, " +
+          patience + " (knob peer_stall_ns)");
 }
 
 }  // namespace weft::control

@@ -16,7 +16,7 @@ class ProcessLog final : public core::TraceSink {
   void on_process(std::int64_t now_ns, const core::ProcessEvent& event) noexcept override;
 
  private:
-  static constexpr std::int64_t kLines = 64;  // of each kind per LogLimit::kIntervalNs
+  static constexpr std::int64_t kLines = 64;  // lines of each kind per LogLimit::kIntervalNs
 
   void stalled(std::int64_t now_ns, const core::ProcessEvent& event);
 

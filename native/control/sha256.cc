@@ -1,4 +1,4 @@
-// The compression function of FIPS 180-4, section 6.2; tests check it against the standard's vectors. Messages are
+// The compression function of FIPS 180-4, section 6.2; tests compare it with the standard's test vectors. Messages are
 // short, so there is no streaming interface.
 #include "native/control/sha256.h"
 

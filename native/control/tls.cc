@@ -1,7 +1,7 @@
-// The prototypes below are OpenSSL's stable interface since 1.1.1, so its headers are not needed to build. Only
-// external pre-shared keys with an ephemeral Diffie-Hellman exchange (RFC 8446, section 2.2) are offered and accepted:
-// no certificate and no other version. A key that serves both roles allows a reflection attack (Drucker and Gueron,
-// "Selfie"), so the frames inside name both ends, which the control plane checks.
+// TLS on byte buffers by OpenSSL. The prototypes below are OpenSSL's stable interface since 1.1.1, so its headers are
+// not needed to build. Only external pre-shared keys with an ephemeral Diffie-Hellman exchange (RFC 8446, section 2.2)
+// are offered and accepted: no certificates and no other TLS version. A key used in both roles allows a reflection
+// attack (Drucker and Gueron, "Selfie"), so the hello frames name both ends, and the control plane checks them.
 #include "native/control/tls.h"
 
 #include <dlfcn.h>
@@ -69,11 +69,11 @@ struct OpenSsl {
 namespace {
 
 constexpr int kTls13 = 0x0304;
-constexpr int kSetMinVersion = 123, kSetMaxVersion = 124;  // of SSL_CTX_ctrl
+constexpr int kSetMinVersion = 123, kSetMaxVersion = 124;  // command numbers of SSL_CTX_ctrl
 constexpr int kVerifyPeer = 1;
 constexpr int kWantRead = 2;
 constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
-constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // its code point (RFC 8446, appendix B.4)
+constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // code of kCipherSuite (RFC 8446, appendix B.4)
 constexpr char kIdentity[] = "weft control";
 constexpr char kKeyLabel[] = "weft control key, TLS 1.3, version 3";
 
@@ -99,7 +99,7 @@ const OpenSsl* load(std::string* error) {
   return loaded;
 }
 
-// Finds a context's key from its SSL object, because the callbacks have no user pointer.
+// Finds the pre-shared key of an SSL object, because OpenSSL's callbacks have no user pointer.
 Digest* key_of(const OpenSsl* library, void* ssl) {
   return static_cast<Digest*>(library->SSL_CTX_get_ex_data(library->SSL_get_SSL_CTX(ssl), 0));
 }
@@ -142,7 +142,8 @@ void* make_context(const OpenSsl* library, bool client, Digest* key) {
       library->SSL_CTX_ctrl(context, kSetMaxVersion, kTls13, nullptr) == 1 &&
       library->SSL_CTX_set_ciphersuites(context, kCipherSuite) == 1 &&
       library->SSL_CTX_set_num_tickets(context, 0) == 1 && library->SSL_CTX_set_ex_data(context, 0, key) == 1) {
-    // No certificate can be valid, as there is no authority. (A listener has none and requests none.)
+    // Rejects every certificate, because no certificate authority is configured. A listener has no certificate and
+    // requests none.
     if (client) library->SSL_CTX_set_verify(context, kVerifyPeer, nullptr);
     library->SSL_CTX_set_psk_use_session_callback(context, use_session);
     library->SSL_CTX_set_psk_find_session_callback(context, find_session);
@@ -165,7 +166,7 @@ std::unique_ptr<TlsContext> TlsContext::make(const std::string& secret, std::str
       *error = "OpenSSL refuses TLS 1.3 with a pre-shared key: is it forbidden by this host's crypto policy?";
       return nullptr;
     }
-    static_cast<void>(key.release());  // owned by the context from now on
+    static_cast<void>(key.release());  // the SSL context owns the key from now on
   }
   return made;
 }
@@ -211,7 +212,8 @@ bool TlsStream::advance() {
   library_->ERR_clear_error();
   const int result = library_->SSL_do_handshake(ssl_);
   if (result == 1) {
-    // OpenSSL reports a handshake by pre-shared key as resumed; any other kind would prove nothing.
+    // OpenSSL reports a handshake with a pre-shared key as resumed. Any other handshake would not prove that the peer
+    // has the key.
     failed_ = library_->SSL_session_reused(ssl_) != 1;
     established_ = !failed_;
     return established_ && flush();

@@ -1,5 +1,5 @@
-// TLS 1.3 with a pre-shared key on byte buffers, without sockets, by OpenSSL, which is loaded at run time. Control
-// sockets use it if a secret is set; without a secret OpenSSL is not needed.
+// TLS 1.3 with a pre-shared key, on byte buffers instead of sockets. It uses OpenSSL, which is loaded at run time.
+// Control sockets use TLS if a secret is set; without a secret OpenSSL is not needed.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace weft::control {
 
-struct OpenSsl;  // the functions of libssl that are used
+struct OpenSsl;  // pointers to the functions of libssl that are used
 
-// State shared by all streams of a process: the key, for both roles.
+// The pre-shared key and the OpenSSL contexts of both roles, shared by all streams of a process.
 class TlsContext {
  public:
-  // Null with `error` if OpenSSL 1.1.1 or newer is not installed.
+  // Returns null with `error` set if OpenSSL 1.1.1 or newer is not installed, or refuses TLS 1.3 with a pre-shared key.
   static std::unique_ptr<TlsContext> make(const std::string& secret, std::string* error);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -23,14 +23,15 @@ class TlsContext {
   friend class TlsStream;
   explicit TlsContext(const OpenSsl* library) : library_(library) {}
   const OpenSsl* library_;
-  void* client_ = nullptr;  // SSL_CTX
+  void* client_ = nullptr;  // SSL_CTX objects of the two roles
   void* server_ = nullptr;
 };
 
-// A TLS connection: ciphertext in and out, plaintext in and out.
+// One TLS connection. It converts between plaintext and the ciphertext that the caller reads from and writes to a
+// socket.
 class TlsStream {
  public:
-  // Null if memory runs out.
+  // Returns null if memory runs out.
   static std::unique_ptr<TlsStream> make(const TlsContext& context, bool client);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
@@ -38,12 +39,13 @@ class TlsStream {
 
   // True once both ends have proved that they have the secret.
   bool established() const noexcept { return established_; }
-  // Decrypts input from the socket and appends the result to `plain`. False: the peer does not have the secret, or the
-  // stream is damaged; output may still contain an alert to send.
+  // Decrypts input from the socket and appends the result to `plain`. Returns false if the peer does not have the
+  // secret, or the stream is damaged; there may still be output with an alert to send.
   bool on_received(const char* data, std::size_t bytes, std::string* plain);
-  // Encrypts plaintext to send; it is buffered until the handshake is complete. False: the stream has failed.
+  // Encrypts plaintext to send; before the handshake is complete, the plaintext is buffered. Returns false if the
+  // stream has failed.
   bool send(const std::string& plain);
-  // Appends output for the socket.
+  // Appends the ciphertext to write to the socket.
   void take_output(std::string* cipher);
 
  private:
@@ -52,7 +54,7 @@ class TlsStream {
   bool flush();
   const OpenSsl* library_;
   void* ssl_ = nullptr;
-  void* in_ = nullptr;  // BIOs, owned by `ssl_`
+  void* in_ = nullptr;  // in_ and out_ are memory BIOs, owned by `ssl_`
   void* out_ = nullptr;
   std::string waiting_;  // plaintext sent before the handshake was complete
   bool established_ = false;

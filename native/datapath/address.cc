@@ -1,4 +1,4 @@
-// Addresses as text, and from text.
+// Converts addresses to text, and text to addresses.
 #include "native/datapath/address.h"
 
 #include <netdb.h>

@@ -1,5 +1,5 @@
-// The interface between an engine and what transports its datagrams: links to peers, bursts out, datagrams in,
-// registered memory and sleeping. The core has already chosen path, resends and rate.
+// The interface between an engine and the transport of its datagrams: links to peers, sending and receiving bursts,
+// registered memory, and sleeping. The core chooses paths, retransmissions and rates before it calls a datapath.
 #pragma once
 
 #include <cstddef>
@@ -12,36 +12,36 @@
 
 namespace weft::datapath {
 
-// One network interface of a device, with the port behind it where a datapath has ports of its own.
+// One network interface of a device, with the name of its RDMA port if the datapath uses one.
 struct Place {
   SocketAddress address;
   unsigned interface_index = 0;
   std::string port;  // name of the port; only the datapath that found the device can parse it. Empty: none
 };
 
-// Describes our ends of the paths to one peer.
+// A plan of our ends of the paths to one peer.
 struct LinkPlan {
   std::uint32_t peer = 0;  // the engine's index for the peer
   std::uint32_t device = 0;
   std::uint16_t path_count = 0;
-  const std::vector<Place>* places = nullptr;  // of the device; path i uses places[i % size]
+  const std::vector<Place>* places = nullptr;  // the device's interfaces; path i uses places[i % size]
 };
 
-// The peer's ends, from the handshake: the addresses of its device, and opaque words that only a datapath of the same
-// kind can parse.
+// The peer's ends of the paths, from the handshake: the addresses of its device, and endpoint parameters that only a
+// datapath of the same kind can parse.
 struct FarEnds {
   const std::vector<SocketAddress>* addresses = nullptr;
   const std::string* words = nullptr;
 };
 
-// Memory registered by a caller: [data, data + bytes) stays valid and in place until it is removed.
+// Memory registered by a caller: [data, data + bytes) must stay valid and must not move until it is removed.
 struct Memory {
   std::uint32_t id = 0;  // nonzero
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
-  int dmabuf = -1;  // for GPU memory: its dma-buf, in which `data` is at dmabuf_offset; -1: registered by address
+  int dmabuf = -1;  // dma-buf of GPU memory, with `data` at dmabuf_offset; -1: registered by address
   std::uint64_t dmabuf_offset = 0;
-  bool on_device = false;  // a CPU can't access it
+  bool on_device = false;  // GPU memory that a CPU can't access
 };
 
 class Datapath {
@@ -51,38 +51,39 @@ class Datapath {
   Datapath(const Datapath&) = delete;
   Datapath& operator=(const Datapath&) = delete;
 
-  // Returns false with `error` set to one line that says what to do.
+  // On failure returns false and sets `error` to one line that says what to do.
   virtual bool open(std::string* error) = 0;
-  // The first character of this datapath's words in the handshake.
+  // A letter that identifies this kind of datapath: the first character of its endpoint parameters in the handshake.
   virtual char kind() const noexcept = 0;
 
-  // Link setup; runs on the engine's thread. A link may have fewer paths than planned, with the reason in `error`; it
-  // fails if there are none.
+  // Link setup runs on the engine's thread. A link may have fewer paths than planned; `error` then says why. It fails
+  // if no path can be opened.
   virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
-  // `path_count`: set to the number of paths that both ends have.
+  // `path_count`: receives the number of paths that both ends have.
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;
 
-  // Registered memory can be sent without a copy and be received into directly. A datapath without registration returns
-  // false, and everything works with copies.
+  // Whether memory can be registered. Registered memory is sent and received into without a copy. If this returns
+  // false, all payload is copied.
   virtual bool registers_memory() const noexcept { return false; }
   virtual bool add_memory(const Memory&, std::string*) { return false; }
-  // After this returns, nothing accesses the memory on our behalf.
+  // After this returns, the datapath and its NICs no longer access the memory.
   virtual void remove_memory(std::uint32_t) noexcept {}
-  // After this returns, nothing reads registered memory for messages sent to this peer so far.
+  // After this returns, no NIC reads registered memory any more for messages sent to this peer before the call.
   virtual void settle(std::uint32_t) noexcept {}
-  // Opens a memory window onto [data, data + bytes) of a registered memory for one message of `peer`, and returns its
-  // key; 0: none.
+  // Opens a memory window onto [data, data + bytes) of registered memory, for one message of a peer. Returns the
+  // window's key; 0: no window.
   virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }
   // After this returns, nothing is written through the window.
   virtual void close_window(std::uint32_t) noexcept {}
 
-  // How many bytes in flight on a path this end can buffer before it drops.
+  // How many bytes per path this end can buffer before it drops datagrams.
   virtual std::int64_t buffer_bytes() const noexcept = 0;
 
-  // Sends the bursts. Headers have been copied when this returns, and so has payload unless it is in registered memory,
-  // which must stay unchanged until the message is acknowledged. Bursts to closed links are dropped.
+  // Sends the bursts. When this returns, headers have been copied, and so has payload outside of registered memory.
+  // Payload in registered memory must stay unchanged until the message is acknowledged. Bursts to closed links are
+  // dropped.
   virtual void tx_burst(wire::TxBurst* const* bursts, std::size_t count) = 0;
   // Delivers received datagrams, at most a few bursts per path. Returns their number.
   virtual std::size_t rx_burst(RxSink* sink) = 0;
@@ -91,7 +92,7 @@ class Datapath {
   virtual bool watch(int descriptor) = 0;
   virtual bool holds_datagrams() const noexcept = 0;
 
-  // Must be called before open(): counts in `counters` instead of the datapath's own storage.
+  // Counts in `counters` instead of the datapath's own storage. Must be called before open().
   virtual void count_in(telemetry::EngineCells* counters) noexcept { counters_ = counters; }
   const telemetry::EngineCells& counters() const noexcept { return *counters_; }
 
@@ -100,7 +101,7 @@ class Datapath {
   telemetry::EngineCells* counters_ = &own_counters_;
 };
 
-// The error text when the two ends use different kinds of datapath.
+// The error message for two ends that use different kinds of datapath.
 inline std::string kind_mismatch() { return "the two ends use different datapaths: give both the same WEFT_DATAPATH"; }
 
 }  // namespace weft::datapath

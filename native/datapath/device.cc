@@ -1,4 +1,4 @@
-// Parses the lists of devices in knobs.
+// Splits the lists of device names in knobs.
 #include "native/datapath/device.h"
 
 namespace weft::datapath {

@@ -1,5 +1,6 @@
-// Injects faults. Each kind of fault takes one random number per datagram in a fixed order, so that seed and arrival
-// order determine a run. A datagram is copied only to be held, duplicated or damaged.
+// Injects faults into received datagrams. Each kind of fault draws one random number per datagram, in a fixed order, so
+// that the seed and the arrival order determine a run. A datagram is copied only to be held back, duplicated or
+// damaged.
 #include "native/datapath/faults.h"
 
 #include <algorithm>
@@ -17,7 +18,8 @@ bool read_paths(const std::string& text, std::bitset<256>* out, std::string* err
     std::size_t path = 0;
     const auto [stop, code] = std::from_chars(word.data(), word.data() + word.size(), path);
     if (code != std::errc() || stop != word.data() + word.size() || path >= out->size()) {
-      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) + "' is no path; it takes numbers 0..255, as 0,3";
+      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) +
+               "' is not a path number; give numbers 0..255, such as 0,3";
       return false;
     }
     out->set(path);
@@ -37,7 +39,7 @@ FaultRates fault_rates(const Settings& settings, std::uint32_t engine) {
   return rates;
 }
 
-// SplitMix64 (Steele et al. 2014), as in native/core; the rooms share no code except native/wire.
+// SplitMix64 (Steele et al. 2014). native/core has its own copy, because the datapath may not include native/core.
 std::uint64_t FaultInjector::next() noexcept {
   state_ += 0x9E3779B97F4A7C15u;
   std::uint64_t z = state_;
@@ -57,7 +59,8 @@ FaultInjector::Held FaultInjector::copy(std::uint32_t port, const wire::RxDatagr
   held.payload_bytes = datagram.payload_bytes;
   held.body = datagram.body;
   held.bytes.assign(datagram.header, datagram.header + datagram.header_bytes);
-  // Payload that was written elsewhere (through a memory window) can't be held or damaged here.
+  // Payload that a NIC wrote into the receive buffer through a memory window is not copied, so it can't be held back or
+  // damaged.
   if (datagram.payload_bytes != 0 && datagram.body == wire::RxDatagram::Body::here) {
     held.bytes.insert(held.bytes.end(), datagram.payload, datagram.payload + datagram.payload_bytes);
   }

@@ -1,5 +1,5 @@
-// Injects loss, reordering, duplication and corruption into received datagrams, reproducibly by a seed (the knobs
-// fault_*). While all rates are zero it costs one branch per datagram.
+// Injects loss, reordering, duplication and corruption into received datagrams, as the knobs fault_* say; the same seed
+// gives the same faults. While all rates are zero it costs one branch per datagram.
 #pragma once
 
 #include <bitset>
@@ -17,14 +17,14 @@ namespace weft::datapath {
 struct FaultRates {
   std::uint64_t seed = 1;
   double loss = 0, reorder = 0, duplicate = 0, corrupt = 0;  // probability per datagram
-  std::bitset<256> ports;                                    // ports to which the rates apply; empty: all
+  std::bitset<256> ports;                                    // ports to which the rates apply; empty: all ports
   bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };
 
-// The paths that a list names, as in "0,3". False, with `error` set to the reason, when it is none.
+// Parses a list of path numbers, such as "0,3". Returns false with `error` set if the text is not such a list.
 bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error);
-// As the knobs fault_* say, which check_knobs has accepted. Each engine has random numbers of its own.
+// Reads the knobs fault_*, which check_knobs has validated. Each engine gets random numbers of its own.
 FaultRates fault_rates(const Settings& settings, std::uint32_t engine);
 
 // The receiver of datagrams, implemented by the engine.
@@ -43,9 +43,9 @@ class FaultInjector {
   FaultInjector& operator=(const FaultInjector&) = delete;
 
   bool active() const noexcept { return active_; }
-  // Passes the datagram on once, twice, later, damaged, or not at all.
+  // Delivers the datagram to `sink` once, twice, later, damaged, or not at all, as the random numbers say.
   void offer(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink);
-  // A reordered datagram is delivered after at most this many others, or when nothing else arrives (release_all).
+  // A reordered datagram is delivered at most this many datagrams later, or by release_all() when nothing else arrives.
   static constexpr std::uint64_t kHoldMax = 32;
   bool holds() const noexcept { return !held_.empty(); }
   void release_all(RxSink* sink);

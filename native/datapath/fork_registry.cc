@@ -1,5 +1,5 @@
-// Closes the registered sockets in forked children by pthread_atfork handlers, since FD_CLOEXEC only takes effect at
-// exec(). The lock is held across the fork, so that the child finds the table in a consistent state.
+// Closes the registered sockets in forked children. It uses pthread_atfork handlers, since FD_CLOEXEC only takes effect
+// at exec(). The lock is held across the fork, so that the child finds the table in a consistent state.
 #include "native/datapath/fork_registry.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ void after_fork_in_child() {
     }
   }
   if (table.null >= 0) ::close(table.null);
-  // From now on these numbers may belong to files that the child opens itself.
+  // The child may reuse these descriptor numbers for files of its own.
   table.descriptors.clear();
   table.null = -1;
   table.mutex.unlock();
@@ -51,7 +51,7 @@ Registry& watched() noexcept {
   return registry();
 }
 
-// Requires the lock.
+// Adds a socket to the table. The lock must be held.
 int noted(Registry& table, int descriptor) noexcept {
   if (descriptor < 0) return -1;
   if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -84,7 +84,8 @@ void close_socket(int descriptor) noexcept {
   const int problem = errno;
   Registry& table = registry();
   const std::lock_guard<std::mutex> lock(table.mutex);
-  // A socket inherited from the parent is not in the table, and its number may belong to another file by now.
+  // A socket inherited from the parent is not in the table; its number may belong to another file by now, so it is not
+  // closed.
   if (table.descriptors.erase(descriptor) != 0) ::close(descriptor);
   errno = problem;
 }

@@ -1,16 +1,17 @@
 // Tracks sockets that a forked child must not keep open: while the child holds them, the kernel does not tell peers
-// that the parent has died. In the child each one is replaced by /dev/null and leaves the registry. A lock that fork()
-// also takes makes creating and registering a socket one step, and likewise closing.
+// that the parent has died. The child replaces each socket by /dev/null and forgets it. A lock that fork() also takes
+// makes it one atomic step to create and register a socket, or to close and unregister one.
 #pragma once
 
 #include <sys/socket.h>
 
 namespace weft::datapath {
 
-// Like socket() and accept4(), non-blocking and close-on-exec: a descriptor, or -1 with errno.
+// Like socket() and accept4(), but the new socket is registered, non-blocking and close-on-exec. Both return a
+// descriptor, or -1 with errno.
 int open_socket(int family, int type) noexcept;
 int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept;
-// Closes a socket from these functions; preserves errno. Does nothing for -1.
+// Closes a socket that one of these functions opened; preserves errno. Does nothing for -1.
 void close_socket(int descriptor) noexcept;
 
 }  // namespace weft::datapath

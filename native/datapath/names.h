@@ -1,4 +1,4 @@
-// The names of all datapaths: the words of the knob `datapath`, the first one being its default.
+// The names of all datapaths. They are the values of the knob `datapath`.
 #pragma once
 
 #define WEFT_DATAPATHS(X) X(udp) X(verbs)

@@ -1,4 +1,4 @@
-// Collects the entries that the folders of the datapaths define.
+// Builds the table of datapaths from the entries that each datapath's folder defines.
 #include "native/datapath/table.h"
 
 namespace weft::datapath {

@@ -1,4 +1,4 @@
-// The table of datapaths. A datapath is one name here and one entry in a folder of its own.
+// The table of datapaths. To add a datapath, add its name in names.h and an entry in a folder of its own.
 #pragma once
 
 #include <atomic>
@@ -13,44 +13,46 @@
 
 namespace weft::datapath {
 
-// The devices that a datapath found, and how it will use them.
+// The devices that a datapath found, and how the datapath will use them.
 struct Found {
   std::vector<DeviceState> devices;
-  std::string summary;    // for the log and for users: "udp", "verbs UC"
-  std::string warning;    // one line to log at start; empty: none
-  std::int32_t mode = 0;  // of the datapath's own
+  std::string summary;    // name for logs and users, such as "udp" or "verbs UC"
+  std::string warning;    // one line to log at the start; empty: none
+  std::int32_t mode = 0;  // a value whose meaning only the datapath knows
 };
 
 struct MakeRequest {
   const Settings* settings = nullptr;
   const Found* found = nullptr;
   std::uint32_t engine = 0;
-  std::atomic<std::int64_t>* descriptors = nullptr;  // promised to paths; each descriptor that opens takes one
+  // How many descriptors the process may still open for paths; each descriptor that is opened takes one.
+  std::atomic<std::int64_t>* descriptors = nullptr;
 };
 
 struct DatapathEntry {
-  const char* name;   // the word of the knob `datapath`
-  const char* title;  // in messages: "UDP sockets"
-  // With WEFT_DATAPATH=auto the highest that works is used; 0: never.
+  const char* name;   // value of the knob `datapath` that selects it
+  const char* title;  // name in messages, such as "UDP sockets"
+  // With WEFT_DATAPATH=auto, the datapath with the highest preference that works is used. 0: never used automatically.
   int preference;
-  // Its datagrams follow the routes of IP, whose MTU limits them and whose switches may drop long ones in silence.
+  // Datagrams take IP routes: the route's MTU limits their size, and switches may silently drop longer ones.
   bool routed;
-  // Nothing between the two ends protects a payload: the payload's checksum is on by default.
+  // Nothing on the way protects the payload from damage, so the payload checksum is on by default.
   bool unprotected;
-  // Each path takes a file descriptor.
+  // Each path uses one file descriptor.
   bool descriptor_per_path;
 
-  // Whether this host has what the datapath needs at all. False: `error` says in one line what is missing and what to
-  // do. Opens nothing that outlives the call, and neither does `find`.
+  // Whether this host has what the datapath needs. If not, returns false, and `error` says in one line what is missing
+  // and what to do. Neither this nor `find` opens anything that outlives the call.
   bool (*probe)(const Settings& settings, std::string* error);
-  // The devices that the knobs name, for so many engines. Called after `probe`; fails as it does.
+  // Finds the devices that the knobs name, for `engines` engines. Called after `probe`; reports errors in the same
+  // form.
   bool (*find)(const Settings& settings, std::int64_t engines, Found* out, std::string* error);
   std::unique_ptr<Datapath> (*make)(const MakeRequest& request);
-  // If `routed`: the largest datagram on the route to `to`; 0: unknown.
+  // For a `routed` datapath: the largest datagram on the route to `to`; 0: unknown.
   std::uint32_t (*route_segment_bytes)(const Settings& settings, const SocketAddress& to);
 };
 
-// In the order of names.h.
+// All datapaths, in the order of names.h.
 const std::vector<const DatapathEntry*>& datapath_table();
 
 }  // namespace weft::datapath

@@ -1,4 +1,4 @@
-// Stands in the table of datapaths for RDMA where weft was built without the header of libibverbs.
+// The RDMA entry of the table of datapaths when weft is built without the header of libibverbs: it only reports that.
 #ifndef WEFT_HAS_VERBS
 #include "native/datapath/table.h"
 

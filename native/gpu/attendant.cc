@@ -1,5 +1,6 @@
-// Jobs are passed through slots of pinned memory in the order of their numbers, and every block works on every job. If
-// the launch fails, copies go by streams as usual, which works unless queues are shared.
+// The host writes jobs into slots of pinned memory, in the order of their numbers, and every block of the kernel works
+// on every job. If the kernel cannot be launched, copies use streams as usual, which works unless a copy is queued
+// behind a waiting stream.
 #include "native/gpu/attendant.h"
 
 #include <algorithm>
@@ -21,7 +22,8 @@ std::unique_ptr<Attendant> Attendant::open(const Driver& driver, Context context
   return attendant->kernels_ == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
 }
 
-// With blocking launches, the launch would wait for the kernel's end, which the launching thread has to cause.
+// With CUDA_LAUNCH_BLOCKING, a launch waits until the kernel ends. The attendant only ends when the launching thread
+// tells it to, so it cannot be used.
 bool Attendant::launches_block() noexcept {
   const char* const set = std::getenv("CUDA_LAUNCH_BLOCKING");
   return set != nullptr && std::strcmp(set, "") != 0 && std::strcmp(set, "0") != 0;
@@ -49,10 +51,10 @@ bool Attendant::make(std::string* error) {
 
 Attendant::~Attendant() {
   const Current current(driver_, context_);
-  // Errors are ignored: a destroyed context has freed these objects already.
+  // Errors are ignored, because a destroyed context has freed these objects already.
   if (left_ != nullptr) static_cast<void>(driver_.event_destroy(left_));
   if (stream_ != nullptr) static_cast<void>(driver_.stream_destroy(stream_));
-  if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // waits until the kernel has ended
+  if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // this call waits until the kernel has ended
 }
 
 void Attendant::wait_begins() noexcept {
@@ -71,7 +73,7 @@ void Attendant::wait_ends() noexcept {
   const std::lock_guard lock(mutex_);
   if (--waiting_ != 0 || !attends_) return;
   attends_ = false;
-  __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // takes effect after the jobs that were submitted
+  __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // the kernel ends after all jobs submitted so far
 }
 
 bool Attendant::done(Ticket ticket) const noexcept {
@@ -84,10 +86,11 @@ Result Attendant::query(Ticket ticket) const noexcept {
   if (done(ticket)) return kSuccess;
   const Result result = driver_.event_query(left_);
   if (result != kSuccess) return result;
-  return done(ticket) ? kSuccess : kLaunchFailed;  // the kernel has ended, so an unfinished job will never be done
+  // If the kernel has ended, an unfinished job will never be done.
+  return done(ticket) ? kSuccess : kLaunchFailed;
 }
 
-// Waits until the slot's previous job is done. That job is one of the oldest, so there is rarely anything to wait for.
+// Waits until the previous job in the next slot is done. That job is one of the oldest, so there is rarely a wait.
 Result Attendant::await_slot() noexcept {
   const Ticket last = next_ - kAttendedJobs;
   for (Result result = kNotReady;; std::this_thread::yield()) {

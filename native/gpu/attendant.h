@@ -1,7 +1,7 @@
-// The attendant: a persistent copy kernel, used while streams wait for messages. A waiting stream blocks the driver
-// queue that it is in, and streams share few queues (8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise), so the
+// The attendant: a persistent copy kernel, used while CUDA streams wait for messages. A waiting stream blocks the
+// driver queue that it is in, and streams share few queues (8, unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise), so
 // copies of the awaited message could be queued behind it. Therefore a kernel is launched before the first stream
-// waits, and does the copying itself until none waits.
+// waits; it makes the copies until no stream waits any more.
 #pragma once
 
 #include <condition_variable>
@@ -11,25 +11,25 @@
 
 namespace weft::gpu {
 
-// One per device, for all its workers. Without kernels, and where launches block (CUDA_LAUNCH_BLOCKING), it only counts
-// waiting streams.
+// There is one attendant per device, for all its workers. Without compiled kernels, or where launches block
+// (CUDA_LAUNCH_BLOCKING), it only counts waiting streams.
 class Attendant {
  public:
   using Ticket = std::uint32_t;  // number of a job; 0: none
 
-  // Null with `error`. `kernels` may be null, and otherwise must outlive the attendant.
+  // On failure returns null with `error` set. `kernels` may be null; otherwise it must outlive the attendant.
   static std::unique_ptr<Attendant> open(const Driver& driver, Context context, const Kernels* kernels,
                                          std::string* error);
   Attendant(const Attendant&) = delete;
   Attendant& operator=(const Attendant&) = delete;
-  // No stream may be waiting.
+  // No stream may be waiting when the attendant is destroyed.
   ~Attendant();
 
-  // To be called before a stream is told to wait, and once it no longer waits.
+  // Callers call wait_begins() before they make a stream wait, and wait_ends() once it no longer waits.
   void wait_begins() noexcept;
   void wait_ends() noexcept;
-  // Calls `free` unless a stream waits, and holds off new waits meanwhile, because the driver frees memory only when
-  // all work is done. False: a stream waits.
+  // Calls `free`, and holds off new waits meanwhile, because the driver frees memory only when all work is done.
+  // Returns false, without the call, if a stream waits.
   template <class Free>
   bool free_unless_waited(Free free) {
     {
@@ -43,17 +43,18 @@ class Attendant {
     return true;
   }
 
-  // Held while a copy is launched by any means, so that no copy is queued behind a stream that starts to wait.
+  // Callers hold this mutex while they launch a copy in any way, so that no copy is queued behind a stream that starts
+  // to wait.
   std::mutex& mutex() noexcept { return mutex_; }
-  // Whether copies must be submitted here. Requires the mutex.
+  // Whether copies must be submitted to the attendant instead of a stream. The mutex must be held.
   bool attends() const noexcept { return attends_; }
-  // Copies bytes [begin, end) of the pieces to or from `contiguous`. The table must stay until the job is done.
-  // Requires the mutex.
+  // Copies bytes [begin, end) of the message that the table describes to or from `contiguous`. The table must stay in
+  // memory until the job is done. The mutex must be held.
   Result submit(bool gathers, const PieceTable& table, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                 Address contiguous, Ticket* out) noexcept;
-  // As above, for bytes that are contiguous on the device.
+  // Submits a copy of bytes that are contiguous on the device. The mutex must be held.
   Result submit(bool gathers, Address there, std::uint64_t bytes, Address contiguous, Ticket* out) noexcept;
-  // Like an event query: kNotReady while the job is in progress.
+  // The state of a job: kSuccess when it is done, kNotReady while it is in progress, otherwise an error.
   Result query(Ticket ticket) const noexcept;
 
  private:
@@ -75,7 +76,7 @@ class Attendant {
   bool attends_ = false;
   AttendantBoard* board_ = nullptr;
   Stream stream_ = nullptr;
-  Event left_ = nullptr;  // recorded after the last launch
+  Event left_ = nullptr;  // recorded after the last launch of the kernel
   Ticket next_ = 1;
   std::uint32_t generation_ = 0;
 };

@@ -1,4 +1,4 @@
-// Device code of the attendant, the kernel that runs while streams wait and copies pieces on the host's request until
+// Device code of the attendant, the kernel that runs while streams wait. It copies pieces at the host's request until
 // the host tells it to end. Its loop is in kernels.cu, as only a GPU can run it.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace weft::gpu::device {
 
-// One lane's share of a job, which is divided among all blocks.
+// One lane's share of a copy job, which is divided among all blocks.
 WEFT_DEVICE void attended_share(const AttendedJob& job, u32 block, u32 thread) {
   constexpr u32 kWarps = kBlockThreads / kWarpLanes;
   for (u64 chunk = u64{block} * kWarps + thread / kWarpLanes; chunk < job.chunks; chunk += kAttendantBlocks * kWarps) {

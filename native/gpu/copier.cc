@@ -1,5 +1,6 @@
-// Copies pieces into a ring once the previous bytes there are acknowledged, and out of it once a whole piece has been
-// placed. A copy is in progress until its event says otherwise; the order of calls implies nothing.
+// Copies pieces of a send into a ring once the ring's previous bytes there are acknowledged, and pieces of a receive
+// out of the ring once all their bytes have arrived. A copy is in progress until its event is done; the order of calls
+// implies nothing.
 #include "native/gpu/copier.h"
 
 #include <algorithm>
@@ -22,11 +23,11 @@ void Transfer::fail(const char* symbol, Result result) noexcept {
   try {
     error_ = copier_->driver_.say(symbol, result);
   } catch (const std::bad_alloc&) {
-    error_ = "out of memory";  // fits std::string's internal buffer
+    error_ = "out of memory";  // short enough for std::string to store it without an allocation
   }
 }
 
-// Size of the next piece that can be copied now; 0: none.
+// Size of the next piece that can be copied now; 0: no piece can.
 std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) const noexcept {
   const std::int64_t stripe_bytes = stage.stripe_bytes.load(std::memory_order_acquire);
   if (stripe_bytes < 0 || lane.count == kFlyingMax) return 0;
@@ -35,8 +36,8 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
   if (way_ == Way::to_device) {
-    // An emptied piece stays counted until its copy has arrived, and nothing is placed beyond one ring's length ahead
-    // of it.
+    // While a piece is being copied out, its count stays full, and the network places nothing more than one ring's
+    // length ahead of the bytes that have left the ring.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;
@@ -55,8 +56,8 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   return any;
 }
 
-// Copies by a stream, unless it could be queued behind a stream that waits for a message. False: it failed, and no part
-// of it is in progress.
+// Launches a copy in a stream, or by the attendant while a stream waits for a message. Returns false if the launch
+// failed; then no part of the copy is in progress.
 bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept {
   Attendant& attendant = copier_->shared().attendant();
   std::unique_lock lock(attendant.mutex());
@@ -71,19 +72,20 @@ bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t
   if (copied && (result = copier_->driver_.event_record(made->done, stream_)) != kSuccess)
     fail("cuEventRecord", result);
   if (!failed()) return true;
-  lock.unlock();  // a waiting stream may have to proceed first
-  // Copies are in progress without an event that tells their end, so this waits for the stream; it is the only blocking
-  // wait and happens only after an error. If that fails too, the context is unusable and the copies have ended.
+  lock.unlock();  // the wait below may depend on a thread that needs the lock
+  // After a failed launch, copies may be in progress that no event covers, so this waits for the whole stream. It is
+  // the only blocking wait. If it fails too, the context is unusable and the copies have ended.
   static_cast<void>(copier_->driver_.stream_synchronize(stream_));
   copier_->give_event(made->done);
   return false;
 }
 
-// Only the last job's ticket is kept, as jobs finish in order. Submission fails only if the context is gone.
+// Submits copies to the attendant. Only the ticket of the last one is kept, because jobs finish in order. Submitting
+// fails only if the context is destroyed.
 bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept {
   Attendant& attendant = copier_->shared().attendant();
   const bool gathers = way_ == Way::to_host;
-  const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned memory has the same address on the GPU
+  const auto here = reinterpret_cast<std::uintptr_t>(host);  // the GPU sees pinned memory at the same address
   Result result = kSuccess;
   if (table_.count != 0) {
     result = attendant.submit(gathers, table_, begin, begin + bytes, here, out);
@@ -97,11 +99,12 @@ bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t byt
   return result == kSuccess;
 }
 
-// Launches the copies of a range of the message. False: one failed, and others may be in progress.
+// Launches the copies of a range of the message. Returns false if a launch failed; other copies may then be in
+// progress.
 bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept {
   const Driver& driver = copier_->driver_;
   if (table_.count != 0 && copier_->shared().kernels() != nullptr && layout_.scattered(begin, bytes)) {
-    const auto here = reinterpret_cast<std::uintptr_t>(host);  // pinned memory has the same address on the GPU
+    const auto here = reinterpret_cast<std::uintptr_t>(host);  // the GPU sees pinned memory at the same address
     const Kernels& kernels = *copier_->shared().kernels();
     const Result result = way_ == Way::to_host ? kernels.gather(table_, begin, begin + bytes, here, stream_)
                                                : kernels.scatter(here, table_, begin, begin + bytes, stream_);
@@ -133,7 +136,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     const std::uint64_t from = lane->arrived;
     ++lane->first;
     --lane->count;
-    if (failed()) continue;  // the copy has ended, but its bytes are not used
+    if (failed()) continue;  // after an error, the bytes of a finished copy are not used
     lane->arrived = copy.end;
     if (way_ == Way::to_host) {
       stage->limit.store(lane->arrived, std::memory_order_release);
@@ -141,7 +144,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     } else {
       settled(*stage, from).store(0, std::memory_order_relaxed);
       stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
-      lane->untold = true;  // the sender may wait for this room
+      lane->untold = true;  // the remote sender may wait for this room
     }
   }
   return any;
@@ -151,7 +154,8 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
-    // In a destroyed context no copy is in progress any more; in one that is refused temporarily there may be.
+    // Copies may still be in progress if the context is only refused for now. After many refusals in a row, the context
+    // counts as destroyed, and then no copy is in progress any more.
     if (++refused_ < kRefusedMax) return false;
     for (Lane& lane : lanes_) {
       for (; lane.count != 0; --lane.count, ++lane.first)
@@ -185,16 +189,17 @@ std::unique_ptr<Copier> Copier::open(const Driver& driver, int device, std::stri
 
 Copier::~Copier() {
   const Current current(driver_, context_);
-  // Errors are ignored: a destroyed context has freed these events already.
+  // Errors are ignored, because a destroyed context has freed these events already.
   for (const Event event : events_) static_cast<void>(driver_.event_destroy(event));
 }
 
 void Copier::drop(Event event) noexcept {
   const Current current(driver_, context_);
-  static_cast<void>(driver_.event_destroy(event));  // a destroyed context has freed it
+  static_cast<void>(driver_.event_destroy(event));  // an error means that a destroyed context has freed it
 }
 
-// Reserves space for every event made, so that give_event() never allocates.
+// Returns an unused event or creates one. It reserves space in `events_` for every event created, so that give_event()
+// never allocates.
 Event Copier::take_event(Result* result) noexcept {
   if (!events_.empty()) {
     const Event event = events_.back();

@@ -13,12 +13,13 @@
 
 namespace weft::gpu {
 
-enum class Way : std::uint8_t { to_host, to_device };  // of a send; of a receive
+enum class Way : std::uint8_t { to_host, to_device };  // to_host: for a send; to_device: for a receive
 
 class Copier;
 
-// A message being copied. The caller keeps its layout, its stages (with their rings) and its piece table until quiet().
-// The table describes the layout's pieces for the kernels; if it is empty, runs are copied one by one.
+// Copies one message. The caller must keep the message's layout, its stages (with their rings) and its piece table
+// until quiet(). The table describes the layout's pieces for the kernels; if it is empty, each contiguous run is copied
+// separately.
 class Transfer {
  public:
   Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream,
@@ -27,8 +28,9 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
 
-  // Is told that more of a send is in its ring, or that more of a receive has left it (see
-  // message::Connection::on_staged). False: it cannot take the news now; the call is repeated.
+  // Is told when more bytes of a send have reached a ring, or more bytes of a receive have left one (see
+  // message::Connection::on_staged). If it cannot handle the call now, it returns false, and the call is repeated
+  // later.
   class Listener {
    public:
     virtual bool on_staged(std::uint32_t stage) noexcept = 0;
@@ -36,21 +38,21 @@ class Transfer {
    protected:
     ~Listener() = default;
   };
-  // Handles all stripes once. True: something progressed. After an error no more copies are launched.
+  // Handles all stripes once. Returns whether anything progressed. After an error no more copies are launched.
   bool poll(Listener* listener) noexcept;
-  // Bytes that have arrived: in rings for a send, on the device for a receive.
+  // How many bytes have been copied: into the rings for a send, to the device for a receive.
   std::uint64_t arrived_bytes() const noexcept;
-  // No copy is in progress, so the memory that it refers to may be freed.
+  // Whether no copy is in progress, so that the memory used by copies may be freed.
   bool quiet() const noexcept;
   bool failed() const noexcept { return !error_.empty(); }
   const std::string& error() const noexcept { return error_; }
 
  private:
-  static constexpr std::size_t kFlyingMax = 4;  // copies per stripe; two would do if they were always polled in time
+  static constexpr std::size_t kFlyingMax = 4;  // copies per stripe; two would do if polls were never late
   struct Copy {
-    Event done = nullptr;          // either this
-    Attendant::Ticket ticket = 0;  // or this, if the attendant copies
-    std::uint64_t end = 0;         // offset in the stripe
+    Event done = nullptr;          // event of a copy in a stream
+    Attendant::Ticket ticket = 0;  // or the ticket of a copy by the attendant
+    std::uint64_t end = 0;         // offset in the stripe where the copied bytes end
   };
   struct Lane {
     std::array<Copy, kFlyingMax> flying;
@@ -58,7 +60,7 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
-  static constexpr int kRefusedMax = 100;  // consecutive errors after which a context is considered destroyed
+  static constexpr int kRefusedMax = 100;  // after so many consecutive errors, a context counts as destroyed
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
@@ -77,27 +79,27 @@ class Transfer {
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
-  int refused_ = 0;  // consecutive errors
+  int refused_ = 0;  // number of consecutive errors
   std::string error_;
 };
 
 class Copier {
  public:
-  // Opens a device in its primary context. `image`: the compiled kernels. Null with `error`.
+  // Opens a device in its primary context. `image`: the compiled kernels. On failure returns null with `error` set.
   static std::unique_ptr<Copier> open(const Driver& driver, int device, std::string* error,
                                       const void* image = kernel_image());
   Copier(const Driver& driver, std::shared_ptr<SharedDevice> shared)
       : driver_(driver), shared_(std::move(shared)), context_(shared_->context()) {}
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
-  // All transfers must have been destroyed.
+  // All transfers must have been destroyed before.
   ~Copier();
 
-  // The caller's work that the copies depend on must be done: nothing that takes long may enter the streams that
-  // messages share.
+  // Begins the copies of a message. GPU work of the caller on which they depend must be finished before, because
+  // messages share streams, in which nothing may take long.
   std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
                                   const PieceTable& table);
-  // Destroys an event of a caller.
+  // Destroys an event that a caller created.
   void drop(Event event) noexcept;
   Context context() const noexcept { return context_; }
   SharedDevice& shared() const noexcept { return *shared_; }
@@ -105,7 +107,7 @@ class Copier {
  private:
   friend class Transfer;
   Event take_event(Result* result) noexcept;
-  // Never allocates: see take_event.
+  // Never allocates, because take_event() has reserved the space.
   void give_event(Event event) noexcept {
     if (event != nullptr) events_.push_back(event);
   }
@@ -113,7 +115,7 @@ class Copier {
   const Driver& driver_;
   const std::shared_ptr<SharedDevice> shared_;
   const Context context_;
-  std::vector<Event> events_;  // unused ones
+  std::vector<Event> events_;  // unused events
   std::size_t events_made_ = 0;
 };
 

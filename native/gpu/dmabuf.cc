@@ -1,5 +1,5 @@
-// Exports whole host pages, as the driver requires. Drivers without open kernel modules export none; then peer memory
-// or bounce buffers are used.
+// Exports whole host pages, as the driver requires. Drivers without open kernel modules cannot export memory; peer
+// memory or bounce buffers are then used.
 #include "native/gpu/dmabuf.h"
 
 #include <unistd.h>

@@ -58,7 +58,7 @@ const Driver* load_driver(const char* path, std::string* error) {
     bool usable = false;
   };
   static std::mutex mutex;
-  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries
+  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries it lists
   const std::lock_guard lock(mutex);
   const auto [entry, fresh] = all->try_emplace(path);
   Loaded& loaded = entry->second;

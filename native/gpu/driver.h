@@ -1,5 +1,5 @@
-// Function table of libcuda, loaded at run time: without the library only device memory is unavailable. CUDA's headers
-// are not needed, as its types are declared here to match the ABI.
+// The function table of libcuda, which is loaded at run time; without the library, only device memory is unavailable.
+// CUDA's headers are not needed, because its types are declared here to match the ABI.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ using Module = void*;           // CUmodule
 using Function = void*;         // CUfunction
 using Address = std::uint64_t;  // CUdeviceptr
 
-inline constexpr Result kSuccess = 0;              // CUDA_SUCCESS
-inline constexpr Result kInvalidValue = 1;         // CUDA_ERROR_INVALID_VALUE
-inline constexpr Result kOutOfMemory = 2;          // CUDA_ERROR_OUT_OF_MEMORY
-inline constexpr Result kLaunchFailed = 719;       // CUDA_ERROR_LAUNCH_FAILED
-inline constexpr Result kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
-inline constexpr Result kNotReady = 600;           // CUDA_ERROR_NOT_READY: not an error, ask again
-inline constexpr unsigned kNonBlocking = 1;        // CU_STREAM_NON_BLOCKING: not blocked by the legacy default stream
-inline constexpr unsigned kDisableTiming = 2;      // CU_EVENT_DISABLE_TIMING
-inline constexpr unsigned kWaitAtLeast = 0;        // CU_STREAM_WAIT_VALUE_GEQ
+inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
+inline constexpr Result kInvalidValue = 1;     // CUDA_ERROR_INVALID_VALUE
+inline constexpr Result kOutOfMemory = 2;      // CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr Result kLaunchFailed = 719;   // CUDA_ERROR_LAUNCH_FAILED
+inline constexpr Result kNoDevice = 100;       // CUDA_ERROR_NO_DEVICE
+inline constexpr Result kNotReady = 600;       // CUDA_ERROR_NOT_READY: not an error, ask again
+inline constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: does not wait for the legacy default stream
+inline constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kWaitAtLeast = 0;    // CU_STREAM_WAIT_VALUE_GEQ
 inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts
 
-// Our name, the exported symbol (of the version with these types), the parameters.
+// Each row: our name for the function, the symbol of the version with these types, and the parameters.
 // clang-format off
 #define WEFT_CUDA_FUNCTIONS(X)                                                                                        \
   X(init, "cuInit", (unsigned))                                                                                       \
@@ -79,12 +79,12 @@ struct Driver {
   std::string say(const char* symbol, Result result) const;
 };
 
-// Loads the library and calls cuInit, once per path; null with `error` saying what is missing and what to do. The
-// library is never unloaded, because it starts threads. `path`: "libcuda.so.1", except in tests.
+// Loads the library and calls cuInit, once per path. On failure returns null, and `error` says what is missing and what
+// to do. The library is never unloaded, because it starts threads. `path`: "libcuda.so.1", except in tests.
 const Driver* load_driver(const char* path, std::string* error);
 
-// Makes a context current in this thread during its lifetime. Also relaxes the thread's stream capture mode, so that
-// calls neither invalidate another thread's graph capture nor are refused because of it.
+// Makes a context current in this thread during its lifetime. It also relaxes the thread's stream capture mode, so that
+// driver calls neither invalidate another thread's graph capture nor are refused because of it.
 class Current {
  public:
   Current(const Driver& driver, Context context) : driver_(driver), result_(driver.context_push(context)) {
@@ -95,14 +95,14 @@ class Current {
   ~Current() {
     Context popped = nullptr;
     if (swapped_) static_cast<void>(driver_.capture_mode(&mode_));
-    if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // errors show in the next call
+    if (result_ == kSuccess) static_cast<void>(driver_.context_pop(&popped));  // the next call reports an error
   }
   Result result() const noexcept { return result_; }
 
  private:
   const Driver& driver_;
   Result result_;
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then the previous mode
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; later the thread's previous mode
   bool swapped_ = false;
 };
 

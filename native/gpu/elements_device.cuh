@@ -1,5 +1,5 @@
-// Reduces pairs of elements of each type, by arithmetic on their bits, in f32 for narrower types. Uses the GPU's
-// instructions where it has them; the host versions give the same bits, except for NaNs.
+// Reduces pairs of elements of each type; types narrower than f32 are computed in f32. On a GPU it uses the GPU's
+// instructions where they exist; the versions for the host give the same bits, except for NaNs.
 #pragma once
 
 #include "native/gpu/jobs.h"
@@ -64,7 +64,7 @@ WEFT_DEVICE u16 to_f16(float wide) {
   const auto signed_as = [sign](u32 half) { return static_cast<u16>(sign | half); };
   if (wide != wide) return 0x7fff;
   if (size >= 0x477ff000) return signed_as(0x7c00);  // 65,520 and above round to infinity
-  // below 2^-14 the result is a multiple of 2^-24, the spacing of f32 in [0.5, 1): the addition rounds
+  // below 2^-14, the result is a multiple of 2^-24, the spacing of f32 numbers in [0.5, 1), so an addition rounds it
   if (size < 0x38800000) {
     return signed_as(bits_as<u32>(bits_as<float>(size) + 0.5f) - bits_as<u32>(0.5f));
   }
@@ -85,7 +85,8 @@ WEFT_DEVICE u16 to_bf16(float wide) {
 #endif
 }
 
-// Bits: the type that an element is loaded as. Integers are compared as Number and summed as Bits, which wrap.
+// Operations on integers. `Bits`: the type as which an element is loaded; sums are of Bits and wrap. `Number`: the type
+// as which elements are compared.
 template <class BitsType, class NumberType>
 struct Whole {
   using Bits = BitsType;
@@ -136,7 +137,7 @@ struct Element<ElementType::bf16> {
   }
 };
 
-// Reduces the elements in two 32-bit words.
+// Reduces the elements in 64 bits, given as two 32-bit words.
 template <ElementType kType, Operation kOperation>
 WEFT_DEVICE u64 reduce_64(u32 a_low, u32 a_high, u32 b_low, u32 b_high) {
   using Bits = typename Element<kType>::Bits;

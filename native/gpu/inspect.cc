@@ -1,4 +1,4 @@
-// Queries the attributes of the first and last byte of every piece, so that freed memory and arrays that extend beyond
+// Asks the driver about the first and last byte of every piece, so that freed memory and arrays that extend beyond
 // their allocation are refused. The bytes themselves are not read.
 #include "native/gpu/inspect.h"
 
@@ -16,7 +16,7 @@ std::string text_of(Address address) {
   return text;
 }
 
-// The device of one byte, or -1 with `error`.
+// The device that holds the byte at `address`; -1 with `error` set if there is none.
 int device_at(const Driver& driver, Address address, std::string* error) {
   unsigned type = 0;
   int managed = 0, ordinal = -1;
@@ -32,8 +32,8 @@ int device_at(const Driver& driver, Address address, std::string* error) {
     return -1;
   }
   if (type != kOnDevice || ordinal < 0) {
-    *error = "no memory of a device at " + text_of(address) + ": it was freed, or is shorter than the array says" +
-             (type == 1 ? ", or is memory of the host" : "");
+    *error = "no device memory at " + text_of(address) + ": it was freed, or is shorter than the array says" +
+             (type == 1 ? ", or is host memory" : "");
     return -1;
   }
   return ordinal;
@@ -67,11 +67,11 @@ bool stream_belongs(const Driver& driver, Stream stream, Context context, std::s
   }
   int capturing = 0;
   if (driver.stream_capturing(stream, &capturing) == kSuccess && capturing != 0) {
-    *error = "a stream that is being captured into a graph: messages cannot be part of one";
+    *error = "is being captured into a graph, of which messages cannot be part";
     return false;
   }
   if (owner == context) return true;
-  *error = "a stream of another device or context than the buffer's";
+  *error = "belongs to another device or context than the buffer";
   return false;
 }
 

@@ -1,20 +1,20 @@
-// Parameters of the kernels: one plain struct per kernel, with the same layout on host and GPU.
+// Parameters of the kernels: one plain struct per kernel, laid out alike on host and GPU.
 #pragma once
 
 #include <cstdint>
 
 namespace weft::gpu {
 
-// A contiguous part of a message. A table of pieces is sorted by offset without overlaps. Pieces may be empty, and
-// bytes of the message that are in no piece are left alone.
+// A contiguous part of a message. A table of pieces is sorted by offset and has no overlaps. Pieces may be empty. Bytes
+// of the message that belong to no piece are not touched.
 struct Piece {
   std::uint64_t address;
   std::uint64_t bytes;
-  std::uint64_t offset_bytes;  // its offset in the message
+  std::uint64_t offset_bytes;  // where the piece begins in the message
 };
 static_assert(sizeof(Piece) == 24);
 
-// Sets the offsets of pieces that follow each other in a message; returns the message's size.
+// Sets the offsets of pieces that follow one another in a message. Returns the message's size.
 inline std::uint64_t lay_out(Piece* pieces, std::uint64_t count) noexcept {
   std::uint64_t bytes = 0;
   for (std::uint64_t i = 0; i < count; bytes += pieces[i++].bytes) pieces[i].offset_bytes = bytes;
@@ -23,62 +23,65 @@ inline std::uint64_t lay_out(Piece* pieces, std::uint64_t count) noexcept {
 
 // Copies bytes [begin, end) of a message between its pieces and a contiguous buffer.
 struct PiecesJob {
-  std::uint64_t pieces;  // address of the table
+  std::uint64_t pieces;  // address of the table of pieces
   std::uint64_t count;
   std::uint64_t begin_bytes, end_bytes;
-  std::uint64_t contiguous;   // address of byte `begin_bytes` of the message
-  std::uint64_t chunk_bytes;  // of the contiguous side, per warp: a multiple of kLineBytes, less than 4 GB
+  std::uint64_t contiguous;  // address of the buffer; it begins with byte `begin_bytes` of the message
+  // How many bytes of the buffer each warp handles: a multiple of kLineBytes, less than 4 GB.
+  std::uint64_t chunk_bytes;
 };
 
-// A job of the attendant, in one of its slots: pieces copied by all its blocks, each doing some of the chunks.
+// A copy job of the attendant, in one of its slots. All its blocks copy pieces, each block some of the chunks.
 struct AttendedJob {
   PiecesJob pieces;
-  Piece only;            // the table, if there is a single piece
-  std::uint64_t chunks;  // of all blocks together
+  Piece only;            // the table of pieces, if there is a single piece
+  std::uint64_t chunks;  // number of chunks of all blocks together
   std::uint32_t gathers;
-  std::uint32_t generation;  // of the launch that must do it
-  std::uint32_t number;      // written last; jobs are numbered from 1 and wrap around, without 0
+  std::uint32_t generation;  // which launch of the attendant must do this job
+  // Number of the job, written last. Jobs are numbered from 1; the number wraps around and skips 0.
+  std::uint32_t number;
 };
-inline constexpr unsigned kAttendedJobs = 256;    // number of slots: job n is in slot n % kAttendedJobs
-inline constexpr unsigned kAttendantBlocks = 16;  // of kBlockThreads; enough for the bandwidth of a bus
+inline constexpr unsigned kAttendedJobs = 256;    // number of slots; job n is in slot n % kAttendedJobs
+inline constexpr unsigned kAttendantBlocks = 16;  // enough blocks for the bandwidth of a PCIe bus
 
-// State shared by the host and the attendant, in pinned memory.
+// State in pinned memory, shared by the host and the attendant.
 struct AttendantBoard {
   AttendedJob jobs[kAttendedJobs];
-  // Launches up to this generation end once they have no job.
+  // Launches with a generation up to this one end once they have no more jobs.
   alignas(128) std::uint32_t leave;
-  alignas(128) std::uint32_t done[kAttendantBlocks];  // per block: the number of its last job
+  alignas(128) std::uint32_t done[kAttendantBlocks];  // number of each block's last finished job
 };
 struct AttendJob {
-  std::uint64_t board;       // address
-  std::uint32_t first;       // number of the launch's first job
-  std::uint32_t generation;  // of the launch
+  std::uint64_t board;       // address of the AttendantBoard
+  std::uint32_t first;       // number of the first job of this launch
+  std::uint32_t generation;  // generation of this launch
 };
 
-// out[i] = a[i] op b[i], and the same to `also` if it is not 0: whole words in the middle, single elements at both
-// ends.
+// Computes out[i] = a[i] op b[i], and writes it to `also` too unless that is 0. Most elements are handled in 16-byte
+// words; those before the first and after the last word are handled one by one.
 struct ReduceJob {
   std::uint64_t a, b, out, also;
   std::uint64_t elements;
-  std::uint64_t head_elements;  // elements before the first word
-  std::uint64_t words;          // aligned in `out` and `also`; 0 if that is impossible
+  std::uint64_t head_elements;  // number of elements before the first word
+  std::uint64_t words;          // words are aligned in `out` and `also`; 0: no such words exist
 };
 
-inline constexpr unsigned kWordBytes = 16;   // widest access of a thread
-inline constexpr unsigned kLineBytes = 128;  // chunks begin at multiples of it
+inline constexpr unsigned kWordBytes = 16;   // widest memory access of a thread
+inline constexpr unsigned kLineBytes = 128;  // chunks begin at multiples of this
 inline constexpr unsigned kWarpLanes = 32;
 inline constexpr unsigned kBlockThreads = 256;
-inline constexpr unsigned kBatch = 4;         // words that a thread loads before it waits for the first
-inline constexpr unsigned kElementBatch = 8;  // the same for single elements
+inline constexpr unsigned kBatch = 4;         // words that a thread loads before it waits for the first one
+inline constexpr unsigned kElementBatch = 8;  // elements that a thread loads before it waits for the first one
 
-// X(name, bytes): the element types. The names are part of the kernels' names: weft_reduce_f16_sum.
+// Calls X(name, bytes) for each element type. The names are part of the kernels' names, such as weft_reduce_f16_sum.
 #define WEFT_REDUCE_TYPES(X) X(f32, 4) X(f16, 2) X(bf16, 2) X(f64, 8) X(i32, 4) X(i64, 8) X(u8, 1)
 #define WEFT_REDUCE_OPERATIONS(X, ...) X(sum, ##__VA_ARGS__) X(min, ##__VA_ARGS__) X(max, ##__VA_ARGS__)
 
 #define WEFT_ENUMERATOR(name, ...) name,
 enum class ElementType : std::uint8_t { WEFT_REDUCE_TYPES(WEFT_ENUMERATOR) };
-// Integer sums wrap. f16 and bf16 are summed in f32 and rounded once, to nearest, ties to even. The minimum and the
-// maximum of a number and a NaN are the number, and -0 is less than +0. The bits of a resulting NaN are unspecified.
+// Sums of integers wrap. f16 and bf16 are added in f32 and rounded once, to nearest, ties to even. Of a number and a
+// NaN, both the minimum and the maximum are the number, and -0 is less than +0. The bits of a resulting NaN are
+// unspecified.
 enum class Operation : std::uint8_t { WEFT_REDUCE_OPERATIONS(WEFT_ENUMERATOR) };
 #undef WEFT_ENUMERATOR
 

@@ -1,5 +1,5 @@
-// Embeds the image by the assembler, which is faster than compiling an array of a million numbers. kernels.cmake
-// determines whether there is one and what it contains.
+// Embeds the kernel image with the assembler, which is faster than compiling an array of a million numbers.
+// kernels.cmake decides whether there is an image and what it contains.
 #include "native/gpu/kernel_image.h"
 
 #ifdef WEFT_KERNEL_IMAGE

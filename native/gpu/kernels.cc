@@ -1,5 +1,5 @@
-// Launches the kernels and divides the work: bytes per warp, words and elements per block. All functions are looked up
-// at the start, because a driver may load code lazily, which can synchronise the device.
+// Launches the kernels and divides the work among warps (bytes) or blocks (words and elements). All kernel functions
+// are looked up at the start, because a driver may load code lazily, which can synchronise the device.
 #include "native/gpu/kernels.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace weft::gpu {
 namespace {
 
-constexpr std::uint64_t kChunkBytesMin = 4 << 10;   // per warp: with less, finding its piece costs as much as copying
-constexpr std::uint64_t kChunkBytesMax = 32 << 10;  // per warp: with more, the last warps delay the end
-constexpr std::uint64_t kChunksWanted = 8'192;      // a few for each warp that the largest GPUs run at a time
-constexpr std::uint64_t kBlocksMax = 0x7fff'ffff;   // limit of a grid's first dimension
+constexpr std::uint64_t kChunkBytesMin = 4 << 10;   // with less per warp, finding a piece costs as much as copying it
+constexpr std::uint64_t kChunkBytesMax = 32 << 10;  // with more per warp, the last warps delay the end
+constexpr std::uint64_t kChunksWanted = 8'192;      // a few chunks for each warp that the largest GPUs run at a time
+constexpr std::uint64_t kBlocksMax = 0x7fff'ffff;   // CUDA's limit for the first dimension of a grid
 
 constexpr std::uint64_t quotient_up(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -26,8 +26,9 @@ constexpr std::uint64_t kElementBytes[] = {WEFT_REDUCE_TYPES(WEFT_TYPE_BYTES)};
 constexpr const char* kOperationNames[] = {WEFT_REDUCE_OPERATIONS(WEFT_OPERATION_NAME)};
 #undef WEFT_OPERATION_NAME
 
-// Uses words if `out` and `also` allow it. If a source has another alignment, a word is left out at both ends, because
-// the source's first and last words would extend beyond the array.
+// Divides a reduction into words and single elements. There are words only if `out` and `also` are aligned alike. If a
+// source is aligned differently, one word less is used at each end, because the source's first and last words would
+// extend beyond the array.
 ReduceJob shaped(const Reduction& reduction, std::uint64_t element_bytes) {
   ReduceJob job{reduction.a, reduction.b, reduction.out, reduction.also, reduction.elements, 0, 0};
   if (job.also != 0 && (job.also - job.out) % kWordBytes != 0) return job;
@@ -89,7 +90,7 @@ bool Kernels::make(const void* image, std::string* error) {
 Kernels::~Kernels() {
   if (module_ == nullptr) return;
   const Current current(driver_, context_);
-  static_cast<void>(driver_.module_unload(module_));  // a destroyed context has unloaded it
+  static_cast<void>(driver_.module_unload(module_));  // an error means that a destroyed context has unloaded it
 }
 
 Result Kernels::launch(Function kernel, std::uint64_t blocks, void* job, Stream stream) const noexcept {

@@ -1,5 +1,5 @@
-// Kernel entry points: each thread finds its indices and does its share as defined in the headers. Compiled by nvcc
-// into an image that the library carries (kernels.cmake).
+// The kernels' entry points: each thread computes its indices and does its share, as defined in the headers. nvcc
+// compiles this file into an image that the library contains (kernels.cmake).
 #include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
 #include "native/gpu/pieces_device.cuh"
@@ -16,26 +16,26 @@ namespace device = weft::gpu::device;
 WEFT_PIECES_KERNEL(weft_gather, true)
 WEFT_PIECES_KERNEL(weft_scatter, false)
 
-// The attendant. One thread of each block polls for the next job across the bus until there is one or the launch must
-// end. Fences are needed on both sides of the copied bytes: caches of the block may hold data of an earlier job at the
-// same addresses, and the host trusts the number in `done`.
+// The attendant. One thread of each block polls pinned memory across the bus until there is a job or the launch must
+// end. Memory fences are needed before and after the copies: the block's caches may hold data of an earlier job at the
+// same addresses, and the host relies on the number in `done`.
 extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_attend(weft::gpu::AttendJob told) {
   static_assert(sizeof(weft::gpu::AttendedJob) % sizeof(device::u64) == 0);
   constexpr unsigned kJobWords = sizeof(weft::gpu::AttendedJob) / sizeof(device::u64);
   __shared__ device::u64 words[kJobWords];
   __shared__ int found;
   auto* const board = reinterpret_cast<weft::gpu::AttendantBoard*>(told.board);
-  for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // 0 is not a job's number
+  for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // jobs are never numbered 0
     volatile weft::gpu::AttendedJob* const job = &board->jobs[number % weft::gpu::kAttendedJobs];
     if (threadIdx.x == 0) {
       for (;;) {
-        // Reads `leave` first: no job is submitted after it is set.
+        // `leave` is read before the job, because no job is submitted after `leave` is set.
         const unsigned last = *const_cast<volatile unsigned*>(&board->leave);
         const bool leaves = static_cast<int>(last - told.generation) >= 0;
         __threadfence_system();
         found = job->number == number;
         __threadfence_system();
-        // A job of a later launch is left to that launch's blocks.
+        // A job of a later launch is left to the blocks of that launch.
         found = found && job->generation == told.generation;
         if (found || leaves) break;
         __nanosleep(200);

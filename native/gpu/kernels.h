@@ -1,5 +1,5 @@
-// Kernels that work on messages on the GPU: gather or scatter many pieces, or reduce two arrays, in one launch on the
-// caller's stream. A launch does not wait or allocate, and the piece table is not copied.
+// Kernels that work on messages in GPU memory: gather or scatter many pieces, or reduce two arrays, in one launch on
+// the caller's stream. A launch neither waits nor allocates, and does not copy the piece table.
 #pragma once
 
 #include <array>
@@ -11,41 +11,44 @@
 
 namespace weft::gpu {
 
-// A table of pieces in device or pinned memory, 8-byte aligned; it must stay until the launch is finished.
+// A table of pieces in device or pinned memory, 8-byte aligned. It must stay in memory until the launch is finished.
 struct PieceTable {
-  Address pieces = 0;  // array of Piece; see lay_out
+  Address pieces = 0;  // address of an array of Piece; see lay_out()
   std::uint64_t count = 0;
 };
 
-// `out` and `also` (0: none) may each be `a` or `b`; apart from that the arrays must not overlap. All are aligned to
-// the element size. Fastest if all are equal modulo 16, slowest if `out` and `also` are not.
+// Arrays of a reduction. `out` and `also` (0: not used) may each be `a` or `b`; otherwise the arrays must not overlap.
+// All are aligned to the element size. The reduction is fastest if all addresses are equal modulo 16, and slowest if
+// those of `out` and `also` are not.
 struct Reduction {
   Address a = 0, b = 0, out = 0, also = 0;
   std::uint64_t elements = 0;
 };
 
-// Thread-safe. Each launch returns the result of cuLaunchKernel or of making the context current, or kInvalidValue for
-// invalid arguments; a launch with nothing to do returns at once. Everything that a launch refers to must stay until it
-// is finished, which only its stream tells.
+// Thread-safe. Each launch returns the result of cuLaunchKernel, an error of making the context current, or
+// kInvalidValue for invalid arguments. A launch with nothing to do returns at once. All memory that a launch uses must
+// stay valid until it is finished, which only its stream tells.
 class Kernels {
  public:
-  // `context` must outlive the object. Null with `error`: built without nvcc, or not for this GPU.
+  // `context` must outlive the object. Returns null with `error` set if weft was built without nvcc or not for this
+  // GPU.
   static std::unique_ptr<Kernels> open(const Driver& driver, Context context, std::string* error);
-  // As open(), with the given image, which may be null.
+  // Like open(), but with the given image. `image` may be null.
   static std::unique_ptr<Kernels> load(const Driver& driver, Context context, const void* image, std::string* error);
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
-  // All launches must have finished.
+  // All launches must have finished before.
   ~Kernels();
 
-  // Copies bytes [begin, end) of the message that the pieces make up to or from `contiguous` (device or pinned memory),
-  // where byte `begin` comes first. No other byte is written. Fast at any alignment.
+  // gather() copies bytes [begin, end) of a message from its pieces to `contiguous`, which begins with byte `begin`;
+  // scatter() copies from `contiguous` to the pieces. `contiguous` is device or pinned memory. No other byte is
+  // written. Both are fast at any alignment.
   Result gather(const PieceTable& from, std::uint64_t begin_bytes, std::uint64_t end_bytes, Address contiguous,
                 Stream stream) const noexcept;
   Result scatter(Address contiguous, const PieceTable& to, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                  Stream stream) const noexcept;
   Result reduce(ElementType type, Operation operation, const Reduction& reduction, Stream stream) const noexcept;
-  // Starts the attendant, which runs until it is told to end: see attendant.h.
+  // Starts the attendant, which runs until it is told to end; see attendant.h.
   Result attend(const AttendJob& job, Stream stream) const noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Where the bytes of a message are on a device: in one run, or in many pieces like a caller's tensors.
+// Where the bytes of a message are on a device: in one run, or in many pieces, such as a caller's tensors.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ class Layout {
   Layout() = default;
   Layout(Address address, std::uint64_t bytes) { add(address, bytes); }
 
-  // Adds a piece in message order. Empty pieces are skipped. Adjacent pieces are not merged, as they may belong to two
-  // allocations, which no copy may cross.
+  // Adds a piece in message order. Empty pieces are skipped. Adjacent pieces are not merged: they may belong to two
+  // allocations, and no copy may cross from one allocation to another.
   void add(Address address, std::uint64_t bytes) {
     if (bytes == 0) return;
     pieces_.push_back({address, bytes, bytes_});

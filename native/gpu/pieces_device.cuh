@@ -1,5 +1,5 @@
-// Copies between pieces and a contiguous buffer, one chunk per warp, however uneven the pieces are. Only the requested
-// bytes are written, and no word is read that contains other bytes.
+// Copies between pieces and a contiguous buffer. Each warp copies one chunk, so that uneven pieces make no difference.
+// Only the requested bytes are written, and a word is read only if all its bytes are requested.
 #pragma once
 
 #include "native/gpu/jobs.h"
@@ -7,8 +7,8 @@
 
 namespace weft::gpu::device {
 
-// Number of lanes of the warp for which the predicate holds. On the host each thread runs alone and evaluates all
-// lanes.
+// Number of lanes of the warp for which the predicate holds. On the host, where each thread runs alone, the predicate
+// is evaluated for all lanes.
 template <class Predicate>
 WEFT_DEVICE u32 lanes_where(u32 lane, Predicate predicate) {
 #if defined(__CUDA_ARCH__)
@@ -27,8 +27,9 @@ WEFT_DEVICE Piece load_piece(u64 pieces, u64 index) {
   return {load<u64>(at), load<u64>(at + 8), load<u64>(at + 16)};
 }
 
-// Index of the last of the pieces [low, high) that begins at or before byte `at`, or `low`. The whole warp searches
-// together and divides the range by 32 in each step: three dependent reads for 32,768 pieces instead of fifteen.
+// Index of the last of the pieces [low, high) that begins at or before byte `at`; `low` if none does. The whole warp
+// searches together and divides the range by 32 in each step: for 32,768 pieces that takes three dependent reads
+// instead of fifteen.
 WEFT_DEVICE u64 find_piece(u32 lane, u64 pieces, u64 low, u64 high, u64 at) {
   while (high - low > 1) {
     const u64 step = (high - low + kWarpLanes - 1) / kWarpLanes;
@@ -41,12 +42,12 @@ WEFT_DEVICE u64 find_piece(u32 lane, u64 pieces, u64 low, u64 high, u64 at) {
   return low;
 }
 
-// Copies words: aligned at the destination, `skip_bytes` past alignment at the source.
+// Copies 16-byte words to aligned addresses. The source addresses are `skip_bytes` past a multiple of 16.
 template <bool kSkips>
 WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_bytes) {
   for (u32 first = lane; first < words; first += kWarpLanes * kBatch) {
     Word batch[kBatch];
-    // All loads are issued before any store; beyond the end the last word is loaded again, which avoids a branch.
+    // All loads are issued before any store. Beyond the end, the last word is loaded again, which avoids a branch.
     WEFT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       const u32 word = first + i * kWarpLanes;
@@ -61,20 +62,20 @@ WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_byte
   }
 }
 
-// One lane's share of a warp's copy: 16 bytes at a time, except for both ends, which are copied bytewise. If the source
-// has another alignment, the ends are one word longer, because the source's first and last words may contain other
-// bytes.
+// One lane's share of a warp's copy: 16-byte words, with single bytes at both ends. If source and destination are
+// aligned differently, one word more at each end is copied by bytes, because the source's first and last words may
+// contain other bytes.
 WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   const u32 skip_bytes = static_cast<u32>(from - to) % kWordBytes;
   const u32 spare_bytes = skip_bytes == 0 ? 0 : kWordBytes;
   const u32 head_bytes = static_cast<u32>(0 - to) % kWordBytes + spare_bytes;
-  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // at most 62 bytes
+  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // true for at most 62 bytes
     for (u32 i = lane; i < bytes; i += kWarpLanes) store(to + i, load<u8>(from + i));
     return;
   }
   const u32 words = (bytes - head_bytes - spare_bytes) / kWordBytes;
   const u32 tail_at = head_bytes + words * kWordBytes;
-  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // at most 31 each
+  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // each at most 31 bytes
   const u8 head = has_head ? load<u8>(from + lane) : u8{0};
   const u8 tail = has_tail ? load<u8>(from + tail_at + lane) : u8{0};
   if (skip_bytes == 0) {
@@ -99,7 +100,7 @@ WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
   Piece piece = load_piece(job.pieces, index);
   while (piece.offset_bytes < end) {
     const bool last = index + 1 == job.count;
-    // loaded while this piece is copied
+    // Loads the next piece early, while this one is copied.
     const Piece next = last ? Piece{0, 0, end} : load_piece(job.pieces, index + 1);
     const u64 piece_end = piece.offset_bytes + piece.bytes;
     const u64 from = piece.offset_bytes > begin ? piece.offset_bytes : begin, to = piece_end < end ? piece_end : end;

@@ -1,5 +1,5 @@
-// Allocates by first fit: a search through a few hundred granules once per device message. Lent memory is never freed;
-// owners return it after their copies.
+// Finds room by first fit, which is a search through a few hundred granules once per device message. Lent memory is
+// never freed; its users return it after their copies.
 #include "native/gpu/pinned_pool.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::unique_ptr<PinnedPool> PinnedPool::open(const Driver& driver, Context conte
 PinnedPool::~PinnedPool() {
   if (memory_ == nullptr) return;
   const Current current(driver_, context_);
-  static_cast<void>(driver_.host_free(memory_));  // a destroyed context has freed it
+  static_cast<void>(driver_.host_free(memory_));  // an error means that a destroyed context has freed it
 }
 
 std::uint8_t* PinnedPool::take(std::size_t bytes) noexcept {

@@ -1,4 +1,4 @@
-// A fixed-size pool of pinned host memory, lent in runs of granules, for the bounce buffers of device memory. Memory is
+// A fixed-size pool of pinned host memory for the bounce buffers of device memory. It lends runs of granules. Memory is
 // pinned once at the start, because pinning synchronises devices.
 #pragma once
 
@@ -13,16 +13,17 @@ namespace weft::gpu {
 
 class PinnedPool {
  public:
-  // The memory is usable in every context; null with `error`. `context`: any, for the pinning call. `bytes`: a multiple
-  // of the granule.
+  // Creates a pool whose memory is usable in every context. `context`: any context, for the call that pins the memory.
+  // `bytes`: a multiple of the granule. On failure returns null with `error` set.
   static std::unique_ptr<PinnedPool> open(const Driver& driver, Context context, std::size_t bytes,
                                           std::size_t granule_bytes, std::string* error);
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
-  // Everything lent must have been returned.
+  // All lent memory must have been returned before.
   ~PinnedPool();
 
-  // Thread-safe. Returns that many contiguous bytes, or null if none are free now (or never, if more than bytes()).
+  // Thread-safe. Lends `bytes` contiguous bytes. Returns null if they are not free now, or if the pool is smaller than
+  // that.
   std::uint8_t* take(std::size_t bytes) noexcept;
   void give(std::uint8_t* run) noexcept;
   std::size_t bytes() const noexcept { return bytes_; }
@@ -42,8 +43,9 @@ class PinnedPool {
   const std::size_t bytes_, granule_bytes_;
   std::uint8_t* memory_ = nullptr;
   mutable std::mutex mutex_;
-  std::vector<std::uint32_t> runs_;  // length of the run lent from this granule on; 0: free, or inside such a run
-  std::size_t lent_ = 0;             // in granules
+  // For each granule: the length of the run that is lent from here on; 0: free, or inside such a run.
+  std::vector<std::uint32_t> runs_;
+  std::size_t lent_ = 0;  // number of granules that are lent
 };
 
 }  // namespace weft::gpu

@@ -1,6 +1,6 @@
-// Reduces two arrays into one or two destinations in one pass, 16 bytes at a time where the destinations are aligned
-// alike. Each thread reads its elements before it writes them and no others, so `out` and `also` may each be `a` or
-// `b`.
+// Reduces two arrays into one or two destinations in one pass, 16 bytes at a time if the destinations are aligned
+// alike. Each thread reads only the elements that it writes, and reads them first, so `out` and `also` may each be `a`
+// or `b`.
 #pragma once
 
 #include "native/gpu/elements_device.cuh"
@@ -9,7 +9,7 @@
 
 namespace weft::gpu::device {
 
-// Reduces kCount words per thread, starting at `first`, a block's width apart.
+// Reduces kCount words per thread: word `first`, and then words at distances of kBlockThreads.
 template <ElementType kType, Operation kOperation, u32 kCount, bool kSkips>
 WEFT_DEVICE void reduce_words(const ReduceJob& job, u64 first) {
   const u32 skip_a = static_cast<u32>(job.a - job.out) % kWordBytes;
@@ -32,7 +32,7 @@ WEFT_DEVICE void reduce_words(const ReduceJob& job, u64 first) {
   }
 }
 
-// A thread's words: batched if the block is full, else one by one.
+// Reduces a thread's words: in a batch if the block has a full batch for every thread, otherwise one by one.
 template <ElementType kType, Operation kOperation, bool kSkips>
 WEFT_DEVICE void reduce_block(const ReduceJob& job, u64 block, u32 thread) {
   const u64 first = block * kBlockThreads * kBatch + thread;
@@ -43,7 +43,7 @@ WEFT_DEVICE void reduce_block(const ReduceJob& job, u64 block, u32 thread) {
   for (u64 word = first; word < job.words; word += kBlockThreads) reduce_words<kType, kOperation, 1, kSkips>(job, word);
 }
 
-// Reduces kCount elements outside the words: first those before the words, then those after.
+// Reduces kCount elements that are not part of words. These are numbered from the array's start, leaving out the words.
 template <ElementType kType, Operation kOperation, u32 kCount>
 WEFT_DEVICE void reduce_elements(const ReduceJob& job, u64 first) {
   using Bits = typename Element<kType>::Bits;
@@ -65,7 +65,7 @@ WEFT_DEVICE void reduce_elements(const ReduceJob& job, u64 first) {
   }
 }
 
-// One thread's share of a launch.
+// One thread's share of a reduction.
 template <ElementType kType, Operation kOperation>
 WEFT_DEVICE void reduce(const ReduceJob& job, u64 block, u32 thread) {
   if ((job.a - job.out) % kWordBytes == 0 && (job.b - job.out) % kWordBytes == 0) {

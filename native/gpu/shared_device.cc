@@ -1,5 +1,5 @@
-// Registry of shared devices by driver and device. Each is destroyed with its last user, and there is one per device at
-// a time.
+// The registry of shared devices, by driver and device number. There is one object per device at a time; it is
+// destroyed with its last user.
 #include "native/gpu/shared_device.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Registry {
   std::map<std::pair<const Driver*, int>, std::weak_ptr<SharedDevice>> devices;
 };
 
-// Never destroyed: an endpoint may outlive static objects at exit.
+// Never destroyed, because an endpoint may outlive static objects at exit.
 Registry& registry() {
   static auto* const all = new Registry();
   return *all;
@@ -36,7 +36,7 @@ std::shared_ptr<SharedDevice> SharedDevice::open(const Driver& driver, int devic
   }
   std::unique_ptr<SharedDevice> made(new SharedDevice(driver, id));
   if (!made->make(image, error)) return nullptr;
-  // Opening the device again waits until this one is destroyed.
+  // The lock makes a thread that opens the device again wait until this object is destroyed.
   const std::shared_ptr<SharedDevice> shared(made.release(), [](SharedDevice* last) {
     const std::lock_guard until_gone(registry().mutex);
     delete last;
@@ -61,7 +61,8 @@ bool SharedDevice::make_streams(std::string* error) {
   const Current current(driver_, context_);
   Result result = current.result();
   const char* called = "cuCtxPushCurrent";
-  // Highest priority: where kernels do the copying, their blocks should run before the caller's, even urgent ones.
+  // Copy streams have the highest priority: if kernels make the copies, their blocks should run before the caller's
+  // blocks.
   int least = 0, greatest = 0;
   if (result == kSuccess) result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
   for (auto& way : streams_) {
@@ -105,7 +106,7 @@ void SharedDevice::give_stream(Stream stream) noexcept {
     }
   }
   const Current current(driver_, context_);
-  static_cast<void>(driver_.stream_destroy(stream));  // a destroyed context has freed it
+  static_cast<void>(driver_.stream_destroy(stream));  // an error means that a destroyed context has freed it
 }
 
 SharedDevice::~SharedDevice() {
@@ -152,7 +153,7 @@ void SharedDevice::retire(std::unique_ptr<PinnedPool> pool) noexcept try {
   const std::lock_guard lock(mutex_);
   for (auto& each : all) retired_.push_back(std::move(each));
 } catch (const std::bad_alloc&) {
-  // Out of memory: the pool is freed now, which may wait for a stream.
+  // Out of memory: the pool was freed immediately, which may wait for a stream.
 }
 
 }  // namespace weft::gpu

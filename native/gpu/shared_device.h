@@ -1,6 +1,6 @@
-// State shared by all workers of a device in this process: its primary context, kernels, streams, and the attendant.
-// While a stream waits for a message, the driver loads no code, frees no memory, and may block when it creates a
-// stream. So all of these are created before any stream can wait, and memory is freed later.
+// What all workers of a device in this process share: its primary context, kernels, streams, and the attendant. While a
+// stream waits for a message, the driver loads no code and frees no memory, and creating a stream may block. So all of
+// these are created before any stream can wait, and memory is freed later.
 #pragma once
 
 #include <array>
@@ -17,33 +17,36 @@ namespace weft::gpu {
 
 class SharedDevice {
  public:
-  // Returns the existing object of this device or a new one. `image`: the compiled kernels; null: none. Null with
-  // `error`.
+  // Returns the existing object for this device, or a new one. `image`: the compiled kernels; null: none. On failure
+  // returns null with `error` set.
   static std::shared_ptr<SharedDevice> open(const Driver& driver, int device, const void* image, std::string* error);
   SharedDevice(const SharedDevice&) = delete;
   SharedDevice& operator=(const SharedDevice&) = delete;
   ~SharedDevice();
 
   Context context() const noexcept { return context_; }
-  // Null if there are none; kernels_missing() says why.
+  // Null if no kernels could be loaded; kernels_missing() says why.
   const Kernels* kernels() const noexcept { return kernels_.get(); }
   const std::string& kernels_missing() const noexcept { return kernels_missing_; }
   Attendant& attendant() noexcept { return *attendant_; }
-  // A highest-priority stream for copies. Callers share the streams of a direction (`way` 0 or 1), so none may have
-  // long work in one.
+  // A highest-priority stream for copies in one direction (`way` 0: to the host, 1: to the device). Callers share these
+  // streams, so none may put long work into them.
   Stream next_stream(std::size_t way) noexcept { return streams_[way][turn_[way]++ % kStreams]; }
-  // An idle stream, to be returned idle or destroyed. Null, with the driver's result.
+  // Takes an idle stream, to be given back idle or destroyed. On failure returns null, with the driver's error in
+  // `result`.
   Stream take_stream(Result* result) noexcept;
   void give_stream(Stream stream) noexcept;
-  // Pinned memory as by PinnedPool::open, or a retired pool that was not freed.
+  // Returns a pool of pinned memory: a retired pool of this size if there is one, otherwise a new one as by
+  // PinnedPool::open().
   std::unique_ptr<PinnedPool> pool(std::size_t bytes, std::size_t granule_bytes, std::string* error);
-  // Frees this pool and those retired before, unless a stream waits; then they are freed later, or reused.
+  // Frees this pool and those retired before. While a stream waits they are kept instead, and freed later or reused.
   void retire(std::unique_ptr<PinnedPool> pool) noexcept;
 
  private:
   SharedDevice(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
-  static constexpr std::size_t kStreams = 4;  // per direction
-  static constexpr std::size_t kSpare = 32;   // creating more may block until no stream waits
+  static constexpr std::size_t kStreams = 4;  // copy streams per direction
+  // Idle streams that are created early, because creating one may block while a stream waits.
+  static constexpr std::size_t kSpare = 32;
   bool make(const void* image, std::string* error);
   bool make_streams(std::string* error);
 

@@ -1,5 +1,5 @@
-// Memory accesses of the kernels: values of 1 to 16 bytes at multiples of their size, and 16 bytes at any address. Also
-// compiled for the host, for tests without a GPU, where a misaligned access traps.
+// Memory accesses of the kernels: values of 1 to 16 bytes at multiples of their size, and 16 bytes at any address. The
+// file is also compiled for the host, for tests without a GPU, where a misaligned access traps.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #define WEFT_DEVICE inline
 #define WEFT_UNROLL
 #endif
-// Tests can define this to observe every access: (address, bytes, whether it is a store).
+// Tests can define this macro to observe every access; its arguments are address, bytes, and whether it is a store.
 #ifndef WEFT_WATCH_ACCESS
 #define WEFT_WATCH_ACCESS(address, bytes, stores) static_cast<void>(0)
 #endif
@@ -29,8 +29,9 @@ struct alignas(16) Word {
 
 #if defined(__CUDA_ARCH__)
 
-// Written in PTX with explicit global addresses: a pointer made from an integer might point to shared memory, as far as
-// the compiler knows, and every access would test for that. Volatile keeps the accesses in program order.
+// Accesses are written in PTX with explicit global addresses: the compiler cannot know that a pointer made from an
+// integer does not point to shared memory, and would test for that at every access. `volatile` keeps the accesses in
+// program order.
 WEFT_DEVICE u64 global(u64 address) { return __cvta_generic_to_global(reinterpret_cast<const void*>(address)); }
 
 template <class T>
@@ -101,16 +102,16 @@ WEFT_DEVICE u32 funnel(u32 low, u32 high, u32 bits) {
 WEFT_DEVICE Word joined(Word low, Word high, u32 skip_bytes) {
   const bool by_8 = (skip_bytes & 8) != 0, by_4 = (skip_bytes & 4) != 0;
   const u32 bits = skip_bytes % 4 * 8;
-  // Selects five of the six 32-bit words, of which each neighbouring pair gives one.
+  // Selects five consecutive words out of eight; each neighbouring pair of them gives one word of the result.
   const u32 s0 = by_8 ? low.z : low.x, s1 = by_8 ? low.w : low.y, s2 = by_8 ? high.x : low.z;
   const u32 s3 = by_8 ? high.y : low.w, s4 = by_8 ? high.z : high.x, s5 = by_8 ? high.w : high.y;
   const u32 t0 = by_4 ? s1 : s0, t1 = by_4 ? s2 : s1, t2 = by_4 ? s3 : s2, t3 = by_4 ? s4 : s3, t4 = by_4 ? s5 : s4;
   return {funnel(t0, t1, bits), funnel(t1, t2, bits), funnel(t2, t3, bits), funnel(t3, t4, bits)};
 }
 
-// Loads 16 bytes from an address `skip_bytes` past a multiple of 16, by reading only the two aligned words that contain
-// them. If skip_bytes is 0, the same word is read twice, the second time from cache: a branch would split a batch of
-// loads.
+// Loads 16 bytes from an address that is `skip_bytes` past a multiple of 16. It reads only the two aligned words that
+// contain them. If skip_bytes is 0, it reads the same word twice, the second time from cache, because a branch would
+// split a batch of loads.
 template <bool kSkips>
 WEFT_DEVICE Word load_anywhere(u64 address, u32 skip_bytes) {
   if constexpr (!kSkips) return load<Word>(address);

@@ -1,5 +1,5 @@
 // Definitions shared by all versions of NCCL's network plugin interface: result codes, limits, callbacks, device
-// handle. Written from the interface's facts, not copied from its headers.
+// handle. They are written from the interface's facts, not copied from its headers.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Result : int {
   invalid_argument = 4,
   invalid_usage = 5,
   remote_error = 6,
-  // Never returned by this plugin, as NCCL treats it as success.
+  // This plugin never returns it, because NCCL treats it as success.
   in_progress = 7,
 };
 static_assert(sizeof(Result) == 4);
@@ -27,7 +27,7 @@ inline constexpr int kPointerDmaBuf = 4;
 inline constexpr int kDeviceTypeHost = 0;
 inline constexpr int kMaxRequests = 32;
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
-// irecv's *request may have this value on entry: the caller need not learn when the message has arrived.
+// irecv's *request may have this value on entry. It means that the caller need not learn when the message has arrived.
 inline constexpr std::uintptr_t kOptionalCompletion = 0x1;
 
 inline constexpr int kLogWarn = 2;
@@ -39,7 +39,7 @@ inline constexpr unsigned long kLogNet = 0x10;
 using Logger = void (*)(int level, unsigned long flags, const char* file, int line, const char* format, ...);
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, std::int64_t plugin_id, void* data);
 
-// Not used by plugins of host type, which set every out-parameter of this type to null.
+// Plugins of host type do not use device handles, and set every out-parameter of this type to null.
 struct DeviceHandle {
   int net_device_type;
   int net_device_version;

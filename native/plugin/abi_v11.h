@@ -1,5 +1,5 @@
-// Version 11 of NCCL's network plugin interface (NCCL 2.28 and later): a context for each communicator, finalize.
-// Written from the interface's facts.
+// Version 11 of NCCL's network plugin interface (NCCL 2.28 and later), which adds a context for each communicator, and
+// finalize. Written from the interface's facts.
 #pragma once
 
 #include "native/plugin/abi_common.h"
@@ -50,7 +50,7 @@ struct CommAttributes {
   std::int32_t flows_per_peer_min;
 };
 
-// A hint about future traffic; -1 means undefined; operations, algorithms and protocols are bit sets.
+// A hint about future traffic. -1 means undefined; operations, algorithms and protocols are bit sets.
 struct Attributes {
   CommAttributes send;
   CommAttributes receive;

@@ -1,5 +1,5 @@
-// Version 8 of NCCL's network plugin interface (NCCL 2.20 and later): properties and the table of calls. Written from
-// the interface's facts.
+// Version 8 of NCCL's network plugin interface (NCCL 2.20 and later): device properties and the table of calls. Written
+// from the interface's facts.
 #pragma once
 
 #include "native/plugin/abi_common.h"

@@ -1,5 +1,5 @@
-// Maps NCCL's sends, receives and registrations to the engine's. A post that can't be accepted yet returns success with
-// a null request, as the interface requires.
+// Maps NCCL's sends, receives and registrations to those of a connection. A post that can't be accepted yet returns
+// success with a null request, as the interface requires.
 #include "native/plugin/comm.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace {
 
 Comm* find_comm(const void* handle) { return Session::instance().comms().find(handle); }
 
-// Posts by `post` and assigns a slot; leaves *request null if the engine has no room. On a failed connection it returns
-// a request that fails in test(), like NCCL's own transports: NCCL takes an error of isend or irecv for a misuse of the
-// plugin, and an error of test() for a failed peer.
+// Calls `post` and gives the new request a slot; *request stays null if there is no room. On a failed connection it
+// returns a request that fails in test(), as NCCL's own transports do: NCCL treats an error of isend or irecv as a
+// misuse of the plugin, and an error of test() as a failed peer.
 template <typename Post>
 Status post_request(void* comm, const void* mhandle, void** request, Post&& post) {
   Comm* const self = find_comm(comm);
@@ -31,7 +31,7 @@ Status post_request(void* comm, const void* mhandle, void** request, Post&& post
     return Status::ok;
   }
   if (slot != Comm::kNoSlot) self->give_slot(slot);
-  if (status == Status::ok || status == Status::would_block) return Status::ok;  // no room now: NCCL tries again
+  if (status == Status::ok || status == Status::would_block) return Status::ok;  // no room now, so NCCL tries again
   if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
   self->fail_slot(status);
   *request = self->request_handle(Comm::kFailedSlot);
@@ -64,7 +64,7 @@ void Comm::give_slot(unsigned slot) {
   free_slots_ |= std::uint64_t{1} << slot;
 }
 
-// The first failure is kept.
+// Stores the reason of a failure; only the first one is kept.
 void Comm::fail_slot(Status status) {
   Status none = Status::ok;
   failure_.compare_exchange_strong(none, status, std::memory_order_acq_rel);
@@ -72,7 +72,7 @@ void Comm::fail_slot(Status status) {
 
 void* Comm::add_registration(void* data, std::size_t bytes) {
   Registration registration{data, bytes};
-  // If a NIC refuses the memory, sends and receives copy instead; the registration is still valid for NCCL.
+  // If a NIC refuses the memory, sends and receives copy their data instead; the registration is still valid for NCCL.
   static_cast<void>(runtime_->register_memory(data, bytes, -1, 0, &registration.memory));
   const std::lock_guard lock(registrations_mutex_);
   for (;;) {
@@ -93,9 +93,9 @@ bool Comm::remove_registration(void* mhandle) {
     registration = found->second;
     registrations_.erase(found);
   }
-  // NCCL frees the buffer as soon as this returns, often with requests outstanding, so these must end first. Skipped if
-  // all outstanding requests name other registrations (of the same memory, perhaps), because quiescing would end the
-  // connection.
+  // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first.
+  // That ends the connection, so it is skipped if all outstanding requests name other registrations, perhaps of the
+  // same memory.
   if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
   runtime_->deregister_memory(registration.memory);
   return true;
@@ -125,7 +125,7 @@ void* make_comm(const void* context, std::shared_ptr<message::Runtime> runtime,
 }
 
 Status close_comm(void* comm) {
-  // An unknown comm was closed before, or by its context's finalize.
+  // If the comm is unknown, it was closed before, or its context was finalized; that is not an error.
   Session::instance().comms().remove(comm).reset();
   Session::instance().settle();
   return Status::ok;

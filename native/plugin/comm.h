@@ -1,4 +1,4 @@
-// A connection as NCCL sees it, with its registrations and requests.
+// A connection as NCCL sees it (a comm), with its memory registrations and requests.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Registration {
 
 class Comm {
  public:
-  // `context`: of the communicator that the comm belongs to; null for interface versions without contexts.
+  // `context`: the communicator to which the comm belongs; null for interface versions without contexts.
   Comm(const void* context, std::shared_ptr<message::Runtime> runtime, std::shared_ptr<message::Connection> connection);
   ~Comm();
   Comm(const Comm&) = delete;
@@ -34,16 +34,16 @@ class Comm {
   const void* context() const noexcept { return context_; }
   void set_handle(OpaqueHandle handle) noexcept { handle_ = handle; }
 
-  // A request's slot is reused once test() has reported it done. There are twice as many slots as NCCL has requests
-  // outstanding in one direction; without a free slot the caller must try again.
+  // Limit of requests in progress: twice as many as NCCL posts in one direction. A request's slot is reused once test()
+  // has reported that the request is done; if no slot is free, the caller must try again.
   static constexpr unsigned kSlotsMax = 2 * kMaxRequests;
   static constexpr unsigned kNoSlot = kSlotsMax + 1;
-  // Takes a slot for a request with this registration (or none); kNoSlot if all are in use.
+  // Takes a slot for a request that uses the registration `mhandle` (null: none). Returns kNoSlot if all are in use.
   unsigned take_slot(const void* mhandle);
   void give_slot(unsigned slot);
   engine::Request*& request(unsigned slot) noexcept { return requests_[slot]; }  // null: the slot is not in use
 
-  // The slot of every request posted after the connection has failed: test() reports the failure each time.
+  // All requests posted after the connection has failed get this slot, so that test() reports the failure each time.
   static constexpr unsigned kFailedSlot = kSlotsMax;
   void fail_slot(Status status);
   Status failure() const noexcept { return failure_.load(std::memory_order_acquire); }  // ok: no failure
@@ -55,18 +55,18 @@ class Comm {
   }
 
   void* add_registration(void* data, std::size_t bytes);
-  // The runtime's registration number of an mhandle that NCCL passes with a buffer, in its lower half; 0: none.
+  // The runtime's registration number, which is the lower half of the mhandle that NCCL passes with a buffer; 0: none.
   static std::uint32_t memory_of(const void* mhandle) noexcept {
     return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(mhandle));
   }
-  // Ends the requests that use the registration; false if the handle is not one of this comm's.
+  // Removes a registration and ends the requests that use it. Returns false if this comm has no such registration.
   bool remove_registration(void* mhandle);
 
-  // Logs the connection's first failure; returns the status.
+  // Logs the connection's first failure, and returns `status`.
   Status note(Status status);
 
  private:
-  // Whether a request in use was posted with this registration or with none.
+  // Whether a request in progress was posted with this registration, or without any.
   bool may_be_used(const void* mhandle);
 
   const void* const context_;
@@ -74,20 +74,20 @@ class Comm {
   std::shared_ptr<message::Runtime> runtime_;  // outlives the connection, which uses it
   std::shared_ptr<message::Connection> connection_;
   std::mutex slots_mutex_;
-  std::uint64_t free_slots_ = ~std::uint64_t{0};  // bit set
+  std::uint64_t free_slots_ = ~std::uint64_t{0};  // one bit per slot; set: the slot is free
   static_assert(kSlotsMax == 64);
   std::array<engine::Request*, kSlotsMax> requests_{};
-  std::array<const void*, kSlotsMax> mhandles_{};  // the registration that each was posted with
+  std::array<const void*, kSlotsMax> mhandles_{};  // the registration with which each slot's request was posted
   std::atomic<Status> failure_{Status::ok};
   std::mutex registrations_mutex_;
-  // process-wide, so that no comm accepts another's handle
+  // counts registrations of the whole process, so that no comm accepts another comm's mhandle
   static inline std::atomic<std::uint32_t> next_registration_{0};
   std::unordered_map<const void*, Registration> registrations_;
   std::atomic<bool> failure_logged_{false};
 };
 
-// Hands the comm to the session until NCCL closes it or finalizes its context. Null if there are too many; the
-// connection is then closed.
+// Creates a comm, which the session keeps until NCCL closes it or finalizes its context. If there are too many comms,
+// closes the connection and returns null.
 void* make_comm(const void* context, std::shared_ptr<message::Runtime> runtime,
                 std::shared_ptr<message::Connection> connection);
 

@@ -1,4 +1,5 @@
-// Detects a forked child by a page that the kernel wipes at fork, which costs a load per call instead of a system call.
+// Detects that this process is a forked child. It reads a page that the kernel wipes at fork, which costs a memory load
+// per call instead of a system call.
 #include "native/plugin/fork_check.h"
 
 #include <sys/mman.h>
@@ -12,7 +13,7 @@ namespace {
 constexpr int kParent = 1;
 
 std::atomic<std::atomic<int>*> g_page{nullptr};
-// Used where the kernel cannot wipe a page: compared with getpid() on each call.
+// The parent's process id, compared with getpid() on each call if the kernel cannot wipe a page at fork.
 std::atomic<pid_t> g_parent_pid{0};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tells whether this process is the one that started the transport or a forked child. Takes no lock, because in a
-// forked child any lock may be held by a thread that does not exist there.
+// Tells whether this process is the one that started the transport or a forked child of it. It takes no lock, because
+// in a forked child any lock may be held by a thread that does not exist there.
 #pragma once
 
 namespace weft::nccl {

@@ -1,6 +1,6 @@
-// Opaque handles for NCCL, used where its interface says pointer. A closed or finalized handle finds nothing, so a late
-// call is an error instead of a use after free. Such handles are never reused, except those of requests, once NCCL was
-// told that the request is done.
+// Opaque handles for NCCL, which NCCL's interface passes as pointers. Looking up a closed or finalized handle finds
+// nothing, so a late call is an error instead of a use after free. Handles are never reused, except those of requests,
+// which may be reused once NCCL was told that the request is done.
 #pragma once
 
 #include <array>
@@ -14,11 +14,12 @@
 
 namespace weft::nccl {
 
-// The kind of object that a handle names, so that kinds can't be confused. Nonzero, so that no handle is a null
+// The kind of object that a handle names. Handles of another kind are refused. Nonzero, so that no handle is a null
 // pointer.
 enum class HandleKind : std::uint8_t { context = 0xC1, comm = 0xC2, listener = 0xC3, request = 0xC4, memory = 0xC5 };
 
-// From the top bit: kind (8 bits), part (8), generation (28), index (20). `part` is the slot of a request.
+// A handle's fields from the top bit: kind (8 bits), part (8), generation (28), index (20). `part` is the slot of a
+// request.
 struct OpaqueHandle {
   HandleKind kind;
   std::uint8_t part;
@@ -40,7 +41,8 @@ struct OpaqueHandle {
 };
 static_assert(sizeof(void*) == 8);
 
-// Lookups take no lock. As with pointers, a handle must not be closed while another thread uses it.
+// Maps handles to objects. Lookups take no lock; as with pointers, a handle must not be closed while another thread
+// uses it.
 template <typename Object>
 class HandleTable {
  public:
@@ -51,7 +53,7 @@ class HandleTable {
     for (std::atomic<Block*>& block : blocks_) delete block.load(std::memory_order_relaxed);
   }
 
-  // Returns null and destroys the object if the table is full.
+  // Adds an object and returns its handle. If the table is full, destroys the object and returns null.
   template <typename Made>
   void* add(std::unique_ptr<Object> object, Made&& on_made) {
     const std::lock_guard lock(mutex_);
@@ -61,7 +63,7 @@ class HandleTable {
     } else if (next_ == kBlocks * kBlockEntries) {
       return nullptr;
     } else if (index % kBlockEntries == 0) {
-      free_.reserve(index + kBlockEntries);  // so that remove() does not allocate
+      free_.reserve(index + kBlockEntries);  // memory for remove(), which must not allocate
       blocks_[index / kBlockEntries].store(new Block, std::memory_order_release);
     }
     generation_ = generation_ == OpaqueHandle::kGenerationMask ? 1 : generation_ + 1;
@@ -86,7 +88,7 @@ class HandleTable {
     const OpaqueHandle handle = OpaqueHandle::of(value);
     return handle.kind == kind_ ? find(handle) : nullptr;
   }
-  // Ignores the kind: the handle of a request also names its comm.
+  // Does not check the kind, because the handle of a request also finds the request's comm.
   Object* find(OpaqueHandle handle) const noexcept {
     const Entry* const entry = entry_at(handle.index);
     const bool known = entry != nullptr && handle.generation != 0 &&
@@ -94,12 +96,12 @@ class HandleTable {
     return known ? entry->object : nullptr;
   }
 
-  // Null if the handle is unknown.
+  // Removes an object from the table and returns it; null if the handle is unknown.
   std::unique_ptr<Object> remove(const void* value) {
     const std::lock_guard lock(mutex_);
     return find(value) == nullptr ? nullptr : take(OpaqueHandle::of(value).index);
   }
-  // Removes all objects for which `leaves` returns true.
+  // Removes and returns all objects for which `leaves` returns true.
   template <typename Leaves>
   std::vector<std::unique_ptr<Object>> remove_if(Leaves&& leaves) {
     const std::lock_guard lock(mutex_);
@@ -121,7 +123,7 @@ class HandleTable {
 
  private:
   struct Entry {
-    std::atomic<std::uint32_t> generation{0};  // 0: free
+    std::atomic<std::uint32_t> generation{0};  // 0: the entry is free
     Object* object = nullptr;
   };
   static constexpr std::size_t kBlockEntries = 1024,
@@ -132,7 +134,7 @@ class HandleTable {
     Block* const block = blocks_[index / kBlockEntries].load(std::memory_order_acquire);
     return block == nullptr ? nullptr : &(*block)[index % kBlockEntries];
   }
-  // Requires the lock.
+  // Removes and returns the object at `index`. The lock must be held.
   std::unique_ptr<Object> take(std::uint32_t index) {
     Entry& entry = *entry_at(index);
     entry.generation.store(0, std::memory_order_release);

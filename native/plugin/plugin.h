@@ -1,5 +1,5 @@
 // The calls of NCCL's network plugin interface, independent of its versions. None of them blocks: an operation that
-// cannot proceed yet returns ok with a null comm or request. `guarded` turns exceptions into results.
+// cannot proceed yet returns ok with a null comm or request. `guarded` turns exceptions into result codes.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace weft::nccl {
 
 inline constexpr char kName[] = "weft";
 
-// The values from which the shims fill the property structs of each version.
+// Facts about a device, from which the property structs of each interface version are filled.
 struct DeviceFacts {
   char* name = nullptr;
   std::uint64_t guid = 0;
@@ -30,7 +30,7 @@ Status device_count(int* count);
 Status device_facts(int device, DeviceFacts* facts);
 
 Status listen(void* context, int device, void* handle, void** listen_comm);
-// `traffic_class`: for interface versions without a context.
+// `traffic_class`: used by interface versions that have no context.
 Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
                DeviceHandle** device_comm);
 Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm);
@@ -45,7 +45,7 @@ Status irecv(void* receive_comm, int count, void* const* data, std::size_t capac
              void** request);
 Status test(void* request, int* done, int* sizes);
 
-// Runs the body of an entry point: exceptions become results, and calls in a forked child are refused.
+// Runs the body of an entry point. Exceptions become result codes, and calls in a forked child are refused.
 template <typename Body>
 Result guarded(Body&& body) noexcept {
   if (in_forked_child()) return result_of(Status::forked_child);

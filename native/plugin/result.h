@@ -1,5 +1,5 @@
-// Maps each Status to an NCCL result; a test walks the table. in_progress is not used: an operation under way is
-// reported as success with a null result.
+// Maps each Status to a result code of NCCL. The code in_progress is not used: an operation in progress is reported as
+// success with a null request.
 #pragma once
 
 #include "native/core/status.h"
@@ -7,7 +7,7 @@
 
 namespace weft::nccl {
 
-// NCCL reports "remote error" as a failure of the peer and "invalid usage" as a mistake of the user.
+// NCCL reports "remote error" to the user as a failure of the peer, and "invalid usage" as a mistake of the user.
 constexpr Result result_of(Status status) noexcept {
   switch (status) {
     case Status::ok:

@@ -14,7 +14,7 @@ Session& Session::instance() noexcept {
   return *session;
 }
 
-// Requires the lock.
+// The lock must be held.
 Status Session::start() {
   if (runtime_ != nullptr) return Status::ok;
   std::string error;
@@ -27,9 +27,9 @@ Status Session::start() {
   return Status::ok;
 }
 
-// Requires the lock. On failure, nothing but the logger has changed.
+// The lock must be held. On failure, nothing but the logger has changed.
 Status Session::open(Logger logger) {
-  // lets the log's thread run even if the runtime fails to start, so that the reason is written
+  // Runs the log's thread even if the runtime fails to start, so that the reason is logged.
   const engine::LogUse uses_log;
   if (logger != nullptr) {
     const std::lock_guard lock(log_mutex_);
@@ -56,7 +56,8 @@ Status Session::open(Logger logger) {
     return a.name == b.name && a.guid == b.guid;
   };
   const std::vector<datapath::Device>& found = runtime_->devices();
-  // NCCL keeps pointers to the names in here, so a changed list is appended instead of replacing the old one.
+  // NCCL keeps pointers to the device names in these lists, so a changed list is appended instead of replacing the old
+  // one.
   if (device_lists_.empty() ||
       !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
     device_lists_.push_back(found);
@@ -90,7 +91,7 @@ void Session::finalize(const void* context) {
     const std::lock_guard lock(mutex_);
     if (contexts_.remove(context) == nullptr) return;
     last = contexts_.empty();
-    // NCCL does not close what it abandoned. The last context also takes along everything without a context.
+    // Collects what NCCL has not closed in this context. The last context also takes along what has no context.
     const auto leaves = [&](const auto& each) { return last || each.context == context; };
     comms = comms_.remove_if([&](const Comm& comm) { return last || comm.context() == context; });
     listeners = listeners_.remove_if(leaves);
@@ -101,7 +102,7 @@ void Session::finalize(const void* context) {
     }
     if (last) stopping = std::move(runtime_);
   }
-  // Destroyed outside the lock: first what uses the runtime, then the runtime, which joins its threads.
+  // These are destroyed outside the lock: first the users of the runtime, then the runtime, which joins its threads.
   comms.clear();
   attempts.clear();
   listeners.clear();
@@ -116,8 +117,8 @@ bool Session::knows(const void* context, int* traffic_class) const noexcept {
   return found != nullptr;
 }
 
-// NCCL may unload its logger once the last finalize has returned, so pending lines are written now, within a time
-// limit.
+// Writes pending log lines now, within a time limit, because NCCL may unload its logger once the last finalize has
+// returned.
 void Session::forget_logger() {
   constexpr std::int64_t kPatienceNs = 250'000'000;
   static_cast<void>(engine::flush_log(kPatienceNs));
@@ -140,7 +141,7 @@ std::int64_t Session::nccl_speed_mbps() {
 
 Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
   const std::lock_guard lock(mutex_);
-  if (device_lists_.empty()) return Status::invalid_argument;  // init was not called, or failed
+  if (device_lists_.empty()) return Status::invalid_argument;  // init() was not called, or it failed
   if (const Status status = start(); status != Status::ok) return status;
   *out = runtime_;
   return Status::ok;
@@ -149,7 +150,7 @@ Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
 void Session::settle() {
   std::shared_ptr<message::Runtime> stopping;
   const std::lock_guard lock(mutex_);
-  // Comms, listeners and attempts hold the runtime, and so does a call that is about to add one of them.
+  // Comms, listeners and attempts share ownership of the runtime, and so does a call that is about to add one of them.
   if (!contexts_.empty() || runtime_.use_count() > 1) return;
   stopping = std::move(runtime_);
 }

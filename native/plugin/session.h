@@ -28,11 +28,11 @@ struct Context {
 // A listener handed to NCCL, which may close it unused or never.
 struct ListenComm {
   const void* context = nullptr;
-  std::shared_ptr<message::Runtime> runtime;  // declared before the listener, so that it is destroyed after it
+  std::shared_ptr<message::Runtime> runtime;  // declared before the listener, so that the listener is destroyed first
   std::unique_ptr<message::Listener> listener;
 };
 
-// A connection attempt, which NCCL polls by calling connect again until it succeeds, or abandons.
+// A connection attempt. NCCL calls connect again and again until the attempt succeeds, or abandons it.
 struct Attempt {
   const void* context = nullptr;
   control::Handle handle;
@@ -40,57 +40,58 @@ struct Attempt {
   std::unique_ptr<message::Dial> dial;
 };
 
-// Never destroyed: a destructor at exit would race with NCCL's threads that still call the plugin.
+// The only instance is never destroyed: a destructor at exit would race with NCCL's threads that still call the plugin.
 class Session {
  public:
   static Session& instance() noexcept;
 
-  // For interfaces up to v10: called once. The runtime stops when the last comm is closed. Comms that are never closed
-  // keep it running for the rest of the process, as these versions do not tell when a communicator is destroyed.
+  // For interface versions up to 10; called once. The runtime stops when the last comm is closed. A comm that is never
+  // closed keeps it running until the process ends, as these versions do not tell when a communicator is destroyed.
   Status init(Logger logger);
-  // For interfaces from v11: called once per communicator; the runtime stops when the last one is finalized. finalize()
-  // closes the context's listeners, connection attempts and comms that NCCL has left open.
+  // For interface versions from 11; called once per communicator. The runtime stops when the last communicator is
+  // finalized. finalize() closes the listeners, connection attempts and comms that NCCL has left open in the context.
   Status init(Logger logger, std::uint64_t comm_id, int traffic_class, void** context);
   void finalize(const void* context);
-  // Whether listen and connect may use the context; sets its traffic class. Null is valid and leaves the class
-  // unchanged.
+  // Whether listen and connect may use the context. Sets `traffic_class` to the context's class. A null context is
+  // valid and leaves the class unchanged.
   bool knows(const void* context, int* traffic_class) const noexcept;
 
-  // The devices found by the most recent start. Lists are never changed or freed, because NCCL keeps pointers to the
-  // names.
+  // The devices found by the most recent start. Device lists are never changed or freed, because NCCL keeps pointers to
+  // the names.
   const std::vector<datapath::Device>& devices();
-  // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; else 0.
+  // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; otherwise 0.
   std::int64_t nccl_speed_mbps();
-  // Returns the runtime, and starts it again if it had stopped.
+  // Returns the runtime, which is started again if it had stopped.
   Status runtime(std::shared_ptr<message::Runtime>* out);
 
-  // After removing and destroying an entry or an attempt, callers must call settle().
+  // After a caller has removed and destroyed an entry of these tables, or an attempt, it must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
   HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
   // Stops the runtime if no context, listener, attempt, comm or call needs it any more.
   void settle();
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
-  // Null if the id is unknown or belongs to another handle.
+  // Returns null if the id is unknown or belongs to another handle.
   std::shared_ptr<Attempt> find_attempt(std::uint64_t id, const control::Handle& handle);
   void remove_attempt(std::uint64_t id);
 
-  // Queues a line for NCCL's log; a separate thread writes it, so that NCCL's threads do not wait. Silent before init
-  // and after the last finalize.
+  // Queues a line for NCCL's log. A separate thread writes it, so that NCCL's threads do not wait. Lines before init
+  // and after the last finalize are dropped.
   void log(engine::LogLevel level, const std::string& text);
 
  private:
   Status open(Logger logger);
   Status start();
-  // Sink for log lines of the engine and the plugin; runs on the log's own thread.
+  // Receives the log lines of the engines and the plugin, and passes them to NCCL's logger; runs on the log's own
+  // thread.
   static void to_nccl(engine::LogLevel level, const char* text) noexcept;
   void forget_logger();
 
   std::mutex mutex_;
-  std::mutex log_mutex_;  // acquired last; held while NCCL's logger runs, so that forget_logger() waits for it
+  std::mutex log_mutex_;  // locked after any other mutex; held while NCCL's logger runs, so that forget_logger() waits
   Logger log_ = nullptr;
   engine::Knobs knobs_;
-  std::deque<std::vector<datapath::Device>> device_lists_;  // the last list is in force
+  std::deque<std::vector<datapath::Device>> device_lists_;  // the last list is the valid one
   std::shared_ptr<message::Runtime> runtime_;
   HandleTable<Context> contexts_{HandleKind::context};
   HandleTable<Comm> comms_{HandleKind::comm};

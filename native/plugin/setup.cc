@@ -1,5 +1,5 @@
-// Devices, listeners and connection attempts of the plugin. No call blocks: while an attempt is in progress, the result
-// is a null comm and success.
+// Lists devices, and creates listeners and connections for NCCL. No call blocks: while a connection attempt is in
+// progress, the result is success with a null comm.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -11,10 +11,11 @@
 namespace weft::nccl {
 namespace {
 
-constexpr int kSpeedMbpsUnknown = 10'000;  // of lo and virtual devices; the same as NCCL's own Socket transport
+// The speed reported for loopback and virtual devices; NCCL's own Socket transport reports the same.
+constexpr int kSpeedMbpsUnknown = 10'000;
 
-// This plugin's part of the 128-byte handle: it is kept between calls of connect. It holds an id instead of a pointer,
-// because the handle comes from another process and can't be trusted.
+// The part of NCCL's 128-byte handle that this plugin uses to remember a connection attempt between calls of connect.
+// It holds an id instead of a pointer, because the handle comes from another process and can't be trusted.
 struct HandleTail {
   std::uint64_t magic;
   std::uint64_t attempt;
@@ -24,7 +25,7 @@ static_assert(control::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
 
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + control::kHandleBytes; }
 
-// Names the policies for connections of a traffic class; both ends look them up in the knob traffic_classes.
+// The name under which both ends look up the policies of a traffic class in the knob traffic_classes.
 std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
 
 Status begin_attempt(const void* context, int device, int traffic_class, const control::Handle& handle,
@@ -72,7 +73,7 @@ Status device_count(int* count) {
 }
 
 Status device_facts(int device, DeviceFacts* facts) {
-  // NCCL keeps the pointer to the name; the list that holds it is never changed.
+  // NCCL keeps the pointer to the device's name; that is safe because device lists are never changed.
   const std::vector<datapath::Device>& devices = Session::instance().devices();
   if (device < 0 || static_cast<std::size_t>(device) >= devices.size()) return Status::invalid_argument;
   const datapath::Device& found = devices[static_cast<std::size_t>(device)];
@@ -158,7 +159,7 @@ Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm
 }
 
 Status close_listen(void* listen_comm) {
-  // An unknown listener was already closed by its context's finalize.
+  // If the listener is unknown, its context was finalized, which closed it; that is not an error.
   Session::instance().listeners().remove(listen_comm).reset();
   Session::instance().settle();
   return Status::ok;

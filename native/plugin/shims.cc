@@ -1,5 +1,5 @@
-// Adapts the calls in plugin.h to every version of NCCL's interface. Each shim is named for the first version that it
-// fits. Out-parameters are written before the guard, which may refuse the call.
+// Adapts the calls in plugin.h to every version of NCCL's interface. Each function is named for the first version that
+// it fits. Out-parameters are written before the call of guarded(), which may refuse the call.
 #include "native/plugin/abi_v10.h"
 #include "native/plugin/abi_v11.h"
 #include "native/plugin/abi_v12.h"
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kCommsMax = 1 << 16;
 
-// NCCL passes an uninitialised struct: get_properties() zeroes it, and the fill functions set the nonzero fields.
+// NCCL passes an uninitialised struct. get_properties() zeroes it, and the fill functions set the nonzero fields.
 template <typename Properties>
 void fill_v8(Properties* properties, const DeviceFacts& facts) {
   properties->name = facts.name;
-  // No PCI path is reported: for a NIC near a GPU, NCCL would assume that 128-byte stores arrive whole and in order,
-  // and enable a protocol (LL128) that does not work with bytes copied by a CPU.
+  // No PCI path is reported, because for a NIC near a GPU, NCCL would assume that 128-byte stores arrive whole and in
+  // order, and enable a protocol (LL128) that does not work with bytes copied by a CPU.
   properties->pci_path = nullptr;
   properties->guid = facts.guid;
   properties->pointer_support = kPointerHost;
@@ -104,7 +104,8 @@ Result connect_v11(void* context, int device, void* handle, void** send_comm, De
   return guarded([&] { return connect(context, device, kNoTrafficClass, handle, send_comm, device_comm); });
 }
 
-// In v10 only the connecting end knows its traffic class; the accepting end's flows use their process's defaults.
+// In version 10, only the connecting end knows its traffic class; at the accepting end, flows use their process's
+// default policies.
 Result connect_v10(int device, CommConfig* config, void* handle, void** send_comm,
                    DeviceHandle** device_comm) noexcept {
   *send_comm = nullptr;
@@ -167,7 +168,8 @@ Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, vo
   });
 }
 
-// Nothing to flush: host memory is visible to the GPU when its stores are complete, which a completed receive implies.
+// There is nothing to flush: the GPU sees data in host memory once the CPU has stored it, and this is done when a
+// receive completes.
 Result iflush_v8(void*, int, void**, int*, void**, void** request) noexcept {
   *request = nullptr;
   return guarded([] { return Status::ok; });
@@ -186,8 +188,8 @@ Result close_listen_v8(void* comm) noexcept {
   return guarded([&] { return close_listen(comm); });
 }
 
-// Sets the calls that are the same in all versions. Not set, as a plugin for host memory does not need them: dma-buf
-// registration, device handles, NIC fusion, hints.
+// Sets the calls that are the same in all versions. Calls that a plugin for host memory does not need stay null:
+// dma-buf registration, device handles, NIC fusion, hints.
 template <typename Net>
 constexpr Net common(Net net) {
   net.name = kName;

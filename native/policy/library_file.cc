@@ -1,5 +1,6 @@
-// ELF describes a file twice: by segments for the loader and by sections for tools. Damage shows as a contradiction.
-// The contents of sections (code, names, symbols) are not checked, only what dlopen follows to find them.
+// ELF describes a file twice: by segments for the loader and by sections for tools. If the file is damaged, the two
+// contradict each other. The contents of sections (code, names, symbols) are not checked, except what dlopen follows to
+// find them.
 #include "native/policy/library_file.h"
 
 #include <elf.h>
@@ -30,7 +31,8 @@ constexpr Elf64_Half kMachine = EM_X86_64;
 constexpr Elf64_Xword kRelative = R_X86_64_RELATIVE;
 #endif
 
-// A dynamic entry that holds an address: its tag, the tag of its size, and the type of section that must be there.
+// A dynamic entry that holds an address: its tag, the tag of the entry with its size, and the type that the section at
+// this address must have.
 struct Place {
   Elf64_Sxword tag, size_tag;
   Elf64_Word section;
@@ -52,13 +54,13 @@ constexpr Place kPlaces[] = {
     {DT_VERDEF, DT_NULL, SHT_GNU_verdef},
     {DT_RELR, DT_RELRSZ, SHT_RELR},
 };
-// Values that the dynamic loader asserts.
+// Values that dynamic entries must have, because the dynamic loader asserts them.
 constexpr std::pair<Elf64_Sxword, Elf64_Xword> kFixed[] = {{DT_RELAENT, sizeof(Elf64_Rela)},
                                                            {DT_SYMENT, sizeof(Elf64_Sym)},
                                                            {DT_PLTREL, DT_RELA},
                                                            {DT_RELRENT, sizeof(Elf64_Xword)}};
 constexpr Elf64_Sxword kNames[] = {DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH};
-// Entries without a reference to anything else.
+// Dynamic entries that do not refer to other parts of the file.
 constexpr Elf64_Sxword kPlain[] = {DT_SYMBOLIC, DT_DEBUG,      DT_BIND_NOW,  DT_FLAGS,
                                    DT_FLAGS_1,  DT_VERNEEDNUM, DT_VERDEFNUM, DT_RELACOUNT};
 
@@ -96,7 +98,8 @@ class Image {
     return true;
   }
 
-  // Segments to be mapped must lie in the file, be in order, not overlap, and have a plausible size.
+  // Checks the segments that are mapped: they must lie in the file, be in order, not overlap, and have a plausible
+  // size.
   bool segments_fit() {
     Elf64_Addr end = 0;
     for (const Elf64_Phdr& segment : segments_) {
@@ -116,7 +119,7 @@ class Image {
     return found == segments_.end() ? nullptr : &*found;
   }
 
-  // Whether the given range of the file is mapped at that address with these access rights.
+  // Whether this range of the file is mapped at `address` with the access rights `rights`.
   bool mapped(Elf64_Off offset, Elf64_Addr address, Elf64_Xword bytes, Elf64_Word rights) const {
     const Elf64_Phdr* segment = segment_of({address, bytes});
     return segment != nullptr && (segment->p_flags & rights) == rights &&
@@ -146,7 +149,7 @@ class Image {
     return found == sections_.end() ? nullptr : &*found;
   }
 
-  // Checks segments that describe a part of what is mapped.
+  // Checks the segments that describe parts of mapped segments.
   bool marks_fit() const {
     return std::all_of(segments_.begin(), segments_.end(), [&](const Elf64_Phdr& segment) {
       switch (segment.p_type) {
@@ -233,8 +236,8 @@ class Image {
     return place.size_tag == DT_NULL || (bytes != nullptr && *bytes == section->sh_size);
   }
 
-  // All relocation sections must be known to the loader (it would not relocate others), and the first DT_RELACOUNT
-  // relocations must be relative.
+  // Checks that the loader knows all relocation sections (it would not relocate others), and that the first
+  // DT_RELACOUNT relocations are relative.
   bool relocations_fit() const {
     for (const Elf64_Shdr& section : sections_) {
       if (section.sh_type != SHT_RELA || (section.sh_flags & SHF_ALLOC) == 0) continue;
@@ -269,7 +272,7 @@ std::string read_file(int file, std::vector<std::byte>* out) {
     const ssize_t read = ::read(file, out->data() + at, out->size() - at);
     if (read < 0 && errno == EINTR) continue;
     if (read < 0) return std::strerror(errno);
-    if (read == 0) return kDamaged;  // truncated while it was being read
+    if (read == 0) return kDamaged;  // the file was truncated while it was read
     at += static_cast<std::size_t>(read);
   }
   return "";

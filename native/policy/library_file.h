@@ -11,8 +11,8 @@ namespace weft::policy {
 // Returns what is wrong with the file and what to do about it; empty if it may be passed to dlopen.
 std::string file_complaint(const std::string& path);
 
-// The same for the file's content: it must be a shared object for this machine whose segments, sections and dynamic
-// entries lie within the file and agree with each other.
+// Like file_complaint(), for a file's content: it must be a shared object for this machine whose segments, sections and
+// dynamic entries lie within the file and agree with each other.
 std::string image_complaint(std::span<const std::byte> image);
 
 }  // namespace weft::policy

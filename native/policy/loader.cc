@@ -13,14 +13,14 @@
 #include "native/policy/library_file.h"
 #include "native/wire/cpu.h"
 
-// Objects written by `python -m transport.compiler --all`: the policy `fixed` of each family.
+// Descriptors of the policy `fixed` of each family, whose objects `python -m transport.compiler --all` writes.
 extern "C" {
 extern const weft::policy::Descriptor weft_policy_descriptor_window_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_credit_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_path_fixed __attribute__((visibility("hidden")));
 extern const weft::policy::Descriptor weft_policy_descriptor_loss_fixed __attribute__((visibility("hidden")));
-// The descriptors of all other shipped policies, ended by null. Only the plugin defines this, because its file may be
-// copied without the folder of policies.
+// The descriptors of all other shipped policies, ended by null. Only the plugin defines this array, because its file
+// may be copied without the folder of policies.
 extern const weft::policy::Descriptor* const weft_linked_policies[] __attribute__((weak, visibility("hidden")));
 }
 
@@ -55,7 +55,7 @@ bool terminated(const char (&text)[bytes]) {
   return std::memchr(text, 0, bytes) != nullptr && text[0] != 0;
 }
 
-// Whether this CPU supports the baseline that a policy was compiled for.
+// Whether this CPU supports the instruction set baseline that a policy was compiled for.
 bool runs_here(const char* baseline) {
 #if defined(__x86_64__)
   if (std::strcmp(baseline, "x86-64-v3") != 0) return false;
@@ -70,7 +70,7 @@ bool runs_here(const char* baseline) {
 
 bool record_fits(std::uint32_t bytes) { return bytes <= kMaxRecordBytes && bytes % alignof(std::int64_t) == 0; }
 
-// Sets `error`; an allocation failure must not become an exception here.
+// Sets `error`. If memory runs out, `error` is not set, because no exception may leave this function.
 void say(std::string* error, std::string_view text) noexcept {
   if (error == nullptr) return;
   try {
@@ -84,10 +84,10 @@ bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 3 && name.ends_with(".so"));
 }
 
-// The linked-in policies of a family other than `fixed`; only the plugin has any.
+// The policies of a family, other than `fixed`, that are linked into this binary; only the plugin has any.
 std::vector<const Descriptor*> linked_policies(Family family) {
   std::vector<const Descriptor*> found;
-  // Compared as an integer, because a compiler may assume that the address of an array is never null.
+  // The address is compared as an integer, because a compiler may assume that an array's address is never null.
   if (reinterpret_cast<std::uintptr_t>(weft_linked_policies) == 0) return found;
   for (const Descriptor* const* at = weft_linked_policies; *at != nullptr; ++at) {
     if ((*at)->family == static_cast<std::uint32_t>(family)) found.push_back(*at);
@@ -187,7 +187,7 @@ std::string failure_text(Family family, const char* name, std::size_t hook) {
 }
 
 std::string complaint(const Descriptor& descriptor) {
-  // Size and version are checked first, as they define the meaning of the other fields.
+  // Size and version are checked first, because the layout of the other fields depends on them.
   if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short: compile it again";
   if (descriptor.abi_version != kAbiVersion) {
     return "it was compiled for policy ABI " + std::to_string(descriptor.abi_version) + ", this build has ABI " +
@@ -224,7 +224,7 @@ Library::~Library() {
 }
 
 std::shared_ptr<const Library> Library::load(const std::string& path, std::string* error) noexcept try {
-  // dlopen would search the system's directories for a name without a slash, which is never intended here.
+  // Adds "./" to a name without a slash, for which dlopen would search the system's directories.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
   const std::string unfit = file_complaint(file);
   if (!unfit.empty()) {
@@ -237,7 +237,7 @@ std::shared_ptr<const Library> Library::load(const std::string& path, std::strin
     say(error, why != nullptr ? why : "dlopen failed without a reason");
     return nullptr;
   }
-  // Owns the handle before anything else can fail, so that a library that does not fit is closed again.
+  // Owns the handle from here on, so that a library that does not fit is closed again.
   std::unique_ptr<void, int (*)(void*)> opened(handle, dlclose);
   const auto* descriptor = static_cast<const Descriptor*>(dlsym(handle, kDescriptorSymbol));
   const std::string wrong =

@@ -8,7 +8,8 @@
 
 namespace weft::policy {
 
-// Append-only: new fields are added at the end, and `descriptor_bytes` tells how many the library has.
+// Version of the policy ABI. Descriptor only grows: new fields are added at its end, and `descriptor_bytes` tells how
+// many a library has.
 inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
 inline constexpr std::size_t kMaxHooks = 4;
@@ -19,19 +20,20 @@ enum class Family : std::uint32_t { window = 1, credit = 2, path = 3, loss = 4 }
 
 // Indices into Descriptor::hooks.
 namespace hook {
-inline constexpr std::size_t start = 0;  // every family
+inline constexpr std::size_t start = 0;  // in every family
 inline constexpr std::size_t window_ack = 1, window_loss = 2, window_timeout = 3;
 inline constexpr std::size_t credit_demand = 1, credit_tick = 2;
 inline constexpr std::size_t path_pick = 1, path_feedback = 2;
 inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
 }  // namespace hook
 
+// A function of a policy that the core calls.
 // flow: the policy's record for one flow (path family: for one peer).
-// shared: path and loss: n_shared path records; credit: one port record; window: null and 0.
+// shared: path and loss families: `n_shared` path records; credit: one port record; window: null and 0.
 // Flow and shared records are zero at the start. The result record is preset with the values that apply if the hook
 // does not change them.
-// Returns 0, or another number when the policy failed (a bounds check, a raise); the caller then replaces it by
-// `fixed`.
+// Returns 0, or another number if the policy failed (a failed bounds check, a raised exception). The caller then
+// replaces the policy by `fixed`.
 using Hook = std::int32_t (*)(void* flow, void* shared, std::int64_t n_shared, const void* params, const void* event,
                               void* result);
 
@@ -40,18 +42,19 @@ struct Descriptor {
   std::uint32_t abi_version;
   std::uint32_t family;
   std::uint32_t hook_count;
-  std::uint32_t flow_bytes;    // size of one flow record; 0: the policy keeps none
+  std::uint32_t flow_bytes;    // size of one flow record; 0: the policy has none
   std::uint32_t shared_bytes;  // size of one path or port record
   std::uint32_t params_bytes;
-  std::uint32_t event_bytes;  // sizes of the event and result records it was compiled for
+  // Sizes of the event and result records for which the policy was compiled.
+  std::uint32_t event_bytes;
   std::uint32_t result_bytes;
   std::uint32_t reserved;
   char name[48];
   char source_sha256[72];
-  char cpu_baseline[24];       // "x86-64-v3" or "aarch64"
+  char cpu_baseline[24];       // instruction set baseline: "x86-64-v3" or "aarch64"
   const void* params_default;  // the default parameters, params_bytes long
   Hook hooks[kMaxHooks];
-  const char* params_fields;  // one line per parameter field: name, i or f, offset in bytes, count
+  const char* params_fields;  // one line per parameter: name, i (int64) or f (float64), offset in bytes, count
 };
 static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8);
 static_assert(offsetof(Descriptor, name) == 40);

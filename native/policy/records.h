@@ -14,7 +14,7 @@ inline constexpr std::int64_t pick = 0, good = 1, ecn = 2, nack = 3, timeout = 4
 
 // One acknowledgment, loss or timeout of a flow on a path.
 struct WindowEvent {
-  std::int64_t now_ns;  // the caller's clock
+  std::int64_t now_ns;  // current time on the caller's clock
   std::int64_t kind;    // -1 start, 0 ack, 1 loss, 2 timeout
   std::int64_t path;
   std::int64_t segment_bytes;
@@ -28,13 +28,13 @@ struct WindowEvent {
   std::int64_t lost_bytes;
   std::int64_t lost_segments;
   std::int64_t inflight_bytes;
-  std::int64_t delivered_bytes;  // cumulative
-  std::int64_t window_bytes;     // current
+  std::int64_t delivered_bytes;  // cumulative bytes of the flow that were delivered
+  std::int64_t window_bytes;     // current window of the flow
   std::int64_t window_bytes_max;
   std::int64_t app_limited;       // 1: the sender had less to send than the window allowed
-  std::int64_t link_bytes_per_s;  // 0: unknown
-  double rand;                    // in [0, 1)
-  double hint_window_bytes;       // at start: 0, or the window of the replaced policy
+  std::int64_t link_bytes_per_s;  // rate of the link; 0: unknown
+  double rand;                    // a random number in [0, 1)
+  double hint_window_bytes;       // at start: the window of the replaced policy, or 0 if there was none
 };
 static_assert(sizeof(WindowEvent) == 168);
 static_assert(offsetof(WindowEvent, now_ns) == 0);
@@ -59,30 +59,30 @@ static_assert(offsetof(WindowEvent, link_bytes_per_s) == 144);
 static_assert(offsetof(WindowEvent, rand) == 152);
 static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
 
-// The answer of a window policy.
+// What a window policy's hook returns.
 struct WindowResult {
   double window_bytes;
-  double pacing_bytes_per_s;  // 0: unpaced
+  double pacing_bytes_per_s;  // 0: no pacing
 };
 static_assert(sizeof(WindowResult) == 16);
 static_assert(offsetof(WindowResult, window_bytes) == 0);
 static_assert(offsetof(WindowResult, pacing_bytes_per_s) == 8);
 
-// A burst that needs a path, or feedback about one.
+// A request for a path for a burst, or feedback about a path.
 struct PathEvent {
-  std::int64_t now_ns;  // the caller's clock
+  std::int64_t now_ns;  // current time on the caller's clock
   std::int64_t kind;    // -1 start, 0 pick, 1 good, 2 ecn, 3 nack, 4 timeout
   std::int64_t path;
   std::int64_t n_paths;
   std::int64_t rtt_ns;
-  std::int64_t bytes;        // covered by the feedback
-  std::int64_t ready_bytes;  // waiting to be sent
+  std::int64_t bytes;        // bytes that the feedback is about
+  std::int64_t ready_bytes;  // bytes that wait to be sent
   std::int64_t segment_bytes;
   std::int64_t is_resend;
-  std::int64_t avoid_path;  // -1, or the path on which the segment was lost
-  std::int64_t flow;        // hash of the flow of the burst or feedback, >= 0; -1: of no flow (an answered probe)
-  double rand;              // in [0, 1)
-  double rand2;             // in [0, 1), independent of rand
+  std::int64_t avoid_path;  // the path on which the segment was lost, -1: none
+  std::int64_t flow;        // hash of the burst's or feedback's flow, >= 0; -1: none (an answered probe)
+  double rand;              // a random number in [0, 1)
+  double rand2;             // a random number in [0, 1), independent of rand
 };
 static_assert(sizeof(PathEvent) == 104);
 static_assert(offsetof(PathEvent, now_ns) == 0);
@@ -99,7 +99,7 @@ static_assert(offsetof(PathEvent, flow) == 80);
 static_assert(offsetof(PathEvent, rand) == 88);
 static_assert(offsetof(PathEvent, rand2) == 96);
 
-// The answer of a path policy to pick.
+// What a path policy's pick hook returns.
 struct PathResult {
   std::int64_t path;
   std::int64_t burst_bytes;
@@ -110,7 +110,7 @@ static_assert(offsetof(PathResult, burst_bytes) == 8);
 
 // The fields that begin every path record of the path family; the core writes them.
 struct PathHead {
-  std::int64_t usable;  // 0: dead or retired
+  std::int64_t usable;  // 0: the path is silent or no longer used
   std::int64_t inflight_bytes;
   std::int64_t rtt_ns;
 };
@@ -119,9 +119,9 @@ static_assert(offsetof(PathHead, usable) == 0);
 static_assert(offsetof(PathHead, inflight_bytes) == 8);
 static_assert(offsetof(PathHead, rtt_ns) == 16);
 
-// An acknowledgment on a path, or its timer.
+// An acknowledgment on a path, or an expired timer of a path.
 struct LossEvent {
-  std::int64_t now_ns;  // the caller's clock
+  std::int64_t now_ns;  // current time on the caller's clock
   std::int64_t kind;    // -1 start, 0 ack, 1 timer
   std::int64_t path;
   std::int64_t segment_bytes;
@@ -129,19 +129,19 @@ struct LossEvent {
   std::int64_t srtt_ns;
   std::int64_t rttvar_ns;
   std::int64_t rtt_min_ns;
-  std::int64_t rto_ns;                   // with backoff
-  std::int64_t newest_acked_sent_ns;     // of the newest segment of this flow delivered on this path, -1: none
-  std::int64_t oldest_inflight_sent_ns;  // on this path, -1: none
-  std::int64_t newest_inflight_sent_ns;  // on this path, -1: none
+  std::int64_t rto_ns;                   // retransmission timeout, with backoff
+  std::int64_t newest_acked_sent_ns;     // send time of this flow's newest segment delivered here, -1: none
+  std::int64_t oldest_inflight_sent_ns;  // send time of the oldest segment in flight on this path, -1: none
+  std::int64_t newest_inflight_sent_ns;  // send time of the newest segment in flight on this path, -1: none
   std::int64_t highest_acked_seq;
   std::int64_t cumulative_seq;
   std::int64_t acked_segments;
-  std::int64_t inflight_segments;  // on this path
-  std::int64_t spurious_segments;  // of the flow: delivered though judged lost, as this acknowledgment shows
-  std::int64_t sacked_segments;    // of this flow, delivered above cumulative_seq
-  std::int64_t window_bytes;       // current
+  std::int64_t inflight_segments;  // segments in flight on this path
+  std::int64_t spurious_segments;  // segments declared lost that this acknowledgment shows as delivered
+  std::int64_t sacked_segments;    // segments of this flow delivered above cumulative_seq
+  std::int64_t window_bytes;       // current window of the flow
   std::int64_t probed_sent_ns;     // send time of the newest answered probe of this path, -1: none
-  double rand;                     // in [0, 1)
+  double rand;                     // a random number in [0, 1)
 };
 static_assert(sizeof(LossEvent) == 168);
 static_assert(offsetof(LossEvent, now_ns) == 0);
@@ -166,12 +166,12 @@ static_assert(offsetof(LossEvent, window_bytes) == 144);
 static_assert(offsetof(LossEvent, probed_sent_ns) == 152);
 static_assert(offsetof(LossEvent, rand) == 160);
 
-// Loss cutoffs: the core walks its send order; segments behind a cutoff are lost.
+// Loss cutoffs: segments that were sent before a cutoff are declared lost.
 struct LossResult {
-  std::int64_t lost_below_seq;       // -1: none
-  std::int64_t lost_sent_before_ns;  // -1: none; segments of this flow sent on this path before it are lost
-  std::int64_t next_check_ns;        // absolute; < 0: rto_ns after the oldest in flight
-  std::int64_t probe;                // 1: probe this path now; its answer calls on_ack with probed_sent_ns
+  std::int64_t lost_below_seq;       // segments below this number are lost; -1: none
+  std::int64_t lost_sent_before_ns;  // this flow's segments sent on this path earlier are lost; -1: none
+  std::int64_t next_check_ns;        // time of the next timer; < 0: rto_ns after the oldest in flight was sent
+  std::int64_t probe;                // 1: probe this path now; the reply calls on_ack with probed_sent_ns
 };
 static_assert(sizeof(LossResult) == 32);
 static_assert(offsetof(LossResult, lost_below_seq) == 0);
@@ -179,18 +179,18 @@ static_assert(offsetof(LossResult, lost_sent_before_ns) == 8);
 static_assert(offsetof(LossResult, next_check_ns) == 16);
 static_assert(offsetof(LossResult, probe) == 24);
 
-// A sender's credit request, or the receiver's tick.
+// A credit request from a sender, or a timer tick of the receiver.
 struct CreditEvent {
-  std::int64_t now_ns;          // the caller's clock
+  std::int64_t now_ns;          // current time on the caller's clock
   std::int64_t kind;            // -1 start, 0 demand, 1 tick
-  std::int64_t demand_bytes;    // cumulative: bytes for which the sender requested credit
-  std::int64_t granted_bytes;   // cumulative, never falls
-  std::int64_t received_bytes;  // cumulative
+  std::int64_t demand_bytes;    // cumulative bytes for which the sender requested credit
+  std::int64_t granted_bytes;   // cumulative bytes of credit granted; never falls
+  std::int64_t received_bytes;  // cumulative bytes received from the sender
   std::int64_t segment_bytes;
   std::int64_t active_flows;
-  std::int64_t link_bytes_per_s;  // 0: unknown
+  std::int64_t link_bytes_per_s;  // rate of the link; 0: unknown
   std::int64_t ecn_segments;
-  double rand;  // in [0, 1)
+  double rand;  // a random number in [0, 1)
 };
 static_assert(sizeof(CreditEvent) == 80);
 static_assert(offsetof(CreditEvent, now_ns) == 0);
@@ -204,10 +204,10 @@ static_assert(offsetof(CreditEvent, link_bytes_per_s) == 56);
 static_assert(offsetof(CreditEvent, ecn_segments) == 64);
 static_assert(offsetof(CreditEvent, rand) == 72);
 
-// The answer of a credit policy.
+// What a credit policy's hook returns.
 struct CreditResult {
-  std::int64_t granted_bytes;  // cumulative, never falls
-  std::int64_t next_tick_ns;   // absolute; < 0: none
+  std::int64_t granted_bytes;  // cumulative bytes of credit granted; never falls
+  std::int64_t next_tick_ns;   // time of the next tick; < 0: none
 };
 static_assert(sizeof(CreditResult) == 16);
 static_assert(offsetof(CreditResult, granted_bytes) == 0);

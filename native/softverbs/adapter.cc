@@ -1,5 +1,5 @@
-// The thread's loop: take arrivals, deliver held packets that are due, send; then sleep until the next event. The lock
-// is released between iterations, which are short, and while asleep.
+// The adapter thread's loop: handle arriving packets, deliver held packets that are due, send, and sleep until the next
+// event. The lock is released while the thread sleeps, and between iterations, which are short.
 #include "native/softverbs/adapter.h"
 
 #include <pthread.h>
@@ -29,7 +29,7 @@ std::int64_t now_ns() noexcept {
 }
 
 Adapter& Adapter::the() {
-  static auto* const one = new Adapter();  // never destroyed: its thread may outlive main
+  static auto* const one = new Adapter();  // never destroyed, because its thread may outlive main()
   return *one;
 }
 
@@ -46,7 +46,7 @@ Context* Adapter::open(ibv_device* device, std::uint32_t index) {
     if (!link_.open(&error)) return nullptr;
     for (auto& each : counts_) each = 0;
     stopping_ = false;
-    // Signals are left to the application's threads.
+    // Blocks all signals in this thread, so that the application's threads get them.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -100,7 +100,8 @@ Link::Sent Adapter::send(std::int64_t now_ns, const Packet& packet, const std::u
   return sent;
 }
 
-// Sends an answer, or queues it if there is no room, so that its data need not be resent.
+// Sends an acknowledgment or NACK. If there is no room, it is queued, so that the data that it answers need not be sent
+// again.
 void Adapter::answer(std::int64_t now_ns, const Packet& packet) {
   if (answers_.empty() && send(now_ns, packet, nullptr) != Link::Sent::full) return;
   if (answers_.size() < kAnswersMax) answers_.push_back(packet);
@@ -119,7 +120,7 @@ void Adapter::arrive(const Packet& packet, const std::uint8_t* payload) {
     on_datagram(pair, packet, payload);
     return;
   }
-  // A connected queue pair only accepts packets from its remote end.
+  // A connected queue pair accepts packets only from the remote queue pair that it is connected to.
   if (packet.from != pair->far_number || std::memcmp(packet.source.raw, pair->far.raw, sizeof packet.source.raw) != 0) {
     return;
   }
@@ -130,7 +131,7 @@ void Adapter::arrive(const Packet& packet, const std::uint8_t* payload) {
   }
 }
 
-// True: there may be more.
+// Handles arriving packets. Returns true if there may be more.
 bool Adapter::take_arrivals(std::int64_t now_ns) {
   Held due;
   while (held_.take(now_ns, &due)) arrive(due.packet, due.payload.data());
@@ -155,7 +156,8 @@ bool Adapter::take_arrivals(std::int64_t now_ns) {
   return true;
 }
 
-// `more`: there is more work at once. `due`: when there will be work even if nothing arrives.
+// Runs one iteration. `more`: set if there is more work now. `due`: receives the time of the next work if no packet
+// arrives.
 void Adapter::round(std::int64_t now, bool* more, std::int64_t* due) {
   *more = take_arrivals(now);
   while (!answers_.empty() && send(now, answers_.front(), nullptr) != Link::Sent::full) answers_.pop_front();
@@ -180,13 +182,13 @@ void Adapter::run() {
     std::int64_t due = INT64_MAX;
     try {
       round(now_ns(), &more, &due);
-    } catch (const std::bad_alloc&) {  // out of memory: the packet is lost, as on a wire
+    } catch (const std::bad_alloc&) {  // out of memory: the packet is lost, as it can be on a wire
       add(Count::lost);
       more = true;
     }
     asleep_ = !more;
     lock.unlock();
-    // With more work the timeout is zero; the call then only lets others take the lock.
+    // If there is more work, the timeout is zero, and the call only lets other threads take the lock.
     link_.wait(more ? 0 : due == INT64_MAX ? -1 : std::max<std::int64_t>(due - now_ns(), 0));
     lock.lock();
     asleep_ = false;

@@ -1,7 +1,6 @@
-// The emulated NIC of this process: one thread that accesses memory asynchronously, as hardware does, and one lock over
-// all state shared with callers. Started with the first opened device, stopped with the last. It has its own thread
-// instead of running in the callers' polls, because late packets must arrive while nobody polls, and sleeping callers
-// must be woken.
+// The emulated NIC of this process: one thread that accesses memory asynchronously, as hardware does, and one lock for
+// all state shared with callers. It starts with the first opened device and stops with the last. It needs its own
+// thread, because late packets must arrive while no caller polls, and sleeping callers must be woken.
 #pragma once
 
 #include <array>
@@ -29,42 +28,42 @@ class Adapter {
  public:
   static Adapter& the();
 
-  // adapter.cc
+  // Defined in adapter.cc:
   Context* open(ibv_device* device, std::uint32_t index);
   void close(Context* context);
   std::int64_t count(Count what) const noexcept { return counts_[static_cast<std::size_t>(what)]; }
 
-  // Everything below requires `mutex`, except poll(), which takes it when the queue is not empty.
+  // The caller of the functions below must hold `mutex`, except for poll(), which locks it if the queue is not empty.
   std::mutex mutex;
   Settings settings;
   Memory memory;
 
-  // completions.cc
+  // Defined in completions.cc:
   int poll(Cq* queue, int most, ibv_wc* out);
   void complete(Cq* queue, const ibv_wc& done, bool solicited);
   static void forget(Cq* queue, std::uint32_t pair);
   static void ring(Cq* queue);
   static void raise(Context* context, ibv_event_type type, Qp* pair, Cq* queue);
 
-  // queue_pairs.cc
+  // Defined in queue_pairs.cc:
   Qp* add_pair(ibv_pd* pd, const ibv_qp_init_attr& wanted);
   void remove_pair(Qp* pair);
   int modify(Qp* pair, const ibv_qp_attr& wanted, int mask);
-  // Moves the queue pair to error: flushes posted requests and raises `event`, if given.
+  // Moves the queue pair to the error state: flushes its posted requests, and raises `event` if one is given.
   void fail(Qp* pair, std::optional<ibv_event_type> event);
   Qp* find(std::uint32_t number) noexcept;
 
-  // requester.cc
+  // Defined in requester.cc:
   int post_send(Qp* pair, ibv_send_wr* request, ibv_send_wr** bad);
   int bind(Qp* pair, Window* window, const ibv_mw_bind& wanted);
-  // responder.cc
+  // Defined in responder.cc:
   static int post_receive(Receives* to, std::uint32_t pieces_most, const ibv_recv_wr* request);
   void flush_receives(Qp* pair);
 
  private:
   using Nanoseconds = std::int64_t;
 
-  // adapter.cc
+  // Defined in adapter.cc:
   void round(std::int64_t now_ns, bool* more, std::int64_t* due_ns);
   void run();
   bool take_arrivals(Nanoseconds now_ns);
@@ -74,7 +73,7 @@ class Adapter {
   void touch(Qp* pair);
   void add(Count what) noexcept { ++counts_[static_cast<std::size_t>(what)]; }
 
-  // requester.cc
+  // Defined in requester.cc:
   bool transmit(Nanoseconds now_ns, Qp* pair);
   bool begin(Nanoseconds now_ns, Qp* pair, Request* request);
   bool bind_now(Qp* pair, Request* request);
@@ -90,11 +89,11 @@ class Adapter {
   void on_time(Nanoseconds now_ns, Qp* pair);
   Nanoseconds due_ns(Nanoseconds now_ns, const Qp& pair) const noexcept;
 
-  // responder.cc
+  // Defined in responder.cc:
   void on_data(Nanoseconds now_ns, Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool in_order(Nanoseconds now_ns, Qp* pair, const Packet& packet);
   void on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* payload);
-  // RC answers with it; UC does not answer.
+  // What came of a packet. RC tells the sender, UC does not.
   enum class Verdict { ok, not_ready, invalid, access };
   Verdict place(Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool take_receive(Qp* pair);
@@ -104,16 +103,16 @@ class Adapter {
   void reply(Nanoseconds now_ns, Qp* pair, Kind kind, std::uint32_t psn);
 
   std::set<Context*> contexts_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<Qp>> pairs_;  // by number
-  std::set<std::uint32_t> busy_;                                  // numbers of pairs with requests
+  std::unordered_map<std::uint32_t, std::unique_ptr<Qp>> pairs_;  // queue pairs by number
+  std::set<std::uint32_t> busy_;                                  // numbers of the queue pairs with send requests
   std::uint32_t next_number_ = 17;
   Link link_;
   HeldPackets held_;
-  std::deque<Packet> answers_;  // waiting for room
+  std::deque<Packet> answers_;  // acknowledgments and NACKs that wait for room
   std::array<std::uint8_t, kMtuBytesMax> out_{}, in_{};
   std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Count::kinds)> counts_{};
   std::thread thread_;
-  std::mutex opening_;  // serialises opening and closing; taken before `mutex`
+  std::mutex opening_;  // held while a device is opened or closed; locked before `mutex`
   bool asleep_ = false, stopping_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Completion queues, their event channels, and asynchronous device events. Completions keep their order; a queue that
-// overflows stays in error, as on a NIC.
+// Implements completion queues, their event channels, and asynchronous device events. Completions stay in order. A
+// queue that has overflowed stays in error, as on a NIC.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ void Adapter::complete(Cq* queue, const ibv_wc& done, bool solicited) {
   if (queue->armed && (!queue->solicited_only || solicited || done.status != IBV_WC_SUCCESS)) ring(queue);
 }
 
-// Discards the completions of a queue pair that were not polled.
+// Discards a queue pair's completions that were not polled yet.
 void Adapter::forget(Cq* queue, std::uint32_t pair) {
   std::erase_if(queue->done, [pair](const ibv_wc& done) { return done.qp_num == pair; });
   queue->count.store(queue->done.size(), std::memory_order_release);

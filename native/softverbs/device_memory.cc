@@ -1,4 +1,5 @@
-// One context and stream per device in use, shared by the regions on it. Only called under the adapter's lock.
+// Keeps one context and stream per GPU in use, shared by the regions in its memory. Called only under the adapter's
+// lock.
 #include "native/softverbs/device_memory.h"
 
 #include <dlfcn.h>
@@ -60,7 +61,7 @@ bool DeviceMemory::write(std::uint64_t to, const void* from, std::size_t bytes) 
 
 Where find_device_memory(const std::string& library, std::uint64_t address, std::size_t bytes, bool certain,
                          std::shared_ptr<DeviceMemory>* out) {
-  static auto* const known = new std::map<int, std::weak_ptr<DeviceMemory>>();  // by device
+  static auto* const known = new std::map<int, std::weak_ptr<DeviceMemory>>();  // by GPU number
   std::string unused;
   if (!certain && !is_loaded(library)) return Where::host;
   const gpu::Driver* driver = gpu::load_driver(library.c_str(), &unused);

@@ -1,5 +1,5 @@
-// Access to memory regions in GPU memory, by their CUDA address, through copies on a separate stream. libcuda is loaded
-// only if device memory is possible.
+// Accesses memory regions in GPU memory by their CUDA address, through copies in a separate stream. libcuda is loaded
+// only if GPU memory can be in use.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace weft::softverbs {
 
-// One device, whose primary context is held while a region is on it.
+// A GPU. Its primary context is held as long as a region is in its memory.
 class DeviceMemory {
  public:
   DeviceMemory(const gpu::Driver& driver, int device) noexcept : driver_(driver), device_(device) {}
@@ -19,8 +19,8 @@ class DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
   bool open();
-  // Both return when the bytes have been copied. The stream is separate because the default stream waits for kernels,
-  // and one of them may be waiting for these very bytes.
+  // read() and write() return when the bytes have been copied. They use a separate stream, because the default stream
+  // waits for kernels, and a kernel may be waiting for these very bytes.
   bool read(std::uint64_t from, void* to, std::size_t bytes) const noexcept;
   bool write(std::uint64_t to, const void* from, std::size_t bytes) const noexcept;
 
@@ -35,9 +35,9 @@ class DeviceMemory {
 };
 
 enum class Where { host, device, nowhere };
-// Whether [address, address + bytes) is GPU memory, and if so an object to access it; nowhere: GPU memory that can't be
-// accessed. `certain`: the caller knows that it is GPU memory, so libcuda is loaded if needed; otherwise it is only
-// asked if this process has loaded it already.
+// Tells where [address, address + bytes) is. device: in GPU memory, with `out` set to access it. nowhere: in GPU memory
+// that can't be accessed. `certain`: the caller knows that it is GPU memory, so libcuda is loaded if needed; otherwise
+// libcuda is only used if this process has loaded it already.
 Where find_device_memory(const std::string& library, std::uint64_t address, std::size_t bytes, bool certain,
                          std::shared_ptr<DeviceMemory>* out);
 

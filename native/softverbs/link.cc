@@ -1,5 +1,6 @@
-// Uses SOCK_SEQPACKET Unix sockets, which preserve packets and their order, with abstract names, which the kernel
-// removes when the process ends for whatever reason. The sender notices when a buffer is full. Only wait() blocks.
+// Uses Unix sockets of type SOCK_SEQPACKET, which keep packets whole and in order. They have abstract names, which the
+// kernel removes when the process ends for whatever reason. A sender notices when the receiver's buffer is full. Only
+// wait() blocks.
 #include "native/softverbs/link.h"
 
 #include <poll.h>
@@ -20,20 +21,20 @@ namespace weft::softverbs {
 namespace {
 
 constexpr int kBacklog = 256;
-constexpr int kBufferBytes = 1 << 20;                                    // the kernel may grant less
-constexpr std::int64_t kRetryNs = 20'000'000;                            // when to try a refused host again
-constexpr std::uint8_t kPrefix[7] = {0xFD, 's', 'o', 'f', 't', 'v', 0};  // of a unique local IPv6 address
+constexpr int kBufferBytes = 1 << 20;          // the kernel may grant less
+constexpr std::int64_t kRetryNs = 20'000'000;  // when to try again to connect to a host that refused
+constexpr std::uint8_t kPrefix[7] = {0xFD, 's', 'o', 'f', 't', 'v', 0};  // prefix of a unique local IPv6 address
 
 socklen_t name_of(std::uint64_t host, sockaddr_un* out) noexcept {
   *out = {};
   out->sun_family = AF_UNIX;
-  // The first byte stays zero, which makes the name abstract.
+  // The name's first byte stays zero, which makes it an abstract name.
   const int length = std::snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "weft-softverbs-%016llx",
                                    static_cast<unsigned long long>(host));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
 }
 
-// The other process may write to this one's memory, so it must belong to the same user.
+// Whether the other end belongs to the same user. It must, because the other process may write to this one's memory.
 bool is_ours(int socket) noexcept {
   ucred who{};
   socklen_t bytes = sizeof who;
@@ -114,7 +115,8 @@ bool Link::reach(std::int64_t now_ns, std::uint64_t host, Peer* peer) noexcept {
   return true;
 }
 
-// One-shot, so that a peer which stays full, or is gone, does not wake us repeatedly.
+// Watches for room at a peer. The event is one-shot, so that a peer which stays full, or is gone, does not wake the
+// thread again and again.
 void Link::ask_for_room(const Peer& peer) noexcept {
   epoll_event event{};
   event.events = static_cast<std::uint32_t>(EPOLLOUT) | static_cast<std::uint32_t>(EPOLLONESHOT);
@@ -180,7 +182,7 @@ void Link::wait(std::int64_t timeout_ns) noexcept {
   const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   static_cast<void>(::ppoll(&descriptor, 1, timeout_ns < 0 ? nullptr : &timeout, nullptr));
   epoll_event seen[16];
-  static_cast<void>(::epoll_wait(epoll_, seen, 16, 0));  // consumes one-shot events
+  static_cast<void>(::epoll_wait(epoll_, seen, 16, 0));  // fetches one-shot events, so that they are reported only once
   std::uint64_t rung = 0;
   static_cast<void>(!::read(bell_, &rung, sizeof rung));
 }

@@ -1,5 +1,5 @@
-// The emulated wire: a socket on which this process receives from others of the same user and host, and a socket to
-// each of them. Packets are delivered whole and in order, or lost; packets to a dead process are lost.
+// The emulated wire: a socket on which this process receives packets from other processes of the same user and host,
+// and a socket to each of them. Packets arrive whole and in order, or are lost. Packets to a dead process are lost.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace weft::softverbs {
 
-// Every process counts as a host of its own: its part of a GID is random, chosen when it opens its first device.
+// Every process counts as a separate host: the host part of its GIDs is a random number, chosen when it opens its first
+// device.
 ibv_gid gid_of(std::uint64_t host, std::uint32_t device) noexcept;
 std::uint64_t host_of(const ibv_gid& gid) noexcept;
 std::uint32_t device_of(const ibv_gid& gid) noexcept;
@@ -27,14 +28,15 @@ class Link {
   void close() noexcept;
   std::uint64_t host() const noexcept { return host_; }
 
-  // full: the peer's socket buffer is full; lost: the peer does not exist (any more).
+  // full: the peer's socket buffer is full. lost: the peer process does not exist, or has ended.
   enum class Sent { taken, full, lost };
   Sent send(std::int64_t now_ns, const Packet& packet, const std::uint8_t* payload) noexcept;
-  // Takes the next packet; false: none. `payload` must hold kMtuBytesMax.
+  // Takes the next packet that has arrived. Returns false if there is none. `payload` must have room for kMtuBytesMax
+  // bytes.
   bool receive(Packet* packet, std::uint8_t* payload) noexcept;
 
-  // Waits until a packet arrives, a full peer has room, wake() is called, or the timeout has passed (< 0: none). Other
-  // threads may call send, receive and wake meanwhile.
+  // Waits until a packet arrives, a full peer has room, wake() is called, or the timeout has passed (< 0: no timeout).
+  // Other threads may call send(), receive() and wake() meanwhile.
   void wait(std::int64_t timeout_ns) noexcept;
   void wake() noexcept;
 
@@ -45,13 +47,13 @@ class Link {
   };
   bool reach(std::int64_t now_ns, std::uint64_t host, Peer* peer) noexcept;
   void ask_for_room(const Peer& peer) noexcept;
-  bool accept_all() noexcept;  // true: there are new ones
+  bool accept_all() noexcept;  // returns true if it accepted new connections
   bool take(Packet* packet, std::uint8_t* payload) noexcept;
 
   std::uint64_t host_ = 0;
   int listener_ = -1, epoll_ = -1, bell_ = -1;
-  std::map<std::uint64_t, Peer> peers_;  // by host; for sending
-  std::vector<int> sources_;             // for receiving
+  std::map<std::uint64_t, Peer> peers_;  // sockets to send to each host
+  std::vector<int> sources_;             // sockets to receive from
   std::size_t turn_ = 0;
 };
 

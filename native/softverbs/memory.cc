@@ -1,5 +1,5 @@
-// The upper 24 bits of a key identify an object and are never reused; the lowest eight of a window's key change with
-// each binding. Access is checked completely before copying, so a refused copy has written nothing.
+// The upper 24 bits of a key identify a region or window and are never reused; the lowest eight bits of a window's key
+// change with each binding. Access is checked completely before copying, so a refused copy has written nothing.
 #include "native/softverbs/memory.h"
 
 #include <cerrno>
@@ -16,9 +16,9 @@ std::uint64_t place_of(const Region& region, std::uint64_t address) noexcept {
   return reinterpret_cast<std::uintptr_t>(region.addr) + (address - region.first);
 }
 
-// Excluded from TSan: a NIC's accesses are not a thread's, and the owner of the memory must order them. While a message
-// is in progress, a late write and its copy put the same bytes into the same place; checks of the contents detect
-// writes that come too late.
+// Excluded from TSan, because these are accesses of an emulated NIC, which no thread could synchronise with. They do no
+// harm: while a message is in progress, a late duplicate of a write puts the same bytes into the same place, and tests
+// detect writes after that by checking the contents.
 #ifdef __SANITIZE_THREAD__
 __attribute__((no_sanitize("thread"))) void move_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; ++i) {
@@ -43,7 +43,7 @@ std::uint32_t Memory::draw_index() noexcept { return next_index_++ << 8; }
 
 Region* Memory::add(const Settings& settings, ibv_pd* pd, void* at, std::size_t bytes, std::uint64_t first, int access,
                     bool certain) {
-  // InfiniBand Architecture Specification 1.4, 10.6.3.1: remote write access requires local write access.
+  // Remote write access requires local write access (InfiniBand Architecture Specification 1.4, 10.6.3.1).
   const int remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   if ((access & remote) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
     errno = EINVAL;
@@ -96,7 +96,8 @@ void Memory::remove_window(Window* window) {
 }
 
 bool Memory::bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key) {
-  // Another window may have been allocated at the same address; its key differs. A removed window counts as closed.
+  // The window may have been removed, and another one allocated at the same address; the keys then differ. Closing a
+  // removed window succeeds.
   if (windows_.find(window) == windows_.end() || (window->rkey ^ key) >> 8 != 0) return info.length == 0;
   if (info.length == 0) {
     unbind(window);
@@ -148,7 +149,7 @@ bool Memory::write(const ibv_sge& piece, std::uint32_t offset, const std::uint8_
 
 bool Memory::allows_remote_write(const ibv_pd* pd, std::uint32_t key, std::uint64_t address,
                                  std::uint64_t bytes) const {
-  if (bytes == 0) return true;  // no byte is accessed, so the key is not checked
+  if (bytes == 0) return true;  // no byte is accessed, so the key need not be valid
   if (const auto window = bound_.find(key); window != bound_.end()) {
     const Window& open = *window->second;
     return open.pd == pd && (open.access & IBV_ACCESS_REMOTE_WRITE) != 0 &&

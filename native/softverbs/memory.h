@@ -1,5 +1,5 @@
-// Memory regions and windows by key: checks what a packet or request may access, and copies the bytes (by memcpy, or by
-// the GPU). Requires the adapter's lock.
+// Memory regions and windows by key. Checks what a packet or request may access, and copies the bytes by memcpy or by
+// the GPU. The adapter's lock must be held.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,21 @@ namespace weft::softverbs {
 
 class Memory {
  public:
-  // Null with errno set. `certain`: known to be GPU memory (a dma-buf), at the address given as its iova.
+  // Registers a region. On failure returns null and sets errno. `certain`: the memory is known to be GPU memory (a
+  // dma-buf), and its address is that given as iova.
   Region* add(const Settings& settings, ibv_pd* pd, void* at, std::size_t bytes, std::uint64_t first, int access,
               bool certain);
-  // EBUSY while windows are bound to the region.
+  // Removes a region. Returns EBUSY while memory windows are bound to it.
   int remove(Region* region);
   Window* add_window(ibv_pd* pd);
   void remove_window(Window* window);
-  // Replaces the window's key by `key` and binds it; length zero closes the window. False: not allowed, or the window
-  // or region was removed after the request was posted.
+  // Changes the window's key to `key` and binds the window; length zero closes it. Returns false if this is not
+  // allowed, or if the window or region was removed after the request was posted.
   bool bind(Window* window, std::uint32_t key, const ibv_mw_bind_info& info, std::uint32_t region_key);
   static std::uint32_t next_key(std::uint32_t key) noexcept { return (key & ~0xFFu) | ((key + 1) & 0xFFu); }
 
-  // Access by local requests. False: no such region, out of bounds, or not writable.
+  // Access by local requests. allows() returns false if there is no such region, the range is out of bounds, or the
+  // region is not writable.
   bool allows(const ibv_pd* pd, const ibv_sge& piece, bool write) const;
   bool read(const ibv_sge& piece, std::uint32_t offset, std::uint8_t* to, std::uint32_t bytes) const;
   bool write(const ibv_sge& piece, std::uint32_t offset, const std::uint8_t* from, std::uint32_t bytes) const;
@@ -37,8 +39,8 @@ class Memory {
   std::uint32_t draw_index() noexcept;
   void unbind(Window* window);
 
-  std::unordered_map<std::uint32_t, std::unique_ptr<Region>> regions_;  // by key
-  std::unordered_map<std::uint32_t, Window*> bound_;                    // by key
+  std::unordered_map<std::uint32_t, std::unique_ptr<Region>> regions_;  // regions by key
+  std::unordered_map<std::uint32_t, Window*> bound_;                    // open windows by key
   std::unordered_map<Window*, std::unique_ptr<Window>> windows_;
   std::uint32_t next_index_ = 1;
 };

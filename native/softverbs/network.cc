@@ -1,5 +1,5 @@
-// Random numbers are hashes of seed, queue pair and transmission, so that timing between threads does not change a
-// packet's fate.
+// A packet's fate is a hash of the seed, the queue pair and the number of the transmission, so that the timing of
+// threads does not change it.
 #include "native/softverbs/network.h"
 
 #include <utility>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kHeldMax = 8192;
 
-// Independent random numbers for one packet or request (Steele, Lea, Flood: SplitMix, OOPSLA 2014).
+// Random numbers for one packet or request, independent of those of others (Steele, Lea, Flood: SplitMix, OOPSLA 2014).
 class Draws {
  public:
   Draws(std::int64_t seed, std::uint64_t what, std::uint64_t which) noexcept
@@ -36,7 +36,7 @@ class Draws {
 
 Fate fate_of(const Settings& settings, const Packet& packet) noexcept {
   Fate fate;
-  // Data, answers, and the two directions of a queue pair are numbered separately.
+  // Separates the numbers of data packets from those of acknowledgments and NACKs, which are counted separately.
   const std::uint64_t serial = packet.serial | (packet.kind == Kind::data ? 0 : std::uint64_t{1} << 63);
   Draws draws(settings.seed, packet.from, serial);
   fate.lost = draws.happens(settings.loss);

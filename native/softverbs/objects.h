@@ -1,4 +1,4 @@
-// The verbs objects of this provider. Each begins with the structure that its caller sees. They are only used under the
+// The verbs objects of this provider. Each begins with the struct that callers see. They are accessed only under the
 // adapter's lock.
 #pragma once
 
@@ -28,18 +28,19 @@ struct Domain : ibv_pd {
 
 struct Region : ibv_mr {
   Region() : ibv_mr{} {}
-  std::uint64_t first = 0;  // address that requests use for the first byte
+  std::uint64_t first = 0;  // address that requests use for the region's first byte
   int access = 0;
-  int windows = 0;                       // number of windows bound to it
-  std::shared_ptr<DeviceMemory> device;  // null: host memory
+  int windows = 0;                       // number of windows bound to the region
+  std::shared_ptr<DeviceMemory> device;  // the GPU of the region; null: host memory
 };
 
 struct Window : ibv_mw {
   Window() : ibv_mw{} {}
-  Region* region = nullptr;  // null: closed
+  Region* region = nullptr;  // the region that the window is bound to; null: closed
   std::uint64_t first = 0, bytes = 0;
   unsigned access = 0;
-  std::uint32_t key = 0;  // in force; the caller's rkey belongs to the latest bind request
+  // The valid key. The field `rkey`, which callers see, already has the key of the latest bind request.
+  std::uint32_t key = 0;
 };
 
 struct Channel : ibv_comp_channel {
@@ -51,7 +52,8 @@ struct Cq : ibv_cq {
   Cq() : ibv_cq{} {}
   Channel* bell = nullptr;
   std::deque<ibv_wc> done;
-  std::atomic<std::size_t> count{0};  // size of `done`, so that an empty queue is polled without the lock
+  // Number of entries in `done`; lets callers see without the lock that the queue is empty.
+  std::atomic<std::size_t> count{0};
   std::size_t most = 0;
   bool armed = false, solicited_only = false, overrun = false;
 };
@@ -86,12 +88,13 @@ struct Request {
   std::vector<ibv_sge> pieces;
   std::vector<std::uint8_t> in_line;
   std::uint32_t bytes = 0;
-  ibv_gid far{};  // UD only
+  ibv_gid far{};  // the destination's GID
   std::uint32_t far_number = 0, qkey = 0;
   std::uint8_t traffic_class = 0;
   Window* window = nullptr;  // for bind requests
   ibv_mw_bind_info binding{};
-  std::uint32_t region_key = 0;  // kept, as window and region may be gone when the request is executed
+  // Kept as a number, because window and region may be gone when the request is executed.
+  std::uint32_t region_key = 0;
   std::uint32_t key = 0;
   bool started = false, done = false;
   std::uint32_t psn = 0, packets = 0, sent = 0;
@@ -103,27 +106,27 @@ struct Qp : ibv_qp {
   Receives own;
   std::uint32_t send_most = 0, send_pieces_most = 0, receive_pieces_most = 0, inline_most = 0;
   bool signals_all = false;
-  // Attributes set by modify_qp.
+  // Attributes that modify_qp() sets.
   int access = 0;
   std::uint32_t far_number = 0, qkey = 0, mtu_bytes = kMtuBytesMax;
   ibv_gid far{};
   std::uint8_t traffic_class = 0;
   std::int64_t timeout_ns = 0, not_ready_ns = 0;
   int retries = 0, not_ready_retries = 0;
-  // Requester: requests[at] is the next to send; those before it wait for their answer (RC).
+  // State of the sending half. requests[at] is sent next; those before it wait for their acknowledgment (RC only).
   std::deque<Request> requests;
   std::size_t at = 0;
   std::uint32_t next_psn = 0, unacked_psn = 0;
   std::uint32_t serial = 0;
   std::uint64_t requests_seen = 0;
-  std::int64_t rest_until_ns = 0;  // stalled, or told to retry later
-  std::int64_t answer_due_ns = 0;  // 0: no answer is awaited
-  std::int64_t full_since_ns = 0;  // 0: the peer takes packets
+  std::int64_t rest_until_ns = 0;  // nothing is sent before this time: stalled, or told to retry later
+  std::int64_t answer_due_ns = 0;  // when the retransmission timeout is due; 0: no timeout runs
+  std::int64_t full_since_ns = 0;  // since when the peer's buffer is full; 0: it has room
   int retries_left = 0, not_ready_left = 0;
-  // Responder.
+  // State of the receiving half.
   std::uint32_t expected_psn = 0;
   bool refused_gap = false, in_message = false;
-  std::optional<Receive> receive;  // taken for the message in progress
+  std::optional<Receive> receive;  // the receive request that the message in progress uses
   std::uint32_t message_bytes = 0, message_immediate = 0;
 };
 

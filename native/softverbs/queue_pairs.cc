@@ -1,5 +1,6 @@
-// Queue pair states and the attributes that each transition requires (InfiniBand Architecture Specification 1.4, table
-// 91). Unsupported attributes are refused here, because later nothing would explain why packets do not arrive.
+// Changes the state of queue pairs and checks the attributes that each transition requires (InfiniBand Architecture
+// Specification 1.4, table 91). Unsupported attributes are refused here; otherwise packets would not arrive, and
+// nothing would explain why.
 #include <algorithm>
 #include <cerrno>
 
@@ -10,7 +11,8 @@ namespace {
 
 constexpr std::uint32_t kInlineBytesMax = 512, kPiecesMax = 32, kRequestsMax = 1u << 16;
 
-// The attributes that a transition requires, by transport; -1: not a valid transition.
+// Returns the attributes that a state transition requires for this transport, as a bit mask; -1 if the transition is
+// not valid.
 int required(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
   const bool reliable = type == IBV_QPT_RC, datagrams = type == IBV_QPT_UD;
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return 0;
@@ -29,10 +31,11 @@ int required(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
   return from == to && from != IBV_QPS_RESET ? 0 : -1;
 }
 
-// 4.096 us times two to the power of the field; 0: no timeout.
+// Decodes a timeout: 4.096 us times 2 to the power of `field`; 0: no timeout.
 std::int64_t timeout_ns_of(std::uint8_t field) { return field == 0 ? 0 : std::int64_t{4096} << (field & 31); }
 
-// InfiniBand Architecture Specification 1.4, table 45, in units of 10 us; the first value is the longest.
+// Decodes an RNR timer (InfiniBand Architecture Specification 1.4, table 45). The table is in units of 10 us; its first
+// value is the longest.
 std::int64_t not_ready_ns_of(std::uint8_t field) {
   constexpr int kTens[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
                              48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
@@ -86,7 +89,7 @@ Qp* Adapter::add_pair(ibv_pd* pd, const ibv_qp_init_attr& wanted) {
   return (pairs_[made->qp_num] = std::move(made)).get();
 }
 
-// Resets to the initial state. A receive taken from a shared queue is returned to it.
+// Resets the queue pair's state. A receive that it had taken from a shared queue is returned there.
 static void reset(Qp* pair) {
   Adapter::forget(pair->sends, pair->qp_num);
   Adapter::forget(pair->completes_to, pair->qp_num);

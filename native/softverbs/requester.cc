@@ -1,6 +1,6 @@
-// The sending half of a queue pair. Requests become packets, and memory is read, when the adapter's thread gets to
-// them. On UC and UD a request is done when its last packet was sent; on RC when it was acknowledged, with
-// retransmissions until then.
+// The sending half of a queue pair. The adapter's thread makes packets from requests, and only then reads their memory.
+// On UC and UD a request is done when its last packet was sent; on RC when it is acknowledged, after retransmissions if
+// needed.
 #include <algorithm>
 #include <cerrno>
 
@@ -10,10 +10,10 @@ namespace weft::softverbs {
 namespace {
 
 constexpr int kPacketsPerRound = 16;
-constexpr std::int32_t kUnackedMax = 64;        // RC packets in flight
-constexpr std::int32_t kAskAckEvery = 16;       // packets of a long message
-constexpr std::int64_t kFullNsMax = 5'000'000;  // how long a full peer delays an unreliable request
-constexpr int kForever = 7;                     // as a number of RNR retries: no limit
+constexpr std::int32_t kUnackedMax = 64;        // limit of RC packets in flight
+constexpr std::int32_t kAskAckEvery = 16;       // packets of a long message after which an acknowledgment is requested
+constexpr std::int64_t kFullNsMax = 5'000'000;  // how long a UC or UD request waits for a full peer
+constexpr int kForever = 7;                     // number of RNR retries that means "no limit"
 
 ibv_wc_opcode opcode_of(const Request& request) {
   if (request.window != nullptr) return IBV_WC_BIND_MW;
@@ -21,7 +21,7 @@ ibv_wc_opcode opcode_of(const Request& request) {
   return writes ? IBV_WC_RDMA_WRITE : IBV_WC_SEND;
 }
 
-// 0, or the errno value for refusing the request.
+// Checks a send request. Returns 0, or the errno value with which the request is refused.
 int check(const Qp& pair, const ibv_send_wr& wanted, std::uint64_t bytes) {
   const bool writes = wanted.opcode == IBV_WR_RDMA_WRITE || wanted.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   const bool sends = wanted.opcode == IBV_WR_SEND || wanted.opcode == IBV_WR_SEND_WITH_IMM;
@@ -53,7 +53,7 @@ Request request_of(const Qp& pair, const ibv_send_wr& wanted, std::uint64_t byte
     request.far = address.far;
     request.traffic_class = address.traffic_class;
     request.far_number = wanted.wr.ud.remote_qpn;
-    // The upper bit selects the queue pair's own Q_Key.
+    // If the highest bit is set, the queue pair's own Q_Key is used instead (InfiniBand).
     request.qkey = (wanted.wr.ud.remote_qkey >> 31) != 0 ? pair.qkey : wanted.wr.ud.remote_qkey;
   } else {
     request.far = pair.far;
@@ -115,7 +115,7 @@ void Adapter::complete_request(Qp* pair, const Request& request, ibv_wc_status s
   complete(pair->sends, done, false);
 }
 
-// Removes finished requests in the order of posting.
+// Completes and removes finished requests, in the order in which they were posted.
 void Adapter::retire(Qp* pair) {
   while (!pair->requests.empty() && pair->requests.front().done) {
     complete_request(pair, pair->requests.front(), IBV_WC_SUCCESS);
@@ -124,7 +124,8 @@ void Adapter::retire(Qp* pair) {
   }
 }
 
-// Earlier requests are completed too: this is the oldest one that was not answered successfully.
+// Fails a request and moves the queue pair to error. Requests before it are completed first, because completions are in
+// order.
 void Adapter::fail_request(Qp* pair, std::size_t which, ibv_wc_status status) {
   for (std::size_t i = 0; i < which && !pair->requests.empty(); ++i) {
     complete_request(pair, pair->requests.front(), pair->requests.front().done ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR);
@@ -149,7 +150,7 @@ bool Adapter::gather(const Qp& pair, const Request& request, std::uint32_t offse
       continue;
     }
     const std::uint32_t part = std::min(bytes, piece.length - offset);
-    // Checked for every packet, because a region may be removed while it is being sent from.
+    // Access is checked for every packet, because the region may be removed while a message is being sent from it.
     if (part != 0 && (!memory.allows(pair.pd, piece, false) || !memory.read(piece, offset, to, part))) return false;
     to += part;
     bytes -= part;
@@ -158,7 +159,7 @@ bool Adapter::gather(const Qp& pair, const Request& request, std::uint32_t offse
   return bytes == 0;
 }
 
-// False: the queue pair has to wait, or its state has changed.
+// Starts a request. Returns false if the queue pair must wait first.
 bool Adapter::begin(std::int64_t now_ns, Qp* pair, Request* request) {
   request->started = true;
   request->psn = pair->next_psn;
@@ -223,12 +224,12 @@ Adapter::Left Adapter::send_packet(std::int64_t now_ns, Qp* pair, Request* reque
   return Left::went;
 }
 
-// True: more could be sent now.
+// Sends packets of the queue pair. Returns true if more could be sent now.
 bool Adapter::transmit(std::int64_t now_ns, Qp* pair) {
   if (pair->state != IBV_QPS_RTS || now_ns < pair->rest_until_ns) return false;
   for (int budget = kPacketsPerRound; budget > 0 && pair->at < pair->requests.size(); --budget) {
     Request& request = pair->requests[pair->at];
-    if (request.done) {  // a binding executed before earlier requests were sent again
+    if (request.done) {  // a binding that was executed before the requests before it are sent again
       ++pair->at;
       continue;
     }
@@ -251,7 +252,7 @@ bool Adapter::transmit(std::int64_t now_ns, Qp* pair) {
   return pair->at < pair->requests.size();
 }
 
-// Schedules everything from the oldest unacknowledged packet on for retransmission.
+// Schedules a retransmission of all packets from the oldest unacknowledged one on.
 void Adapter::go_back(Qp* pair) {
   pair->at = pair->requests.size();
   for (std::size_t i = 0; i < pair->requests.size(); ++i) {
@@ -265,7 +266,7 @@ void Adapter::go_back(Qp* pair) {
   pair->answer_due_ns = 0;
 }
 
-// Everything before `next_psn` has arrived.
+// Handles an acknowledgment of all packets before `next_psn`.
 void Adapter::acknowledge(std::int64_t now_ns, Qp* pair, std::uint32_t next_psn) {
   if (psn_distance(next_psn, pair->unacked_psn) <= 0 || psn_distance(next_psn, pair->next_psn) > 0) return;
   pair->unacked_psn = next_psn;
@@ -276,7 +277,7 @@ void Adapter::acknowledge(std::int64_t now_ns, Qp* pair, std::uint32_t next_psn)
     if (psn_distance((request.psn + request.packets) & kPsnMask, next_psn) > 0) break;
     request.done = true;
   }
-  // This may include a request that was about to be sent again.
+  // Skips acknowledged requests, even if they were about to be sent again.
   while (pair->at < pair->requests.size() && pair->requests[pair->at].done) ++pair->at;
   const bool waits = psn_distance(pair->next_psn, next_psn) > 0;
   pair->answer_due_ns = waits && pair->timeout_ns != 0 ? now_ns + pair->timeout_ns : 0;

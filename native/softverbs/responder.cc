@@ -1,6 +1,6 @@
-// The receiving half of a queue pair: checks and places packets, and answers them. UC accepts a message's first packet
-// at any time, so late or repeated messages are delivered again, as by a NIC; RC accepts each packet once and in order.
-// Messages refused on UC or UD are dropped silently.
+// The receiving half of a queue pair: it checks packets, writes them to memory, and acknowledges them. UC accepts the
+// first packet of a message at any time, so late or repeated messages are delivered again, as a NIC does. RC accepts
+// each packet once and in order. Messages refused on UC or UD are dropped silently.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,7 +25,7 @@ void Adapter::flush_receives(Qp* pair) {
 }
 
 bool Adapter::take_receive(Qp* pair) {
-  if (pair->receive) return true;  // of a message that was cut short
+  if (pair->receive) return true;  // uses the receive request of an earlier message that was cut short
   Receives& from = receives_of(*pair);
   if (from.posted.empty()) return false;
   pair->receive = std::move(from.posted.front());
@@ -82,7 +82,8 @@ void Adapter::on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* pa
   }
   if (!take_receive(pair)) return;
   if (room_of(*pair->receive) < std::uint64_t{kGrhBytes} + packet.bytes) return;
-  // An IPv6 header: version, class and flow; length and next header; source and destination.
+  // Builds the IPv6 header that precedes a UD message: version, class and flow; length and next header; source and
+  // destination.
   std::uint8_t route[kGrhBytes] = {0x60};
   route[0] = static_cast<std::uint8_t>(0x60 | packet.traffic_class >> 4);
   route[1] = static_cast<std::uint8_t>(packet.traffic_class << 4);
@@ -109,7 +110,7 @@ void Adapter::reply(std::int64_t now_ns, Qp* pair, Kind kind, std::uint32_t psn)
   answer(now_ns, packet);
 }
 
-// Whether the packet has the expected sequence number.
+// Whether the packet has the expected sequence number. If not, RC sends an acknowledgment or a NACK.
 bool Adapter::in_order(std::int64_t now_ns, Qp* pair, const Packet& packet) {
   const std::int32_t ahead = psn_distance(packet.psn, pair->expected_psn);
   if (pair->qp_type == IBV_QPT_UC) {
@@ -129,7 +130,7 @@ bool Adapter::in_order(std::int64_t now_ns, Qp* pair, const Packet& packet) {
   return false;
 }
 
-// Writes a packet's bytes to their place, and completes the message with its last packet.
+// Writes a packet's payload to memory. The last packet of a message also completes the message.
 Adapter::Verdict Adapter::place(Qp* pair, const Packet& packet, const std::uint8_t* payload) {
   const bool writes = (packet.flags & kWrite) != 0, last = (packet.flags & kLast) != 0;
   const std::uint32_t before = (packet.flags & kFirst) != 0 ? 0 : pair->message_bytes;
@@ -166,7 +167,7 @@ void Adapter::on_data(std::int64_t now_ns, Qp* pair, const Packet& packet, const
   } else if (!reliable) {
     pair->in_message = false;
   } else if (verdict == Verdict::not_ready) {
-    // Later packets need no answer of their own: the sender resends from here.
+    // No NACK is sent for later packets, because the sender sends again from this one on.
     reply(now_ns, pair, Kind::nak_not_ready, packet.psn);
     pair->refused_gap = true;
   } else {

@@ -1,5 +1,5 @@
-// Reads the variables by one table of names and ranges. Unknown names are errors, because a misspelt fault would
-// silently not happen.
+// Reads the environment variables, using a table of their names and ranges. Unknown names are errors; otherwise a
+// misspelt fault would be ignored silently.
 #include "native/softverbs/settings.h"
 
 #include <charconv>
@@ -60,7 +60,7 @@ bool set(Settings* out, std::string_view name, std::string_view text, std::strin
     *error = said.str();
     return false;
   }
-  said << " is no variable of softverbs; there is";
+  said << " is not a variable of softverbs; its variables are";
   for (const Row& row : kRows) said << " " << kPrefix << row.name;
   said << " " << kPrefix << "CUDA_LIBRARY";
   *error = said.str();
@@ -78,7 +78,7 @@ bool read_settings(Settings* out, std::string* error) {
     if (!set(&read, pair.substr(kPrefix.size(), equals - kPrefix.size()), pair.substr(equals + 1), error)) return false;
   }
   if ((read.mtu_bytes & (read.mtu_bytes - 1)) != 0) {
-    *error = "SOFTVERBS_MTU_BYTES=" + std::to_string(read.mtu_bytes) + " is none of 256, 512, 1024, 2048, 4096";
+    *error = "SOFTVERBS_MTU_BYTES=" + std::to_string(read.mtu_bytes) + " is not one of 256, 512, 1024, 2048, 4096";
     return false;
   }
   *out = read;

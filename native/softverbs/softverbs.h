@@ -1,17 +1,17 @@
-// What libweft-softverbs.so exports in addition to the functions of libibverbs: its description and counters. It is a
-// software provider for tests, without NIC, kernel module or privileges, and not meant for performance measurements
-// (docs/SOFTVERBS.md).
+// What libweft-softverbs.so exports besides the functions of libibverbs: its description and its counters. It is a
+// software provider for tests, which needs no NIC, kernel module or privileges, and is not meant for performance
+// measurements (docs/SOFTVERBS.md).
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
-// One line for logs, such as "softverbs, no NIC: seed 1, loss 0.01". Null with `problem` set to one line if a
-// SOFTVERBS_ variable is invalid; both strings are valid until the next call.
+// Returns one line for logs, such as "softverbs, no NIC: seed 1, loss 0.01". If a SOFTVERBS_ variable is invalid,
+// returns null, with `problem` set to one line. Both strings are valid until the next call.
 const char* weft_software_provider(const char** problem);
 
-// A counter of this process since its first device was opened: "sent", "received", "lost", "reordered", "late",
-// "duplicated", "stalled", "refused" (by keys, bounds or rights), "full" (dropped because the peer took nothing),
-// "unreachable" (the peer is gone); -1: no such counter.
+// A counter of this process since it opened its first device: "sent", "received", "lost", "reordered", "late",
+// "duplicated", "stalled", "refused" (because of keys, bounds or access rights), "full" (dropped because the peer had
+// no room), "unreachable" (dropped because the peer is gone). -1: there is no such counter.
 std::int64_t softverbs_count(const char* name);
 }

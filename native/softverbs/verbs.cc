@@ -1,4 +1,4 @@
-// The libibverbs functions that weft uses, and the function table that verbs.h calls through a context.
+// Implements the libibverbs functions that weft uses, and the function table that verbs.h calls through a context.
 #include <infiniband/verbs.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "native/softverbs/adapter.h"
 #include "native/softverbs/softverbs.h"
 
-// verbs.h hides these by macros.
+// verbs.h defines macros with these names.
 #undef ibv_get_device_list
 #undef ibv_reg_mr
 #undef ibv_query_port
@@ -28,7 +28,7 @@ constexpr int kMany = 1 << 20;
 
 Adapter& adapter() { return Adapter::the(); }
 
-// Functions for the context's table; their callers are C code in verbs.h.
+// Functions for the context's table, which inline functions in verbs.h call.
 int poll_cq(ibv_cq* cq, int most, ibv_wc* out) { return adapter().poll(static_cast<Cq*>(cq), most, out); }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
@@ -101,14 +101,14 @@ ibv_device* device_at(std::int64_t index) {
   return &all[index];
 }
 
-// Takes an event, depending on the descriptor's mode: EAGAIN at once, or blocking until there is one.
+// Takes the next event. If there is none, fails with EAGAIN or blocks, depending on the descriptor's mode.
 template <class Events, class Event>
 int take_event(int descriptor, Events* events, Event* out) {
   for (;;) {
     std::uint64_t one = 0;
     if (::read(descriptor, &one, sizeof one) != sizeof one) return -1;
     const std::lock_guard lock(adapter().mutex);
-    if (events->empty()) continue;  // the event was removed together with its object
+    if (events->empty()) continue;  // the event's object was destroyed, and the event with it
     *out = events->front();
     events->pop_front();
     return 0;
@@ -189,7 +189,7 @@ SOFTVERBS_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* out) {
   return 0;
 }
 
-// verbs.h declares it with the structure of an older ABI.
+// verbs.h declares this function with the struct of an older ABI.
 SOFTVERBS_EXPORT int softverbs_query_port(ibv_context*, std::uint8_t port,
                                           ibv_port_attr* out) __asm__("ibv_query_port");
 SOFTVERBS_EXPORT int softverbs_query_port(ibv_context*, std::uint8_t port, ibv_port_attr* out) {
@@ -230,8 +230,8 @@ SOFTVERBS_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* at, std::size_t byte
                                           unsigned access) {
   return add_region(pd, at, bytes, iova, static_cast<int>(access), false);
 }
-// Only a kernel can access memory by the descriptor, so the iova is taken as the CUDA address, which it is when weft
-// calls this; refused if CUDA does not know it as device memory.
+// Only a kernel can access memory by the descriptor. So the iova is used as the CUDA address, which it is when weft
+// calls this; if CUDA does not know it as device memory, the registration is refused.
 SOFTVERBS_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t, std::size_t bytes, std::uint64_t iova, int,
                                            int access) {
   return add_region(pd, reinterpret_cast<void*>(iova), bytes, iova, access, true);

@@ -1,7 +1,6 @@
 // The table of counters: name, unit, kind and meaning of each.
-//
-// Structs, merging, bindings, the type stub and docs/COUNTERS.md come from it: a new counter is one row here and one
-// increment where the event happens.
+// Structs, merging, bindings, the type stub and docs/COUNTERS.md are generated from it: a new counter is one row here
+// and one increment where the event happens.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 
 namespace weft::telemetry {
 
-// How two values of a counter are merged, of several flows, paths or engines.
+// How the values of a counter from several flows, paths or engines are merged.
 enum class Kind : std::uint8_t {
   sum,        // only grows; values are added
   gauge,      // a level that rises and falls; values are added
@@ -22,7 +21,7 @@ enum class Kind : std::uint8_t {
   histogram,  // number of values by size; buckets are added
 };
 
-// A row: name, unit, kind, sentence.
+// Columns of each row: name, unit, kind, sentence.
 #define WEFT_PROCESS_COUNTER_TABLE(X)                                                   \
   X(strangers_refused, count, sum, "control connections refused, evicted or timed out") \
   X(peers_stalled, count, sum, "times that a peer process was found not to run")        \
@@ -74,7 +73,7 @@ enum class Kind : std::uint8_t {
   X(downs, count, sum, "times that the path stopped being chosen")                \
   X(probes_sent, datagrams, sum, "probes sent to measure the path or to find it alive")
 
-// Of a flow; a connection merges those of its flows.
+// Counters of a flow. Those of a connection are merged from its flows.
 #define WEFT_FLOW_COUNTER_TABLE(X)                                                           \
   X(bytes_sent, bytes, sum, "bytes of completed sends")                                      \
   X(bytes_received, bytes, sum, "bytes of completed receives")                               \
@@ -92,7 +91,7 @@ enum class Kind : std::uint8_t {
   X(window_bytes, bytes, gauge, "window in force")                                           \
   X(inflight_bytes, bytes, gauge, "sent, and neither acknowledged nor judged lost")
 
-// A counter with one writing thread, which any thread or another process can read.
+// A counter that one thread writes, and that any thread or other process can read.
 class Cell {
  public:
   operator std::int64_t() const noexcept {
@@ -110,8 +109,8 @@ class Cell {
 };
 static_assert(sizeof(Cell) == sizeof(std::int64_t) && std::atomic<std::int64_t>::is_always_lock_free);
 
-// Counts values by powers of two: bucket 0 counts values below 1, bucket i those from 2^(i-1) to 2^i - 1, and the last
-// bucket also everything above.
+// Counts values by powers of two: bucket 0 counts values below 1, bucket i counts values from 2^(i-1) to 2^i - 1, and
+// the last bucket also counts all larger values.
 inline constexpr std::size_t kHistogramBuckets = 40;
 template <class Value>
 struct Histogram {
@@ -137,7 +136,8 @@ inline void merge_value(Kind, const Histogram<std::int64_t>& one, Histogram<std:
   for (std::size_t i = 0; i < kHistogramBuckets; ++i) total->buckets[i] += one.buckets[i];
 }
 
-// For each scope: `Cells` are live counters, `Counters` a copy of their values; values() copies, merge() merges.
+// Defines for each scope: `Cells`, the live counters; `Counters`, a copy of their values; values(), which makes the
+// copy; and merge(), which merges copies.
 #define WEFT_COUNTER_FIELD(name, unit, kind, sentence) CounterField<Kind::kind, Value> name{};
 #define WEFT_COUNTER_COPY(name, unit, kind, sentence) copy_value(cells.name, &copy.name);
 #define WEFT_COUNTER_MERGE(name, unit, kind, sentence) merge_value(Kind::kind, one.name, &total->name);
@@ -164,7 +164,7 @@ WEFT_COUNTER_SCOPE(Flow, WEFT_FLOW_COUNTER_TABLE)
 #undef WEFT_COUNTER_COPY
 #undef WEFT_COUNTER_FIELD
 
-// Counters of all engines of an endpoint, and of the process state that they share.
+// Counters of all engines of an endpoint, and of its process.
 struct EndpointCounters : EngineCounters, ProcessCounters {};
 
 // Counters of all flows of a connection, and of the paths that they share with other connections to the same peer.

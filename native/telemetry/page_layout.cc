@@ -1,4 +1,4 @@
-// Generates the description of the rows of a telemetry page from the same tables as the rows.
+// Generates the text that describes the rows of a telemetry page, from the tables that define the rows.
 #include "native/telemetry/page_layout.h"
 
 namespace weft::telemetry {
@@ -9,7 +9,7 @@ std::string line(const char* section, const char* name, const std::string& type,
   return std::string(section) + ' ' + name + ' ' + type + ' ' + unit + ' ' + kind + ' ' + std::to_string(offset) + '\n';
 }
 
-// A counter is one number; a histogram is one number per bucket.
+// How many numbers a field has: a counter has one, a histogram one per bucket.
 template <class Field>
 std::string type_of() {
   const std::size_t numbers = sizeof(Field) / sizeof(Cell);

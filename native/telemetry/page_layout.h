@@ -1,7 +1,7 @@
-// Layout of the telemetry page: the file in shared memory that a process counts in, so that others can read it.
+// Layout of the telemetry page: a file in shared memory with a process's counters, which other processes can read.
 //
-// A header, a text that describes the fields of every row, then one section of rows for each scope. A reader needs the
-// header's layout and nothing else. docs/TELEMETRY.md describes both.
+// It has a header, a text that describes the fields of every row, and then one section of rows for each scope. A reader
+// only needs to know the header's layout. docs/TELEMETRY.md describes both.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 namespace weft::telemetry {
 
 inline constexpr char kPageMagic[8] = {'w', 'e', 'f', 't', 'p', 'a', 'g', 'e'};
-inline constexpr std::uint32_t kPageVersion = 1;  // of the header; fields of rows can change without a new version
+inline constexpr std::uint32_t kPageVersion = 1;  // of the header; fields of rows can change in one version
 inline constexpr std::size_t kAddressBytes = 64;
-inline constexpr std::size_t kLineBytes = 64;  // a cache line; rows of different writers share none
+inline constexpr std::size_t kLineBytes = 64;  // size of a cache line; rows of different writers share no line
 
-// State fields of a row, beside its counters: name, unit, sentence. Times are CLOCK_MONOTONIC.
+// State fields of a row, besides its counters: name, unit, sentence. Times are of CLOCK_MONOTONIC.
 #define WEFT_PROCESS_STATE_TABLE(X) X(engines, count, "engines of the process")
 
 #define WEFT_ENGINE_STATE_TABLE(X)                                           \
@@ -47,14 +47,14 @@ inline constexpr std::size_t kLineBytes = 64;  // a cache line; rows of differen
   X(progress_ns, ns, "when the flow last made progress, 0: never")                            \
   X(active_ns, ns, "when the flow last had a packet or a post")
 
-// Incremented when the row is taken and when it is released, so it is odd while the row is in use. A reader accepts a
-// row if this number is odd and the same before and after it reads the rest.
+// Counts uses of a row. It is incremented when the row is taken and when it is released, so it is odd while the row is
+// in use. A reader accepts a row if this number is odd, and is the same before and after the reader reads the rest.
 class Generation {
  public:
   bool in_use() const noexcept { return (value_.load(std::memory_order_relaxed) & 1) != 0; }
   void next() noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // later writes are not visible earlier
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // later writes become visible after this one
   }
 
  private:
@@ -84,7 +84,8 @@ struct alignas(kLineBytes) FlowPageRow {
   FlowCells counters;
 };
 #undef WEFT_STATE_FIELD
-// A path's row consists of counters only, because the core has them in an array. It is in use while its peer's row is.
+// A path's row has counters only and no generation of its own, because the core keeps paths in an array. It is in use
+// while its peer's row is in use.
 static_assert(sizeof(PathCells) == 56, "paths of a row are counted in multiples of 8, which fill cache lines");
 inline constexpr std::uint32_t kPathsStep = 8;
 
@@ -96,16 +97,17 @@ struct PageSection {
 };
 
 struct PageHeader {
-  char magic[8];  // written last
+  char magic[8];  // written last, when the page is complete
   std::uint32_t version;
   std::uint32_t header_bytes;
   std::uint64_t file_bytes;
   std::uint32_t pid;
   std::uint32_t sections_count;
-  std::uint64_t start_ticks;    // of the process, as in field 22 of /proc/PID/stat; distinguishes reused pids
+  // When the process started, as in field 22 of /proc/PID/stat; tells apart processes that had the same pid.
+  std::uint64_t start_ticks;
   std::uint64_t pid_namespace;  // inode of /proc/PID/ns/pid, the namespace of `pid`
-  std::int64_t monotonic_ns;    // the page's creation by CLOCK_MONOTONIC
-  std::int64_t realtime_ns;     // the same moment by CLOCK_REALTIME
+  std::int64_t monotonic_ns;    // when the page was created, by CLOCK_MONOTONIC
+  std::int64_t realtime_ns;     // the same moment, by CLOCK_REALTIME
   std::uint64_t schema_offset;
   std::uint64_t schema_bytes;
   PageSection sections[5];
@@ -113,8 +115,8 @@ struct PageHeader {
 };
 static_assert(sizeof(PageHeader) == 280 && offsetof(PageHeader, sections) == 80);
 
-// Describes the fields of every row, one line each: section, name, type (i64, i64xN or textN), unit, kind, offset in
-// the row. The kind is that of a counter, or `state`.
+// Text that describes the fields of every row, one line per field: section, name, type (i64, i64xN or textN), unit,
+// kind, offset in the row. The kind is a counter's kind, or `state`.
 std::string page_schema();
 
 }  // namespace weft::telemetry

@@ -1,5 +1,5 @@
-// The data exchanged by the core and a datapath: outgoing bursts and incoming datagrams. A burst holds its headers;
-// payload is referenced where it is.
+// The data exchanged by the core and a datapath: outgoing bursts and incoming datagrams. A burst contains its headers
+// and points to its payload.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@ inline constexpr std::size_t kMaxBurstSegments = 64;  // UDP_MAX_SEGMENTS of the
 struct Payload {
   const std::uint8_t* data = nullptr;
   std::uint32_t bytes = 0;
-  // The other fields are only used by datapaths with registered memory.
-  std::uint32_t memory = 0;          // the registration that contains `data`; 0: none
-  std::uint32_t remote_key = 0;      // of the receive's memory window; 0: the payload goes in the datagram
-  std::uint64_t remote_address = 0;  // target address in the window
+  // Only datapaths that register memory use the fields below.
+  std::uint32_t memory = 0;          // id of the registered memory that contains `data`; 0: none
+  std::uint32_t remote_key = 0;      // key of the receive's memory window; 0: the payload goes in the datagram
+  std::uint64_t remote_address = 0;  // where in that window the payload is written
 };
 
 // Consecutive segments of one flow on one path, or one control packet.
 struct TxBurst {
   std::uint32_t peer = 0;
   std::uint8_t path = 0;
-  std::uint16_t count = 0;           // datagrams
-  std::uint16_t header_bytes = 0;    // of each datagram; for control, the size of the packet, and count is 1
-  std::uint32_t datagram_bytes = 0;  // header and payload; the last datagram may be shorter
+  std::uint16_t count = 0;           // number of datagrams; 1 for a control packet
+  std::uint16_t header_bytes = 0;    // header size of each datagram, or the size of the control packet
+  std::uint32_t datagram_bytes = 0;  // size of each datagram with header and payload; the last one may be shorter
   Payload payload[kMaxBurstSegments];
   alignas(64) std::uint8_t headers[kMaxBurstSegments * kDataBytes];
 
@@ -39,10 +39,10 @@ struct TxBurst {
 };
 static_assert(sizeof(TxBurst::headers) >= kControlBytesMax);
 
-// A received datagram. Data packets: `header` is kDataBytes long, and the payload may be anywhere.
+// A received datagram. If it is a data packet, `header` is kDataBytes long, and the payload may be anywhere in memory.
 struct RxDatagram {
-  // here: the payload is at `payload`. written: it was written into the receive's memory window before this header
-  // arrived. missing: that write was refused or lost. trimmed: a full switch queue cut the payload off.
+  // Where the payload is. here: at `payload`. written: it was written into the receive's memory window before this
+  // header arrived. missing: that write was refused or lost. trimmed: a full switch queue cut off the payload.
   enum class Body : std::uint8_t { here, written, missing, trimmed };
   const std::uint8_t* header = nullptr;
   std::uint32_t header_bytes = 0;
@@ -50,7 +50,7 @@ struct RxDatagram {
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
-  bool last_hop = false;      // trimmed: cut in the queue of the last link, to this host
+  bool last_hop = false;      // for trimmed: the queue was that of the last link, to this host
   std::int64_t stamp_ns = 0;  // the kernel's time stamp (CLOCK_REALTIME); 0: none
 };
 

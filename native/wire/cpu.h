@@ -1,5 +1,5 @@
-// Detects instruction set extensions that both the CPU and the kernel (which must save the registers) support. Uses
-// CPUID directly, as the run-time libraries of compilers give differing answers.
+// Detects instruction set extensions that both the CPU and the kernel (which must save the registers) support. It uses
+// CPUID directly, because compilers' run-time libraries disagree.
 #pragma once
 
 #if defined(__x86_64__)
@@ -11,16 +11,17 @@ namespace weft::wire {
 
 struct Cpu {
   bool v3 = false;    // AVX2, FMA, BMI1, BMI2, LZCNT, MOVBE, F16C: the baseline of compiled policies
-  bool wide = false;  // AVX-512 F, DQ, VL and VPCLMULQDQ
+  bool wide = false;  // AVX-512 F, DQ, VL and VPCLMULQDQ, which the fastest CRC uses
 
-  // Intel SDM volume 2, CPUID: leaf 1, leaf 7; volume 1, section 13.3: XCR0.
+  // Bits as in the Intel SDM: volume 2, CPUID, leaves 1 and 7; volume 1, section 13.3, XCR0.
   static Cpu of_this_machine() noexcept {
-    constexpr unsigned kFma = 1u << 12, kXsave = 1u << 27, kPclmul = 1u << 1;  // leaf 1, ecx
+    constexpr unsigned kFma = 1u << 12, kXsave = 1u << 27, kPclmul = 1u << 1;  // CPUID leaf 1, register ecx
     constexpr unsigned kMovbe = 1u << 22, kF16c = 1u << 29, kOne = kFma | kMovbe | kF16c;
-    constexpr unsigned kLzcnt = 1u << 5;                                               // leaf 0x80000001, ecx
-    constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;               // leaf 7, ebx
-    constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 31, kVpclmul = 1u << 10;  // leaf 7, ebx; ecx
-    constexpr std::uint32_t kYmm = 0x06, kZmm = 0xe6;                                  // XCR0
+    constexpr unsigned kLzcnt = 1u << 5;                                  // CPUID leaf 0x80000001, register ecx
+    constexpr unsigned kBmi = 1u << 3, kAvx2 = 1u << 5, kBmi2 = 1u << 8;  // CPUID leaf 7, register ebx
+    constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 31,
+                       kVpclmul = 1u << 10;            // CPUID leaf 7, registers ebx and ecx
+    constexpr std::uint32_t kYmm = 0x06, kZmm = 0xe6;  // bits of register XCR0
     Cpu found;
     unsigned eax = 0, ebx = 0, first = 0, edx = 0, wide_ebx = 0, wide_ecx = 0;
     if (__get_cpuid(1, &eax, &ebx, &first, &edx) == 0 || (first & kXsave) == 0) return found;

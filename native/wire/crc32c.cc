@@ -1,6 +1,5 @@
-// CRC-32C implementations: AVX-512 where available (crc32c_wide.h); else eight bytes per instruction in three
-// interleaved streams, on x86-64 (SSE 4.2) and aarch64 (CRC); a 256-entry table elsewhere. None reads beyond the given
-// range.
+// CRC-32C implementations. With AVX-512: crc32c_wide.h. On other x86-64 (SSE 4.2) and on aarch64 (CRC): eight bytes per
+// instruction, in three interleaved streams. Elsewhere: a table of 256 entries. None reads beyond the given range.
 #include "native/wire/crc32c.h"
 
 #include <algorithm>
@@ -53,8 +52,8 @@ inline std::uint32_t step1(std::uint32_t value, std::uint8_t byte) noexcept {
 #endif
 }
 
-// Computes the effect of a fixed number of zero bytes on the CRC state (multiplication by a power of x), by tables
-// indexed with each of its four bytes.
+// Computes the CRC state after a fixed number of zero bytes (a multiplication by a power of x), using one table for
+// each byte of the state.
 class Zeros {
  public:
   explicit constexpr Zeros(unsigned bytes) {
@@ -74,8 +73,8 @@ class Zeros {
   std::array<std::array<std::uint32_t, 256>, 4> tables_{};
 };
 
-// The CRC instruction has a latency of three cycles and a throughput of one per cycle, so three streams keep the unit
-// busy.
+// Lengths of one stream. Three streams keep the CRC unit busy: the instruction has a latency of three cycles and a
+// throughput of one per cycle.
 constexpr std::size_t kLong = 1024, kShort = 128;
 constexpr Zeros kAfterLong(kLong), kAfterShort(kShort);
 
@@ -116,7 +115,7 @@ std::uint32_t crc32c_narrow(std::uint32_t crc, const void* data, std::size_t byt
 }
 #endif
 
-// Copies in pieces that stay in the L1 cache, because storing in three streams would be slower.
+// Copies in blocks that stay in the L1 cache, because storing in three streams at once would be slower.
 std::uint32_t crc32c_narrow_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kPiece = 6144;
   auto* put = static_cast<std::uint8_t*>(to);

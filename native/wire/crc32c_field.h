@@ -1,12 +1,12 @@
-// Arithmetic modulo the polynomial of CRC-32C, used at compile time to derive constants. Bits are reflected, as usual
-// for this CRC: the highest bit is the coefficient of x^0.
+// Arithmetic modulo the polynomial of CRC-32C, used at compile time to derive constants. Bits are in reflected order,
+// as usual for this CRC: the highest bit is the coefficient of x^0.
 #pragma once
 
 #include <cstdint>
 
 namespace weft::wire {
 
-inline constexpr std::uint32_t kCrc32cPolynomial = 0x82F63B78u;  // reflected Castagnoli
+inline constexpr std::uint32_t kCrc32cPolynomial = 0x82F63B78u;  // the Castagnoli polynomial, bits reflected
 
 constexpr std::uint32_t crc32c_times_x(std::uint32_t value) noexcept {
   return (value >> 1) ^ ((value & 1u) != 0 ? kCrc32cPolynomial : 0u);

@@ -1,6 +1,6 @@
-// Folds 256 bytes at a time into four registers, then those into 16 bytes with the same remainder (Gopal et al., "Fast
-// CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009). The tail is processed with the
-// crc32 instruction.
+// Folds 256 bytes at a time into four registers, and at the end folds those into 16 bytes with the same CRC (Gopal et
+// al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009). The crc32 instruction
+// processes the remaining bytes.
 #include "native/wire/crc32c_wide.h"
 
 #if defined(__x86_64__) && defined(__SSE4_2__)
@@ -16,8 +16,9 @@ namespace {
 
 #define WEFT_WIDE __attribute__((target("avx512f,avx512vl,avx512dq,pclmul,vpclmulqdq,prfchw")))
 
-// Factors that shift 16 bytes by `distance` bits; the first half has 64 bits more to go than the second. The offsets 31
-// and -33 account for the 32-bit width of the CRC and for the bit by which a product of reflected factors is short.
+// Factors that move 16 bytes ahead by `distance` bits: one for each 8-byte half; the first half must move 64 bits
+// further. The offsets 31 and -33 correct for the 32-bit width of the CRC, and for a product of reflected factors being
+// one bit short.
 struct Fold {
   std::int64_t first, second;
   explicit constexpr Fold(unsigned distance)
@@ -43,8 +44,8 @@ WEFT_WIDE inline __m512i taken(std::uint8_t* to, const std::uint8_t* from, std::
   return value;
 }
 
-// Prefetch distance in bytes. The hardware prefetcher stops at page boundaries, and a store to a line that is not in
-// the cache waits until the line has been read.
+// Prefetch distance in bytes. The hardware prefetcher stops at page boundaries, and a store to a line outside the cache
+// waits until that line has been read.
 constexpr std::size_t kAhead = 2048;
 
 template <bool copies>
@@ -77,7 +78,7 @@ WEFT_WIDE std::uint32_t run(std::uint32_t state, std::uint8_t* to, const std::ui
   for (; bytes - at >= 64; at += 64) a = folded(a, near, taken<copies>(to, from, at));
   const __m512i lanes = _mm512_set_epi64(0, 0, kFold128.second, kFold128.first, kFold256.second, kFold256.first,
                                          kFold384.second, kFold384.first);
-  const __m512i last = _mm512_maskz_mov_epi64(0xC0, a);  // the fourth lane is not shifted
+  const __m512i last = _mm512_maskz_mov_epi64(0xC0, a);  // keeps only the last lane, which is not folded
   std::uint64_t words[8];
   _mm512_storeu_si512(words, folded(a, lanes, last));
   std::uint64_t crc = _mm_crc32_u64(0, words[0] ^ words[2] ^ words[4] ^ words[6]);

@@ -1,5 +1,5 @@
-// CRC-32C for CPUs with 512-bit carry-less multiplication (AVX-512 and VPCLMULQDQ), 64 bytes per step. It takes and
-// returns the internal CRC state, without the inversions at the start and end of a range.
+// CRC-32C for CPUs with 512-bit carry-less multiplication (AVX-512 and VPCLMULQDQ). It takes and returns the internal
+// CRC state, without the inversions at the start and end of a range.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace weft::wire {
 
 inline constexpr std::size_t kCrc32cWideBytesMin = 256;
 
-// False on other CPUs, where the functions below must not be called.
+// Whether this CPU has these instructions. If not, the functions below must not be called.
 bool crc32c_wide_runs_here() noexcept;
 
 // `bytes` must be at least kCrc32cWideBytesMin.

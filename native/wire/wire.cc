@@ -1,5 +1,5 @@
-// Encoders and the decoder of all packets. Fields are accessed by offset. The decoder allocates nothing, and checks
-// every length field against the actual size.
+// Encodes and decodes all packets. Fields are accessed by byte offset. The decoder allocates nothing, and checks every
+// length field against the actual size.
 #include "native/wire/wire.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::size_t seal(std::uint8_t* out, std::size_t bytes) noexcept {
 }
 
 bool crc_holds(const std::uint8_t* header, std::size_t bytes) noexcept {
-  // The CRC is computed with its own field set to zero.
+  // The CRC of a packet is computed with the CRC field set to zero.
   std::uint8_t head[8];
   std::memcpy(head, header, 8);
   put<std::uint32_t>(head, kCrcAt, 0);
@@ -55,7 +55,7 @@ bool crc_holds(const std::uint8_t* header, std::size_t bytes) noexcept {
   return crc == get<std::uint32_t>(header, kCrcAt);
 }
 
-// The least size of a packet of this type; 0 for an unknown type.
+// The smallest size of a packet of this type; 0 if the type is unknown.
 std::size_t fixed_bytes(std::uint8_t type) noexcept {
   switch (static_cast<Type>(type)) {
     case Type::data:
@@ -239,7 +239,8 @@ void set_path(std::uint8_t* packet, std::size_t bytes, std::uint8_t path) noexce
 
 namespace {
 
-// Reads what follows the common part, whose type is out->common.type and whose length is at least that type's.
+// Decodes the fields after the common header. The caller has checked that the packet has at least the smallest size of
+// its type, out->common.type.
 Verdict decode_body(const std::uint8_t* header, std::size_t header_bytes, Packet* out) noexcept {
   switch (out->common.type) {
     case Type::data:

@@ -1,5 +1,5 @@
-// Data and control packets have separate rings, so that a data cell stays within two cache lines. Control is delivered
-// first. Capacities are powers of two.
+// Passes datagrams through rings in memory. Data packets and control packets have separate rings, so that a cell for
+// data fits two cache lines. Control packets are delivered first. Capacities are powers of two.
 #include "native/datapath/mem/mem_link.h"
 
 #include <cstring>

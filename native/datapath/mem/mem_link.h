@@ -1,5 +1,5 @@
-// A datapath without a kernel: rings that connect two ends in one process, with seeded faults. Headers are copied and
-// payload is passed by reference, so it must stay valid until the other end has polled.
+// A datapath without a kernel: rings that connect two ends in one process, with seeded faults. Headers are copied, but
+// payload is passed by reference, so the payload must stay valid until the other end has polled.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace weft::datapath {
 
-// One direction of a link. Single-threaded: one thread steps both ends.
+// One direction of a link. Not thread-safe: one thread runs both ends.
 class MemRing {
  public:
-  // Datagrams beyond the capacity are dropped and counted, as by a full socket buffer.
+  // Datagrams beyond `capacity` are dropped and counted, as a full socket buffer would drop them.
   MemRing(std::size_t capacity, const FaultRates& faults);
 
   void tx_burst(const wire::TxBurst& burst);
-  // Delivers up to `most` datagrams; the port is the path's index.
+  // Delivers up to `most` datagrams. The sink gets the path's index as the port.
   std::size_t rx_burst(std::size_t most, RxSink* sink);
   std::int64_t drops() const noexcept { return drops_; }
   const telemetry::EngineCells& fault_counters() const noexcept { return faults_.counters(); }

@@ -1,5 +1,5 @@
-// Reads addresses by getifaddrs, limits by rtnetlink, and speed and PCI path from sysfs. A missing figure is 0; only an
-// empty list is an error.
+// Lists network interfaces: addresses by getifaddrs, limits by rtnetlink, speed and PCI path from sysfs. A missing
+// value is 0; only an empty list is an error.
 #include "native/datapath/udp/interfaces.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kGsoBytesDefault = 65536;  // GSO_LEGACY_MAX_SIZE
-constexpr std::int64_t kEthernetBytes = 14;       // counted by the kernel's check even on interfaces without Ethernet
+constexpr std::int64_t kEthernetBytes = 14;  // the kernel's size check counts it even on interfaces without Ethernet
 
 struct Limits {
   std::int64_t mtu_bytes = 0, gso_bytes = 0, gso_segments = 0;

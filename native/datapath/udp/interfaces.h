@@ -20,7 +20,7 @@ struct Interface {
   std::int64_t speed_mbps = 0;     // 0: unknown
   std::int64_t gso_bytes_max = 0;  // largest GSO packet, headers included
   std::int64_t gso_segments_max = 0;
-  std::string pci_path;  // canonical sysfs path, or empty
+  std::string pci_path;  // canonical sysfs path of its PCI device, or empty
 };
 
 // All interfaces, in the kernel's order. Empty with `error` set if they cannot be listed.
@@ -29,7 +29,7 @@ std::vector<Interface> list_interfaces(std::string* error);
 // The kernel's MTU of the route to `to`, IP header included; 0 if there is no route.
 std::int64_t route_mtu_bytes(const SocketAddress& to);
 
-// Largest UDP payload of one GSO train over an interface: its largest packet less Ethernet, IP and UDP headers.
+// Largest UDP payload of one GSO train over an interface: the largest GSO packet minus Ethernet, IP and UDP headers.
 std::int64_t train_bytes_max(const Interface& interface, bool v6) noexcept;
 
 }  // namespace weft::datapath

@@ -1,5 +1,5 @@
-// Buffers for the system calls of the UDP datapath (receive buffers, message headers, control messages), allocated
-// once. They hold no state between calls.
+// Buffers for the system calls of the UDP datapath (receive buffers, message headers, control messages). They are
+// allocated once and hold no state between calls.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 namespace weft::datapath {
 
-inline constexpr std::size_t kRxMessages = 4;  // trains per call; few enough to be in the L2 cache when they are split
+inline constexpr std::size_t kRxMessages = 4;    // received trains per call; few enough to fit in the L2 cache
 inline constexpr std::size_t kRxBytes = 65'536;  // the largest train that GRO delivers
 inline constexpr std::size_t kTxMessages = 16;
 inline constexpr std::size_t kControlBytes = 128;

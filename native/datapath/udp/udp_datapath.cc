@@ -1,5 +1,5 @@
-// Opens sockets and waits. Sending is in udp_tx.cc, receiving in udp_rx.cc, links in udp_link.cc. Socket options that
-// the transport can do without are optional; other refusals are errors.
+// Opens UDP sockets, sets their options, and waits for datagrams. Sending is in udp_tx.cc, receiving in udp_rx.cc,
+// links in udp_link.cc. Options that the transport can do without may fail; other failures are errors.
 #include "native/datapath/udp/udp_datapath.h"
 
 #include <linux/udp.h>
@@ -19,7 +19,7 @@
 namespace weft::datapath {
 namespace {
 
-constexpr int kEctZero = 0x02;  // RFC 3168: ECT(0)
+constexpr int kEctZero = 0x02;  // the IP header's ECN codepoint ECT(0) of RFC 3168
 constexpr int kOn = 1;
 
 std::string complaint(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
@@ -48,7 +48,7 @@ bool UdpDatapath::open(std::string* error) {
 bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   const int wanted = static_cast<int>(std::min<std::int64_t>(options_.socket_buffer_bytes, 1 << 30));
   for (const auto& [forced, plain] : {std::pair{SO_RCVBUFFORCE, SO_RCVBUF}, std::pair{SO_SNDBUFFORCE, SO_SNDBUF}}) {
-    // Root may exceed net.core.rmem_max; other users get what the limit allows.
+    // Root may exceed net.core.rmem_max; for other users the kernel limits the size.
     if (::setsockopt(descriptor, SOL_SOCKET, forced, &wanted, sizeof wanted) != 0 &&
         ::setsockopt(descriptor, SOL_SOCKET, plain, &wanted, sizeof wanted) != 0) {
       *error = complaint("cannot set the size of a socket buffer (WEFT_SOCKET_BUFFER_BYTES)");
@@ -69,8 +69,8 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
     ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &kEctZero, sizeof kEctZero);
     ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
   }
-  // Routers must not fragment, and the kernel must not trust ICMP messages about a path's MTU: probes determine what
-  // paths carry (core/size_search.h), and they must not get through in fragments.
+  // Forbids fragmentation, and makes the kernel ignore ICMP messages about a path's MTU. The transport's own probes
+  // find out how large a datagram each path carries (core/size_search.h), so a probe must not pass in fragments.
   const int fragment = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
   ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
                sizeof fragment);

@@ -1,5 +1,5 @@
-// Sends and receives bursts over UDP sockets: one socket per path and device, GSO trains out, GRO trains in, ECN both
-// ways.
+// Sends and receives bursts over UDP sockets: one socket per path and device, GSO for sending, GRO for receiving, ECN
+// in both directions.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ struct UdpOptions {
   std::int64_t socket_buffer_bytes = 8 << 20;
   bool ecn = true;
   FaultRates faults;
-  std::atomic<std::int64_t>* promised = nullptr;  // budget of descriptors; each open socket takes one
+  std::atomic<std::int64_t>* promised = nullptr;  // how many descriptors may still be opened; each socket takes one
 };
 
 class UdpDatapath final : public Datapath {
@@ -32,14 +32,14 @@ class UdpDatapath final : public Datapath {
 
   bool open(std::string* error) override;
   char kind() const noexcept override { return 'u'; }
-  // Sockets belong to the device and are shared by all its peers. The words are their port numbers.
+  // Sockets belong to a device and are shared by all its peers. `words` receives their port numbers.
   bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
   bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
-  // Payload bytes that the kernel buffers per port; it charges twice a datagram's size.
+  // Payload bytes that the kernel buffers per socket; the kernel charges twice a datagram's size.
   std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_; }
 
-  // The kernel has copied everything when this returns. Consecutive bursts on one port share a system call.
+  // When this returns, the kernel has copied all data. Consecutive bursts on one socket share a system call.
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;
   void wait(std::int64_t timeout_ns) override;
@@ -56,10 +56,10 @@ class UdpDatapath final : public Datapath {
     int descriptor = -1;
     std::uint16_t number = 0;
     bool v6 = false;
-    bool trains = true;            // cleared when the kernel refuses a GSO train
-    std::uint32_t drops_seen = 0;  // last value of SO_RXQ_OVFL's running count
+    bool trains = true;            // whether GSO works; cleared when the kernel refuses a GSO train
+    std::uint32_t drops_seen = 0;  // the kernel's running count of dropped datagrams (SO_RXQ_OVFL) when last read
   };
-  // Where datagrams of one path to one peer are sent.
+  // The local socket and remote address of one path to one peer.
   struct Route {
     std::uint32_t port = 0;
     SocketAddress to;
@@ -71,10 +71,11 @@ class UdpDatapath final : public Datapath {
   struct Link {
     std::uint32_t device = 0;
     const std::vector<Place>* places = nullptr;
-    std::vector<Route> routes;  // by path; empty until connected
+    std::vector<Route> routes;  // one route per path; empty until connected
   };
   struct Staging;
-  // Binds a socket to the place's address, at any port. `port` is set to its index, with which datagrams are tagged.
+  // Binds a socket to the interface's address, at any port number. `port` receives the socket's index, with which
+  // received datagrams are tagged.
   bool open_port(const Place& place, std::uint32_t* port, std::string* error);
   bool set_options(int descriptor, bool v6, std::string* error);
   void send_run(const Item* items, std::size_t count);
@@ -86,9 +87,9 @@ class UdpDatapath final : public Datapath {
   UdpOptions options_;
   FaultInjector faults_;
   std::vector<Port> ports_;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> device_ports_;  // by path
-  std::vector<Link> links_;                                           // by peer
-  std::vector<Item> items_;                                           // of the current call
+  std::map<std::uint32_t, std::vector<std::uint32_t>> device_ports_;  // device -> socket index of each path
+  std::vector<Link> links_;                                           // indexed by peer
+  std::vector<Item> items_;                                           // bursts of the current tx_burst() call
   std::unique_ptr<Staging> staging_;
   std::int64_t buffer_bytes_ = 0;
   std::uint64_t rounds_sent_ = 0;

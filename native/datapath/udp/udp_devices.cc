@@ -1,5 +1,5 @@
-// Names to interfaces to addresses; one address an interface, IPv4 before IPv6 unless the knob says otherwise.
-// Nothing is guessed: an interface that is named but down or without an address is an error.
+// Finds the interfaces that the knobs name, and picks one address of each: IPv4 before IPv6 unless the knob `family`
+// says otherwise. A named interface that is down or has no address is an error.
 #include "native/datapath/udp/udp_devices.h"
 
 #include <algorithm>
@@ -51,7 +51,8 @@ bool add_interface(const Settings& settings, const Interface& interface, DeviceS
 
 bool begins_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
 
-// NCCL_SOCKET_IFNAME: prefixes of names, or with '=' whole names; with '^' before them those that are not to be used.
+// Parses NCCL_SOCKET_IFNAME: a list of name prefixes, or of whole names after '='; after '^' the list names interfaces
+// that must not be used.
 class NcclNames {
  public:
   explicit NcclNames(const char* text) : given_(text != nullptr && *text != 0) {
@@ -71,8 +72,8 @@ class NcclNames {
   std::vector<std::string> names_;
 };
 
-// What a process gets that names nothing. A bridge of this host leads to its containers, not to other hosts; what has
-// no address but a link's own may lead nowhere. Loopback only where there is nothing else.
+// Whether an interface is used if no setting names any. A bridge of this host leads to its containers, not to other
+// hosts, and an interface with only link-local addresses may lead nowhere.
 bool taken_by_default(const Interface& interface, const Settings& settings) {
   if (interface.bridge || begins_with(interface.name, "docker")) return false;
   return std::any_of(interface.addresses.begin(), interface.addresses.end(),
@@ -99,7 +100,7 @@ bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, st
           std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& each) { return each.name == part; });
       if (place == interfaces.end() || !add_interface(settings, *place, &device)) {
         *error = "interface '" + part + "' " +
-                 (place == interfaces.end() ? "does not exist" : "is down or has no address of the family asked for") +
+                 (place == interfaces.end() ? "does not exist" : "is down or has no address of the requested family") +
                  "; there is " + describe(interfaces);
         return false;
       }
@@ -118,11 +119,11 @@ bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, st
   if (!out->empty()) return true;
   if (nccl.given()) {
     *error = std::string("NCCL_SOCKET_IFNAME=") + std::getenv("NCCL_SOCKET_IFNAME") +
-             " names no interface that is up with an address (WEFT_INTERFACES goes before it); there is " +
+             " names no interface that is up with an address (WEFT_INTERFACES would take precedence); there is " +
              describe(interfaces);
     return false;
   }
-  *error = "no interface is up with an address of the family asked for; there is " + describe(interfaces);
+  *error = "no interface is up with an address of the requested family; there is " + describe(interfaces);
   return false;
 }
 

@@ -1,4 +1,4 @@
-// The entry of UDP sockets in the table of datapaths.
+// Defines the entry of UDP sockets in the table of datapaths.
 #include "native/datapath/table.h"
 #include "native/datapath/udp/interfaces.h"
 #include "native/datapath/udp/udp_datapath.h"

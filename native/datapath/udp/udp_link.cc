@@ -1,5 +1,5 @@
-// Link setup: encodes our sockets' port numbers as words, and turns the peer's words into addresses. The peer's words
-// are validated.
+// Sets up links: encodes the port numbers of our sockets for the handshake, and validates the peer's and turns them
+// into addresses.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
     route.port = ports[i];
     route.to = (*theirs.addresses)[i % theirs.addresses->size()];
     route.to.set_port(numbers[i]);
-    // A link-local address is only valid with its interface.
+    // A link-local address is only valid together with its interface.
     if (route.to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&route.to.v6.sin6_addr)) {
       route.to.v6.sin6_scope_id = places[i % places.size()].interface_index;
     }

@@ -1,4 +1,4 @@
-// Receives into staging buffers and splits GRO trains. A datagram is valid only until the sink returns.
+// Receives datagrams into staging buffers and splits GRO trains. A datagram is valid only until the sink returns.
 #include <linux/udp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint8_t kEcnMask = 0x03, kCongestionExperienced = 0x03;
 
 struct Control {
-  std::size_t stride = 0;  // 0: one datagram
+  std::size_t stride = 0;  // datagram size of a GRO train; 0: a single datagram
   bool marked = false;
   bool has_drops = false;
   std::uint32_t drops = 0;
@@ -50,15 +50,15 @@ Control read_control(msghdr* header) {
 }  // namespace
 
 std::size_t UdpDatapath::rx_burst(RxSink* sink) {
-  // At most about a megabyte per call, so that acknowledgments and sending are not delayed. The kernel rotates its list
-  // of ready sockets, so every port gets its turn.
+  // Receives at most about a megabyte per call, so that acknowledgments and sending are not delayed. The kernel rotates
+  // its list of ready sockets, so every socket gets its turn.
   epoll_event ready[4];
   const int count = ::epoll_wait(epoll_, ready, 4, 0);
   std::size_t seen = 0;
   for (int i = 0; i < count; ++i) {
     if (ready[i].data.u32 < ports_.size()) seen += receive(ready[i].data.u32, sink);
   }
-  // If nothing more arrives, held datagrams would never be released.
+  // Nothing arrived: releases the datagrams held back by fault injection, which would otherwise wait for later ones.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
   return seen;
 }

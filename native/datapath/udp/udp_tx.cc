@@ -39,7 +39,7 @@ void fill_segment_size(std::uint32_t datagram_bytes, char* control, msghdr* head
   std::memcpy(CMSG_DATA(message), &size, sizeof size);
 }
 
-// The send buffer is full: waits up to a millisecond for it to drain.
+// Waits up to a millisecond for a full send buffer to drain.
 void wait_writable(int descriptor) {
   pollfd waiting{descriptor, POLLOUT, 0};
   static_cast<void>(::poll(&waiting, 1, 1));
@@ -54,8 +54,8 @@ void UdpDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
     const bool routed = burst.peer < links_.size() && burst.path < links_[burst.peer].routes.size();
     if (routed) items_.push_back({&burst, &links_[burst.peer].routes[burst.path]});
   }
-  // Sorts the bursts by port, so that those of one port share a system call. The port that comes first rotates, because
-  // the last port's bursts leave later than their send time says, which would make its path look slow.
+  // Sorts the bursts by socket, so that those of one socket share a system call. The socket that comes first rotates:
+  // bursts of the last socket leave later than their send time says, which would make their path look slow.
   const auto ports = static_cast<std::uint32_t>(ports_.size());
   const std::uint32_t first = ports == 0 ? 0 : static_cast<std::uint32_t>(rounds_sent_++ % ports);
   std::stable_sort(items_.begin(), items_.end(), [ports, first](const Item& a, const Item& b) {
@@ -107,7 +107,7 @@ void UdpDatapath::send_run(const Item* items, std::size_t count) {
       continue;
     }
     if (burst.count > 1 && (errno == EINVAL || errno == EMSGSIZE || errno == EIO || errno == ENOPROTOOPT)) {
-      port.trains = errno == EMSGSIZE;  // EMSGSIZE: the train is too long for this route; others may carry trains
+      port.trains = errno == EMSGSIZE;  // EMSGSIZE: only this route cannot carry the train
       send_singly(items[done++]);
       continue;
     }

@@ -20,8 +20,8 @@ bool find(void* library, const char* name, Function* out, std::string* error) {
   return *out != nullptr;
 }
 
-// Looks for the file next to this binary: in lib/ of the extension, in the plugin's directory, or in the tests' build
-// directory.
+// Looks for a library file near this binary: in lib/ of the extension, in the plugin's directory, or in the tests'
+// build directory.
 std::string file_beside_us(const char* file) {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&load_ibv), &here) == 0 || here.dli_fname == nullptr) return file;
@@ -53,9 +53,9 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
                                                  : name;
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    *error = name.empty()
-                 ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
-                 : std::string(::dlerror()) + "; set it to softverbs or to the file of a library like libibverbs";
+    *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
+                          : std::string(::dlerror()) +
+                                "; set the variable to softverbs or to the file of a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \
@@ -78,7 +78,7 @@ const Ibv* load_ibv(const std::string& name, std::string* error) {
     bool usable = false;
   };
   static std::mutex mutex;
-  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries
+  static auto* const all = new std::map<std::string, Loaded>();  // never destroyed, like the libraries it lists
   const std::lock_guard lock(mutex);
   const auto [entry, fresh] = all->try_emplace(name);
   Loaded& loaded = entry->second;

@@ -1,5 +1,6 @@
-// Function table of libibverbs, loaded at run time: without the library only the verbs datapath is unavailable.
-// Functions that verbs.h defines inline (posting, polling) go through the device context and need no entry.
+// The function table of libibverbs, which is loaded at run time; without the library, only the verbs datapath is
+// unavailable. Functions that verbs.h defines inline (posting, polling) go through the device context and are not in
+// the table.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,19 +24,19 @@ struct Ibv {
 #define WEFT_IBV_POINTER(name) decltype(&::ibv_##name) name = nullptr;
   WEFT_IBV_FUNCTIONS(WEFT_IBV_POINTER)
 #undef WEFT_IBV_POINTER
-  // verbs.h hides these two by macros, so their types are spelled out here.
+  // verbs.h defines macros with the names of these two functions, so their types are spelled out here.
   struct ibv_mr* (*reg_mr)(struct ibv_pd*, void*, std::size_t, int) = nullptr;
-  // Null if the library is older than the function.
+  // Null if the installed library does not have this function yet.
   struct ibv_mr* (*reg_mr_iova2)(struct ibv_pd*, void*, std::size_t, std::uint64_t, unsigned int) = nullptr;
   struct ibv_mr* (*reg_dmabuf_mr)(struct ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
   int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
-  // Description by a software provider, which exports weft_software_provider and whose devices are not in sysfs. Empty:
-  // libibverbs.
+  // Description of a software provider: a library that exports weft_software_provider and whose devices are not in
+  // sysfs. Empty: libibverbs.
   std::string software;
 };
 
-// Returns the library, loaded once per name: empty for libibverbs, "softverbs" for the one installed with weft, or a
-// file. Null with `error` saying what to do.
+// Returns the library's function table; a library is loaded once. `name`: empty for libibverbs, "softverbs" for the one
+// installed with weft, or a file. On failure returns null, with `error` saying what to do.
 const Ibv* load_ibv(const std::string& name, std::string* error);
 
 }  // namespace weft::datapath

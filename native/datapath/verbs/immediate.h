@@ -1,8 +1,8 @@
-// The 32 bits of immediate data that a written segment and its header share, by which a header is accepted only with
-// its own write:
+// The 32 bits of immediate data of a segment that is sent by RDMA write. The write and the header after it carry the
+// same value, so that a receiver accepts a header only with its own write:
 //   31..24  generation of the queue pair, incremented when it is re-established
-//   23..0   number of the write on its queue pair, from 0, wrapping
-// All information about the segment is in its header.
+//   23..0   number of the write on its queue pair, counted from 0, wrapping around
+// All other information about the segment is in its header.
 #pragma once
 
 #include <cstdint>

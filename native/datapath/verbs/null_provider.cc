@@ -1,6 +1,6 @@
 // Implements the part of verbs that the datapath needs: one device with one port, queues as deques, delivery by memcpy.
-// It follows the specification where the datapath relies on it: order within a queue pair, flushes in error state, and
-// no message without a receive slot.
+// It follows the specification where the datapath relies on it: messages stay in order within a queue pair, a queue
+// pair in error state flushes its requests, and no message arrives without a posted receive.
 #include "native/datapath/verbs/null_provider.h"
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ struct Pair {
   std::uint32_t far = 0;
   std::vector<ibv_sge> under_way;
 };
-// A request in transit: a copy of everything that a packet would carry.
+// A message in transit, with a copy of everything that its packets would carry.
 struct Sent {
   std::uint32_t to = 0;
   std::vector<std::uint8_t> bytes;
@@ -57,7 +57,7 @@ struct Network {
   std::uint32_t next_number = 17;
   std::uint64_t sent = 0;
   std::vector<Sent> log;
-  std::map<std::uint32_t, Bound> windows;  // open windows, by key
+  std::map<std::uint32_t, Bound> windows;  // open memory windows, by key
   std::uint32_t next_window = 1;
   std::uint32_t regions = 0;
   std::set<SharedReceives*> shared;
@@ -73,7 +73,7 @@ ibv_device device_of_ours{};
 Pair* pair_of(ibv_qp* qp) { return reinterpret_cast<Pair*>(qp); }
 Queue* queue_of(ibv_cq* cq) { return reinterpret_cast<Queue*>(cq); }
 
-// False: the key is invalid for this access.
+// Copies an RDMA write to its destination. Returns false if no window with this key covers the destination.
 bool write(const Sent& sent) {
   const auto window = network().windows.find(sent.key);
   if (window == network().windows.end()) return false;
@@ -83,7 +83,7 @@ bool write(const Sent& sent) {
   return true;
 }
 
-// False: refused because of the key, which moves a reliable queue pair to error.
+// Delivers a message. Returns false if it is refused because of its key; a reliable queue pair then moves to error.
 bool deliver(const Sent& sent) {
   const auto place = network().pairs.find(sent.to);
   if (place == network().pairs.end()) return true;
@@ -274,7 +274,7 @@ int query_gid(ibv_context*, std::uint8_t, int, ibv_gid* out) {
   return 0;
 }
 
-// Objects without state of their own.
+// Creates an object without state of its own.
 template <class T>
 T* make(ibv_context* context) {
   auto* made = new T{};
@@ -298,7 +298,7 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int) {
   made->length = bytes;
   return made;
 }
-// The descriptor is not used, as the tests have no real dma-buf.
+// Ignores the descriptor, because tests have no real dma-buf.
 ibv_mr* reg_dmabuf_mr(ibv_pd* pd, std::uint64_t, std::size_t bytes, std::uint64_t iova, int, int access) {
   if (!network().faults.dmabuf) {
     errno = EOPNOTSUPP;
@@ -361,7 +361,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
   network().pairs[made->base.qp_num] = made;
   return &made->base;
 }
-// As in mlx5: completions that were not polled are discarded with the queue pair, and with them their slots.
+// Discards a queue pair's completions that were not polled, together with their receive slots, as mlx5 does.
 void forget_received(const Pair& pair) {
   std::erase_if(pair.receives->done, [&](const ibv_wc& done) { return done.qp_num == pair.base.qp_num; });
 }

@@ -1,5 +1,5 @@
-// Sets the attributes of each state transition by transport type (InfiniBand Architecture Specification 1.4, table 91).
-// Errors name the transition and the provider's reason.
+// Sets the attributes of each queue pair state transition by transport type (InfiniBand Architecture Specification 1.4,
+// table 91). Errors name the transition and the provider's reason.
 #include "native/datapath/verbs/queue_pair.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace weft::datapath {
 namespace {
 
-// RC: 2^14 * 4.096 us = 67 ms per try, seven retries; waits forever for a receive slot, since a receiver without slots
-// is not dead.
+// RC sends again after 2^14 * 4.096 us = 67 ms, seven times. It waits forever for a receive slot, since a receiver
+// without slots is not dead.
 constexpr std::uint8_t kRcTimeout = 14, kRcRetries = 7, kRnrForever = 7, kRnrTimer = 12;
 constexpr std::uint8_t kHopLimit = 64;
 
@@ -67,7 +67,7 @@ bool QueuePair::make(const Ibv* ibv, const Plan& plan, std::string* error) {
   wanted.cap.max_recv_sge = 1;
   wanted.cap.max_inline_data = plan.inline_bytes;
   qp_ = ibv->create_qp(plan.pd, &wanted);
-  if (qp_ == nullptr && plan.inline_bytes != 0) {  // not every provider supports inline sends
+  if (qp_ == nullptr && plan.inline_bytes != 0) {  // tries without inline sends, which not every provider supports
     wanted.cap.max_inline_data = 0;
     qp_ = ibv->create_qp(plan.pd, &wanted);
   }
@@ -97,7 +97,7 @@ bool QueuePair::to_init(const QpTraits& traits, std::string* error) {
     attributes.qkey = kQkey;
     mask |= IBV_QP_QKEY;
   } else {
-    mask |= IBV_QP_ACCESS_FLAGS;  // no remote access by default: the peer may only send
+    mask |= IBV_QP_ACCESS_FLAGS;  // no remote access by default, so the peer may only send
     if (traits.remote_writes) attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   }
   return said(ibv_->modify_qp(qp_, &attributes, mask), "INIT", error);

@@ -1,4 +1,4 @@
-// Owns one queue pair and moves it through its states: created, joined with the remote end, error, reset.
+// Owns one queue pair and moves it through its states: created, connected to the remote end, error, reset.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,38 @@ constexpr const char* mode_name(VerbsMode mode) noexcept {
   return mode == VerbsMode::uc ? "UC" : mode == VerbsMode::rc ? "RC" : "UD";
 }
 
-// Attributes of a port's queue pairs: addressing, marking and MTU.
+// Attributes that all queue pairs of a port share: addressing, ECN and priority marking, MTU.
 struct QpTraits {
   std::uint8_t port = 1;
   std::uint8_t gid_index = 0;
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  bool remote_writes = false;  // allowed through memory windows; no other remote key is ever given out
-  bool global = true;          // use a global route: RoCE; not needed within an InfiniBand subnet
+  bool remote_writes = false;  // the peer may write through memory windows; no other remote key is given out
+  bool global = true;  // packets carry a global route header: needed by RoCE, but not within an InfiniBand subnet
 };
 
 struct FarQp {
   std::uint32_t number = 0;
   ibv_gid gid{};
   std::uint16_t lid = 0;
-  std::uint32_t flow_label = 0;  // RoCE v2: selects the UDP source port, and so the ECMP path
+  std::uint32_t flow_label = 0;  // for RoCE v2: determines the UDP source port, and so the ECMP path
 };
 
-// The NIC drops datagrams with another Q_Key.
+// Q_Key of all UD queue pairs; the NIC drops datagrams with another Q_Key.
 inline constexpr std::uint32_t kQkey = 0x57454654;
 inline constexpr std::uint32_t kPsnMask = 0xFFFFFF;
 
 ibv_ah_attr address_of(const QpTraits& traits, const FarQp& far) noexcept;
 
-// Owns the queue pair.
+// Owns an ibv_qp and destroys it.
 class QueuePair {
  public:
   struct Plan {
     ibv_qp_type type = IBV_QPT_UC;
     ibv_pd* pd = nullptr;
     ibv_cq *send_cq = nullptr, *receive_cq = nullptr;
-    ibv_srq* srq = nullptr;  // null: it has its own receive queue of `receives` entries
+    ibv_srq* srq = nullptr;  // shared receive queue; null: the queue pair has its own, of `receives` entries
     std::uint32_t sends = 0, receives = 0, inline_bytes = 0;
   };
   QueuePair() = default;
@@ -57,9 +57,10 @@ class QueuePair {
 
   bool make(const Ibv* ibv, const Plan& plan, std::string* error);
   void reset() noexcept;
-  // UD: ready for any remote end. UC, RC: connected to `far`, starting at packet number `psn` in both directions.
+  // Makes the queue pair ready to send. UC, RC: connects it to `far`; packet numbers start at `psn` in both directions.
+  // UD: it can then send to any remote end.
   bool join(const QpTraits& traits, const FarQp& far, std::uint32_t psn, std::string* error);
-  // Flushes everything outstanding; the queue pair must be joined again.
+  // Resets the queue pair, which flushes all outstanding requests. It must be joined again before use.
   bool to_reset() noexcept;
   bool to_error() noexcept;
 
@@ -68,7 +69,7 @@ class QueuePair {
   std::uint32_t inline_bytes_max() const noexcept { return inline_bytes_; }
   std::uint32_t sends_max() const noexcept { return sends_; }
 
-  std::uint32_t sends_under_way = 0;  // send requests posted by the owner and not seen completed
+  std::uint32_t sends_under_way = 0;  // send requests posted by the owner whose completion was not seen yet
 
  private:
   bool to_init(const QpTraits& traits, std::string* error);

@@ -1,5 +1,5 @@
 // Reads /sys/class/infiniband. A missing or malformed file leaves its field empty, as virtual devices lack some files.
-// Whether a port is usable is only known after opening it.
+// Only opening a port shows whether it is usable.
 #include "native/datapath/verbs/rdma_ports.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::string line_of(const fs::path& path) {
   return line;
 }
 
-// "fe80:0000:...": eight groups of four digits.
+// Parses a GID such as "fe80:0000:...": eight groups of four hexadecimal digits.
 bool parse_gid(const std::string& text, std::array<std::uint8_t, 16>* out) {
   if (text.size() != 39) return false;
   bool any = false;
@@ -43,7 +43,7 @@ std::vector<Gid> gids_of(const fs::path& port) {
     if (text.empty()) break;
     Gid gid;
     gid.index = index;
-    if (!parse_gid(text, &gid.bytes)) continue;  // an empty entry of the table
+    if (!parse_gid(text, &gid.bytes)) continue;  // skips an empty entry of the GID table
     gid.roce_v2 = line_of(port / "gid_attrs" / "types" / name).find("v2") != std::string::npos;
     gid.interface = line_of(port / "gid_attrs" / "ndevs" / name);
     found.push_back(gid);

@@ -10,13 +10,13 @@
 
 namespace weft::datapath {
 
-// A port as knobs and Place::port name it: "mlx5_0", "mlx5_0:1", "mlx5_0:1@3".
+// The name of a port as written in knobs and in Place::port: "mlx5_0", "mlx5_0:1" or "mlx5_0:1@3".
 struct PortName {
   std::string device;
-  std::uint8_t number = 0;  // 0: any active one
-  int gid = -1;             // index of the GID; -1: the best
+  std::uint8_t number = 0;  // port number; 0: any active port
+  int gid = -1;             // index of the GID; -1: the preferred one
 
-  // False: the text has another form.
+  // Returns false if the text is not a port name.
   bool parse(std::string text);
   std::string text() const;
 };
@@ -25,9 +25,9 @@ struct Gid {
   int index = 0;
   std::array<std::uint8_t, 16> bytes{};
   bool roce_v2 = false;
-  std::string interface;  // its network interface; empty on InfiniBand
+  std::string interface;  // network interface of this GID; empty on InfiniBand
 
-  bool is_v4() const noexcept;          // an IPv4 address in the last four bytes
+  bool is_v4() const noexcept;          // the last four bytes are an IPv4 address
   bool is_link_local() const noexcept;  // fe80::/10
 };
 
@@ -42,14 +42,14 @@ struct RdmaPort {
   std::vector<Gid> gids;
 };
 
-// In order of device name and port; empty without RDMA.
+// All RDMA ports of the host, in order of device name and port number; empty on a host without RDMA.
 std::vector<RdmaPort> list_rdma_ports();
-// Ports of a software provider, which the kernel does not list. Its network is local to this host, like the loopback
-// addresses that its control sockets use.
+// Ports of a software provider, which the kernel does not list. They only reach processes of this host, so their
+// control sockets use loopback addresses.
 std::vector<RdmaPort> software_ports(const Ibv& library);
 
-// GIDs in the order in which they are tried: RoCE v2 before v1; IPv4, then global IPv6, then link-local. `v6`: IPv6
-// first.
+// GIDs of a port in the order in which they are tried: RoCE v2 before v1; within each, IPv4, then global IPv6, then
+// link-local. `v6`: IPv6 before IPv4.
 std::vector<Gid> gids_by_preference(const RdmaPort& port, bool v6);
 
 }  // namespace weft::datapath

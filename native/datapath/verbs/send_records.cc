@@ -1,4 +1,4 @@
-// Takes the slots and queue entries of posted bursts, and gives them back when their completions arrive.
+// Reserves slots and send queue entries for posted bursts, and releases them when the bursts' completions arrive.
 #include "native/datapath/verbs/send_records.h"
 
 namespace weft::datapath {

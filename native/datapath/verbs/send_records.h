@@ -1,4 +1,5 @@
-// Records of posted bursts: which send slots, queue entries and registration each one uses until its completion.
+// Records of posted bursts: the send slots, send queue entries and registered memory that each burst uses until its
+// completion.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ struct SendRecord {
   QueuePair* pair = nullptr;  // null: the record is free
   VerbsPort* port = nullptr;
   std::uint32_t peer = 0;
-  std::uint32_t generation = 0;  // of the record: late completions carry an older one
-  std::uint32_t memory = 0;      // registration that the payload is read from; 0: none, kSeveral: more than one
+  std::uint32_t generation = 0;  // counts uses of the record: a late completion carries an older value
+  // Id of the registered memory that the payload is read from; 0: none, kSeveral: more than one.
+  std::uint32_t memory = 0;
   std::uint16_t requests = 0, slot_count = 0;
   std::uint8_t path = 0;
   std::uint32_t slots[wire::kMaxBurstSegments];
@@ -27,20 +29,20 @@ class SendRecords {
  public:
   void reset(std::uint32_t count);
 
-  // Whether the burst's record, slots and queue entries are free.
+  // Whether a record, enough slots and enough send queue entries are free for a burst.
   bool has_room(const VerbsPort& port, const QueuePair& pair, std::size_t requests, std::size_t slots) const noexcept;
-  // Takes them. Only if there is room.
+  // Takes a record, slots and queue entries. has_room() must have returned true.
   SendRecord* take(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots) noexcept;
   void give_back(SendRecord* record) noexcept;
-  // Gives back every record of a queue pair whose requests will not complete.
+  // Releases every record of a queue pair whose requests will not complete.
   void give_back_of(const QueuePair* pair) noexcept;
 
-  // The id of a record's work requests, and the record of a completion's id: `foreign` if there is no such record; null
-  // if the record was given back before.
+  // id_of() returns the id for the work requests of a record. completed() finds the record of a completion's id:
+  // `foreign` is set if there is no such record, and null is returned if the record was released before.
   std::uint64_t id_of(const SendRecord& record) const noexcept;
   SendRecord* completed(std::uint64_t id, bool* foreign) noexcept;
 
-  // Calls `act` for each record in use; it may give records back.
+  // Calls `act` for each record in use. `act` may release records.
   template <class Act>
   void for_each(const Act& act) {
     for (SendRecord& record : records_) {

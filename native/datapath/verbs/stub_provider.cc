@@ -1,5 +1,5 @@
-// Queue pairs by number, rings of fixed size, and objects that are only freed all together. Functions off the measured
-// path (devices, ports, channels) are the null provider's.
+// Implements the stub provider: an array of queue pairs, rings of fixed size, and objects that are all freed at once.
+// Functions that are not measured (devices, ports, channels) are those of the null provider.
 #include "native/datapath/verbs/stub_provider.h"
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t kGrhBytes = 40;
 constexpr std::size_t kPairsMax = 1u << 19;
-constexpr std::size_t kMappedBytes = std::size_t{1} << 30;  // reserved addresses; only touched pages take memory
+constexpr std::size_t kMappedBytes = std::size_t{1} << 30;  // reserved address space; only pages in use take memory
 constexpr std::size_t kPageBytes = 4096;
 
 template <class T>
@@ -104,7 +104,8 @@ void deliver(std::uint32_t number, const ibv_send_wr& request) {
   Pair* to = number < kPairsMax ? stub.pairs[number] : nullptr;
   if (to == nullptr || to->from->posted.empty()) return;
   const Receive slot = to->from->posted.pop();
-  if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {  // copying the payload would be the NIC's work
+  // The payload of a write is not copied, because with a real NIC no CPU would copy it.
+  if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     to->receives->done.push({slot.id, request.sg_list[0].length, number, request.imm_data, true, true});
     return;
   }
@@ -185,7 +186,8 @@ ibv_context* open_device(ibv_device* device) {
 ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
   ++stub.asked.calls;
   stub.asked.registered_bytes += static_cast<std::int64_t>(bytes);
-  // Registering pins pages, so each is written to; unwritten pages would all be the shared zero page.
+  // Registering memory pins its pages, so this writes to each page; otherwise all would be the kernel's shared zero
+  // page.
   for (std::size_t at = 0; at < bytes; at += kPageBytes) static_cast<volatile std::uint8_t*>(address)[at] = 0;
   return null_provider()->reg_mr(pd, address, bytes, access);
 }

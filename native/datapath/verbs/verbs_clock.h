@@ -1,4 +1,4 @@
-// The monotonic clock, for bounded waits and for measuring how long a path was broken.
+// Reads the monotonic clock, for bounded waits and to measure how long a path was broken.
 #pragma once
 
 #include <time.h>

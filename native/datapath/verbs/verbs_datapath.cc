@@ -1,5 +1,6 @@
-// Opens, closes and sleeps. Ports are opened when a link first needs them and stay open. Before sleeping, the queues
-// are armed and polled once more, because a completion between the last poll and the arming raises no event.
+// Opens and closes the datapath, and sleeps. A port is opened when a link first needs it and stays open. Before
+// sleeping, the completion queues are armed and then polled once more, because a completion that arrives before the
+// arming raises no event.
 #include "native/datapath/verbs/verbs_datapath.h"
 
 #include <poll.h>
@@ -15,7 +16,7 @@ VerbsDatapath::VerbsDatapath(const VerbsOptions& options, const Ibv* library)
     : ibv_(library), options_(options), faults_(options.faults), random_(options.faults.seed | 1) {}
 
 VerbsDatapath::~VerbsDatapath() {
-  // Queue pairs are destroyed before the objects that they refer to.
+  // Closes links first: their queue pairs must be destroyed before the objects that they refer to.
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) close_link(peer);
   shared_.clear();
   for (const auto& port : ports_) port->windows.shut();

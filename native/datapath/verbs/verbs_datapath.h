@@ -1,6 +1,7 @@
-// Sends and receives bursts over RDMA queue pairs: one per path, and a UD queue pair for acknowledgments that is polled
-// first. Received bytes land in slots owned by the transport (decision 0010), or are written to their destination
-// through a memory window (decision 0011). Either way nothing touches a buffer once its message is complete (P-1).
+// Sends and receives bursts over RDMA queue pairs: one for each path, and a UD queue pair for acknowledgments that is
+// polled first. Received bytes arrive in slots owned by the transport (decision 0010), or are written to their
+// destination through a memory window (decision 0011). In both cases nothing accesses a buffer once its message is
+// complete (P-1).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace weft::datapath {
 
 class VerbsDatapath final : public Datapath {
  public:
-  // `library`: function table to use; null: libibverbs.
+  // `library`: the function table to use; null: libibverbs.
   explicit VerbsDatapath(const VerbsOptions& options, const Ibv* library = nullptr);
   ~VerbsDatapath() override;
   VerbsDatapath(const VerbsDatapath&) = delete;
@@ -55,16 +56,16 @@ class VerbsDatapath final : public Datapath {
  private:
   struct Path {
     VerbsPort* port = nullptr;
-    QueuePair own;              // UC, RC
-    QueuePair* pair = nullptr;  // `own`, or (UD) the device's
-    ibv_ah* address = nullptr;  // UD
+    QueuePair own;              // this path's queue pair, unless the mode is UD
+    QueuePair* pair = nullptr;  // the queue pair in use: `own`, or in UD mode one shared by the device's peers
+    ibv_ah* address = nullptr;  // the peer's address handle, in UD mode only
     FarQp far;
     ibv_mtu mtu = IBV_MTU_1024;    // the smaller of both ends' MTUs
-    std::uint32_t generation = 0;  // incremented when re-established; determines the first packet number
+    std::uint32_t generation = 0;  // incremented when the queue pair is re-established; gives the first packet number
     std::uint32_t writes = 0;      // number of segments sent by RDMA write
     bool broken = false;
-    std::int64_t broken_ns = 0;  // when it broke
-    std::uint8_t asked = 0;      // RC: this end was re-established and waits for the peer to do the same
+    std::int64_t broken_ns = 0;  // when the path broke
+    std::uint8_t asked = 0;      // in RC mode: 1 while this end is re-established and waits for the peer
   };
   struct Control {
     VerbsPort* port = nullptr;
@@ -73,10 +74,12 @@ class VerbsDatapath final : public Datapath {
   };
   struct Link {
     std::uint32_t device = 0;
-    std::uint64_t token = 0, far_token = 0;  // authenticate requests to re-establish a path: from the peer, and from us
-    std::vector<VerbsPort*> ports;           // by place
-    std::vector<Path> paths;                 // by path
-    std::vector<Control> controls;           // by place; empty until connected
+    // Tokens that authenticate requests to re-establish a path: those from the peer carry `token`, ours carry
+    // `far_token`.
+    std::uint64_t token = 0, far_token = 0;
+    std::vector<VerbsPort*> ports;  // one port per interface of the device
+    std::vector<Path> paths;        // indexed by path number
+    std::vector<Control> controls;  // one per interface of the device; empty until connected
   };
   struct Region {
     ibv_mr* region = nullptr;
@@ -84,7 +87,7 @@ class VerbsDatapath final : public Datapath {
   };
   struct Registered {
     Memory memory;
-    std::vector<Region> regions;  // by port
+    std::vector<Region> regions;  // indexed by VerbsPort::index
   };
   struct Mending {
     std::uint32_t peer;
@@ -92,7 +95,7 @@ class VerbsDatapath final : public Datapath {
     std::int64_t due_ns, wait_ns;
   };
 
-  // verbs_link.cc
+  // Defined in verbs_link.cc:
   VerbsPort* port_of(const Place& place, std::string* error);
   bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
   bool join_path(Link* link, std::size_t path, std::string* error);
@@ -102,9 +105,9 @@ class VerbsDatapath final : public Datapath {
   struct Way {
     VerbsPort* port;
     QueuePair* pair;
-    ibv_ah* address;  // UD only
+    ibv_ah* address;  // in UD mode and for the control queue pair; else null
     std::uint32_t far_number;
-    Path* path;  // null: the control queue pair
+    Path* path;  // null: the burst uses the control queue pair
   };
   bool send(const Way& way, const wire::TxBurst& burst);
   bool send_on_path(Link* link, const wire::TxBurst& burst);
@@ -112,19 +115,19 @@ class VerbsDatapath final : public Datapath {
   bool is_written(const Way& way, const wire::Payload& payload) const noexcept;
   bool append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record, WorkRequests* requests);
   void reap(VerbsPort* port);
-  // verbs_rx.cc
+  // Defined in verbs_rx.cc:
   std::size_t poll_control(VerbsPort* port, RxSink* sink);
   std::size_t poll_data(VerbsPort* port, RxSink* sink);
   void pass(const wire::RxDatagram& datagram, RxSink* sink);
   void on_write(VerbsPort* port, const ibv_wc& done) noexcept;
   static wire::RxDatagram written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept;
-  // verbs_memory.cc
+  // Defined in verbs_memory.cc:
   ibv_mr* region_of(Registered* memory, VerbsPort* port, std::string* error);
   ibv_mr* region_or_null(std::uint32_t memory, VerbsPort* port) noexcept;
   bool lies_on_device(std::uint32_t memory) const noexcept;
   template <class Chosen>
   void drain(const Chosen& chosen) noexcept;
-  // verbs_mend.cc
+  // Defined in verbs_mend.cc:
   template <class Change>
   void change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index, const Change& change);
   void on_broken(std::uint32_t peer, std::uint8_t path);
@@ -143,13 +146,13 @@ class VerbsDatapath final : public Datapath {
   VerbsOptions options_;
   FaultInjector faults_;
   std::vector<std::unique_ptr<VerbsPort>> ports_;
-  std::map<std::uint32_t, std::deque<QueuePair>> shared_;       // UD: a device's, by path
-  std::vector<std::unique_ptr<Link>> links_;                    // by peer
-  std::unordered_map<std::uint32_t, Registered> memories_;      // by id
-  std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // by key
+  std::map<std::uint32_t, std::deque<QueuePair>> shared_;       // in UD mode: device -> queue pair of each path
+  std::vector<std::unique_ptr<Link>> links_;                    // indexed by peer
+  std::unordered_map<std::uint32_t, Registered> memories_;      // memory id -> registration
+  std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // window key -> port
   SendRecords records_;
   std::vector<Mending> mendings_;
-  std::int64_t mend_ns_ = INT64_MAX;  // when the first of them is due
+  std::int64_t mend_ns_ = INT64_MAX;  // earliest due time of `mendings_`
   std::uint64_t random_ = 1;
   std::uint32_t rounds_ = 0;
   int epoll_ = -1;

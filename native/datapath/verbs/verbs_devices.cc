@@ -1,5 +1,5 @@
-// "mlx5_0:1@3" to a port, a GID and the address of the interface behind it. A GID that does not work gives way to the
-// next, unless it was named.
+// Turns a port name such as "mlx5_0:1@3" into a port, a GID and the address of the GID's interface. If the name has no
+// GID index, the port's GIDs are tried in order of preference.
 #include "native/datapath/verbs/verbs_devices.h"
 
 #include <sys/resource.h>
@@ -15,10 +15,9 @@
 namespace weft::datapath {
 namespace {
 
-// Under UC a segment is lost with any of its packets: one packet a segment, unless the knob asks for more.
-// One doorbell: as much as a queue pair holds of the longest segments, and what an engine hands over of short ones.
+// The largest burst that is sent with one doorbell: kTrainBytes of short segments, or kTrainSegments long ones.
 constexpr std::uint32_t kTrainBytes = 65'472, kTrainSegments = 16;
-constexpr std::uint32_t kUdBytesMin = 512;  // no acknowledgment and no advertisement is longer
+constexpr std::uint32_t kUdBytesMin = 512;  // no acknowledgment or advertisement is longer than this
 
 std::string describe(const std::vector<RdmaPort>& ports) {
   std::string text;
@@ -31,7 +30,7 @@ std::string describe(const std::vector<RdmaPort>& ports) {
   return text;
 }
 
-// Control sockets need an address: that of the interface behind the GID, or on InfiniBand of any interface.
+// Finds an address for control sockets: one of the GID's interface, or on InfiniBand of any interface.
 bool find_address(const Settings& settings, const std::string& interface, Place* place, std::int64_t* mtu_bytes) {
   std::string unused;
   for (const bool loopback : {false, true}) {
@@ -58,7 +57,7 @@ std::string text_of(const std::vector<VerbsMode>& modes) {
   return text;
 }
 
-// The first GID that the port can send from, and what it can do with it.
+// Finds the first GID from which the port can send, and the transports (UC, RC, UD) that work with it.
 bool settle(const Settings& settings, const Ibv* library, const RdmaPort& port, int gid_index, Place* place,
             std::int64_t* mtu_bytes, std::vector<VerbsMode>* modes, std::string* error) {
   const std::string name = port.device + ":" + std::to_string(port.number);
@@ -67,7 +66,7 @@ bool settle(const Settings& settings, const Ibv* library, const RdmaPort& port, 
   if (gids.empty()) {
     *error = name + " has no GID";
     if (gid_index >= 0) error->append(" ").append(std::to_string(gid_index));
-    *error += ": give its interface an address, or see weft doctor for those it has";
+    *error += ": give its interface an address, or run weft doctor to see the GIDs that it has";
     return false;
   }
   for (const Gid& gid : gids) {
@@ -105,7 +104,8 @@ bool add_port(const Settings& settings, const Ibv* library, const RdmaPort& port
   return true;
 }
 
-// What one segment may hold: a packet, or what the knob says where the transport cuts messages into packets.
+// The size of a segment: one packet, because under UC the loss of any packet loses the whole segment. The knob
+// segment_bytes may ask for more where the transport (UC, RC) splits a message into packets.
 std::uint32_t segment_bytes(const Settings& settings, const Ibv* library, const DeviceState& device, VerbsMode mode) {
   std::uint32_t packet_bytes = 4096;
   for (const Place& place : device.places) {
@@ -120,7 +120,7 @@ std::uint32_t segment_bytes(const Settings& settings, const Ibv* library, const 
 
 bool choose_mode(const Settings& settings, const std::vector<VerbsMode>& common, VerbsMode* mode, std::string* error) {
   if (common.empty()) {
-    *error = "the RDMA devices have no transport in common";
+    *error = "the RDMA devices have no transport (UC, RC or UD) in common";
     return false;
   }
   *mode = common.front();
@@ -128,7 +128,7 @@ bool choose_mode(const Settings& settings, const std::vector<VerbsMode>& common,
   if (wanted == "auto") return true;
   *mode = wanted == "uc" ? VerbsMode::uc : wanted == "rc" ? VerbsMode::rc : VerbsMode::ud;
   if (std::find(common.begin(), common.end(), *mode) != common.end()) return true;
-  *error = std::string("the RDMA devices cannot do ") + mode_name(*mode) + " (WEFT_RDMA_MODE); they can do " +
+  *error = std::string("the RDMA devices do not support ") + mode_name(*mode) + " (WEFT_RDMA_MODE); they support " +
            text_of(common);
   return false;
 }
@@ -194,7 +194,7 @@ bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, 
   for (DeviceState& device : *out) {
     device.segment_bytes = segment_bytes(settings, library, device, *mode);
     if (*mode == VerbsMode::ud && device.segment_bytes < kUdBytesMin) {
-      *error = "UD needs packets of " + std::to_string(kUdBytesMin) + " bytes at least, and those of " +
+      *error = "UD needs packets of " + std::to_string(kUdBytesMin) + " bytes or more, but those of " +
                device.info.name + " have " + std::to_string(device.segment_bytes) +
                ": raise the port's MTU or WEFT_RDMA_MTU_BYTES, or choose UC or RC (WEFT_RDMA_MODE)";
       return false;

@@ -1,4 +1,4 @@
-// Which RDMA ports the knobs name, the GID each is used with, and the transports it can do.
+// Finds the RDMA ports that the knobs name, the GID to use with each, and the transports that they support.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace weft::datapath {
 
-// Whether libibverbs and an RDMA port are there. False with one line of `error` that says what to do.
+// Whether libibverbs and an RDMA port exist. If not, returns false with one line in `error` that says what to do.
 bool probe_rdma(const Settings& settings, std::string* error);
 
-// After probe_rdma. Opens devices to ask them and closes them again. False with one line of `error` that says what to
-// do. `mode`: what all of them can do, best first or as the knob says.
+// Finds the devices, after probe_rdma() has succeeded; opens each one to query it and closes it again. `mode`: receives
+// the transport that all devices support, the best one or the one that the knob names. On failure returns false with
+// one line in `error` that says what to do.
 bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error);
 
-// Whether so many engines may register their slots at once. A limit on locked memory would else show when the first
-// peer comes, too late for another datapath.
+// Whether `engines` engines can register their slots at the same time. Checked at the start, because otherwise a limit
+// on locked memory would only show when the first peer connects, too late to choose another datapath.
 bool memory_suffices(const std::vector<DeviceState>& devices, const VerbsOptions& options, std::int64_t engines,
                      std::string* error);
 

@@ -1,4 +1,4 @@
-// The entry of RDMA queue pairs in the table of datapaths.
+// Defines the entry of RDMA queue pairs in the table of datapaths.
 #include <algorithm>
 
 #include "native/datapath/table.h"

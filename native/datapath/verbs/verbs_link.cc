@@ -1,5 +1,5 @@
-// Link setup: creates queue pairs, describes them to the peer in words, and joins them with those in the peer's words.
-// All lengths in the peer's words are checked; a wrong queue pair number only disables that path.
+// Sets up links: creates queue pairs, describes them for the handshake, and connects them to the queue pairs that the
+// peer describes. All lengths in the peer's description are checked; a wrong queue pair number only disables that path.
 #include <sys/epoll.h>
 #include <sys/random.h>
 
@@ -15,18 +15,18 @@ namespace {
 constexpr std::size_t kWordsPathsMax = 256, kPlacesMax = 16;
 constexpr std::uint8_t kWordsVersion = 1;
 
-// The content of one end's words.
+// What one end tells the other about its queue pairs in the handshake.
 struct Words {
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t mtu_bytes = 0;
-  std::uint64_t token = 0;  // of our end of this link: authenticates requests to re-establish a path
+  std::uint64_t token = 0;  // authenticates requests to this end to re-establish a path of this link
   struct Place {
     ibv_gid gid{};
     std::uint16_t lid = 0;
     std::uint32_t control = 0;
   };
   std::vector<Place> places;
-  std::vector<std::uint32_t> numbers;  // by path
+  std::vector<std::uint32_t> numbers;  // queue pair number of each path
 };
 
 template <class T>
@@ -99,7 +99,7 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
     return nullptr;
   }
   port->index = static_cast<std::uint32_t>(ports_.size());
-  // Registers existing memory now instead of at the first send from it.
+  // Registers the existing memory with the new port now, not at the first send from it.
   for (auto& [id, memory] : memories_) static_cast<void>(region_of(&memory, port.get(), nullptr));
   ports_.push_back(std::move(port));
   return ports_.back().get();
@@ -125,7 +125,7 @@ bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* er
     }
     if (made && options_.direct) path.port->landed[path.pair->number()] = {};
     if (!made) {
-      link->paths.resize(i);  // fewer paths than planned still make a link
+      link->paths.resize(i);  // a link may have fewer paths than planned
       break;
     }
   }
@@ -164,7 +164,8 @@ std::string VerbsDatapath::words_of(const Link& link) const {
   return encode(kind(), words);
 }
 
-// Each path uses the MTU agreed with its peer, since a port serves several peers.
+// Joins the path's queue pair with the peer's. It uses the MTU agreed with this peer, since a port serves several
+// peers.
 bool VerbsDatapath::join(Path* path, std::string* error) {
   QpTraits traits = path->port->traits;
   if (options_.mode != VerbsMode::ud) traits.mtu = path->mtu;
@@ -239,11 +240,11 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
   for (Path& path : gone->paths) {
     if (path.own.get() != nullptr) path.port->forget_received(path.own.number());
     path.own.reset();
-    records_.give_back_of(&path.own);  // its requests will never complete
+    records_.give_back_of(&path.own);  // its posted requests will never complete
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
   }
   for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));
-  links_[peer].reset();  // its pending re-establishments are dropped when they are due
+  links_[peer].reset();  // entries of mendings_ for this link are dropped when they are due
 }
 
 }  // namespace weft::datapath

@@ -1,5 +1,5 @@
-// Memory registered by callers: it is registered with every port, including those opened later, and deregistered only
-// when no posted request uses it any more. Also opens and closes memory windows onto it.
+// Registers callers' memory with every port, including those opened later; deregisters it only when no posted request
+// uses it any more. Also opens and closes memory windows onto registered memory.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,21 +13,21 @@
 namespace weft::datapath {
 namespace {
 
-// Below this size a copy costs less than opening and closing a window.
+// For messages below this size, copying costs less than opening and closing a window.
 constexpr std::uint64_t kWindowBytesMin = 16 * 1024;
 constexpr std::int64_t kDrainNsMax = 1'000'000'000;
 
 }  // namespace
 
 bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
-  // GPU memory must be accepted by a NIC now: no CPU could copy it if a NIC refused it later.
+  // Without an open NIC, nobody can tell yet whether a NIC accepts this GPU memory, and a CPU could not copy it later.
   if (memory.on_device && ports_.empty()) {
-    *error = "GPU memory was registered before the first connection, when no NIC is open: it uses bounce buffers";
+    *error = "GPU memory was registered before the first connection, when no NIC was open: it uses bounce buffers";
     return false;
   }
   Registered& made = memories_[memory.id];
   made.memory = memory;
-  // Duplicated, because the caller may close its descriptor and more ports may be opened later.
+  // Keeps a duplicate of the descriptor for ports that are opened later, because the caller may close its own.
   if (memory.dmabuf >= 0) made.memory.dmabuf = ::fcntl(memory.dmabuf, F_DUPFD_CLOEXEC, 0);
   bool known = true;
   for (const auto& port : ports_) known = region_of(&made, port.get(), error) != nullptr && known;
@@ -35,13 +35,14 @@ bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
   return known;
 }
 
-// Tries the dma-buf first, then the address, which works for host memory and for GPU memory with a peer memory module.
+// Registers memory with a port: by dma-buf if it has one, otherwise or on failure by address, which works for host
+// memory, and for GPU memory with a peer memory module.
 ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::string* error) {
   if (memory->regions.size() <= port->index) memory->regions.resize(port->index + 1);
   Region& region = memory->regions[port->index];
   if (region.region != nullptr || region.refused) return region.region;
   const Memory& what = memory->memory;
-  // Completions order everything that matters, so relaxed ordering of payload writes is allowed.
+  // The NIC may reorder its payload writes (relaxed ordering), because payload is only read after a completion.
   const int access = IBV_ACCESS_LOCAL_WRITE | (options_.direct ? IBV_ACCESS_MW_BIND : 0);
   if (what.dmabuf >= 0 && ibv_->reg_dmabuf_mr != nullptr) {
     region.region = ibv_->reg_dmabuf_mr(port->pd, what.dmabuf_offset, what.bytes,
@@ -59,7 +60,7 @@ ibv_mr* VerbsDatapath::region_of(Registered* memory, VerbsPort* port, std::strin
   if (error != nullptr) {
     *error = "the NIC cannot register " + std::to_string(what.bytes >> 10) + " KiB of the caller's memory: ";
     error->append(std::strerror(errno));
-    error->append(what.on_device ? "; it uses bounce buffers instead"
+    error->append(what.on_device ? "; its messages use bounce buffers instead"
                                  : "; its bytes are copied instead (ulimit -l may be too low)");
   }
   return nullptr;
@@ -81,7 +82,8 @@ bool VerbsDatapath::lies_on_device(std::uint32_t memory) const noexcept {
   return found != memories_.end() && found->second.memory.on_device;
 }
 
-// Waits for requests that read the memory: a NIC that reads memory after it was freed or reused would send wrong bytes.
+// Waits for posted requests that read the memory. A NIC that read it after it was freed or reused would send wrong
+// bytes.
 template <class Chosen>
 void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   const auto reads_it = [&](const SendRecord& record) { return record.memory != 0 && chosen(record); };
@@ -94,7 +96,7 @@ void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   for (const std::int64_t until_ns = now_ns() + kDrainNsMax; under_way() && now_ns() < until_ns;) {
     for (std::size_t i = 0; i < ports_.size(); ++i) reap(ports_[i].get());
   }
-  // Requests that do not finish are flushed by resetting their queue pair, which is then re-established.
+  // If requests do not finish, their queue pair is reset, which flushes them, and then re-established.
   records_.for_each([&](const SendRecord& record) {
     if (!reads_it(record)) return;
     QueuePair* pair = record.pair;
@@ -117,8 +119,8 @@ void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];
     if (region.region == nullptr) continue;
-    // These windows belong to receives whose message was shorter than the buffer: they have not been used and will not
-    // be.
+    // These windows belong to receives whose message was shorter than the buffer. No peer has written through them,
+    // and none will.
     port->windows.close_onto(region.region);
     static_cast<void>(ibv_->dereg_mr(region.region));
   }
@@ -130,7 +132,8 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
                                          std::uint64_t bytes) noexcept {
   const Link* from = link(peer);
   if (!options_.direct || from == nullptr || bytes < kWindowBytesMin) return 0;
-  // A key is valid in one protection domain only; if the paths use several ports, the message goes through slots.
+  // A window's key is valid in one protection domain only. If the paths use several ports, no window is opened, and the
+  // message is received into slots.
   VerbsPort* port = from->ports.front();
   for (const VerbsPort* each : from->ports) {
     if (each != port) return 0;
@@ -138,10 +141,10 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   ibv_mr* region = region_or_null(memory, port);
   if (region == nullptr) return 0;
   const std::uint32_t key = port->windows.open(region, data, bytes);
-  // Keys are unique per device only. If two devices have the same key, this message goes without a window.
+  // Keys are unique per device only. If another device's window has the same key, no window is opened for this message.
   try {
     if (key != 0 && window_ports_.try_emplace(key, port).second) return key;
-  } catch (const std::bad_alloc&) {  // out of memory: this message goes without a window, too
+  } catch (const std::bad_alloc&) {  // out of memory: no window for this message
   }
   if (key != 0) port->windows.close(key);
   ++counters_->windows_refused;

@@ -14,18 +14,19 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kFirstWaitNs = 1'000'000, kLastWaitNs = 1'000'000'000;
-constexpr std::int64_t kDownWaitNs = 10'000'000;  // how often to check whether the port is up again
+constexpr std::int64_t kDownWaitNs = 10'000'000;  // how often to check whether a failed port is up again
 constexpr std::uint8_t kAsk = 1, kAnswer = 2;
-constexpr std::uint32_t kGenerationMax = 0xFF;  // a generation covers 2^16 of the 2^24 packet numbers
+constexpr std::uint32_t kGenerationMax = 0xFF;  // 8 bits, as the first packet number (24 bits) is generation << 16
 
-// The packet that asks for and confirms the re-establishment; 24 bytes. Its magic differs from the core's "WF".
+// The packet with which an end asks the other to re-establish a path, or confirms it; 24 bytes. Its magic differs from
+// "WF", the magic of the core's packets.
 struct MendWord {
   char magic[2];
   std::uint8_t kind;
   std::uint8_t path;
   std::uint32_t generation;
   std::uint64_t token;
-  std::uint64_t check;  // hash of the fields above: a damaged packet is ignored
+  std::uint64_t check;  // hash of the fields above, so that damaged packets are ignored
 };
 static_assert(sizeof(MendWord) == 24);
 
@@ -37,8 +38,7 @@ std::uint64_t check_of(const MendWord& word) noexcept {
 
 }  // namespace
 
-// Applies a change to all paths that use a queue pair: for UD that is every peer's path over it, otherwise a single
-// path.
+// Calls `change` for all paths that use a queue pair: in UD mode one path of every peer, otherwise a single path.
 template <class Change>
 void VerbsDatapath::change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index,
                                       const Change& change) {
@@ -65,7 +65,8 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
   });
 }
 
-// With RC, an end that noticed no error itself is re-established on request; it then has no outage to record.
+// Records that a path was re-established. In RC mode this may be at the peer's request only; this end then saw no
+// outage.
 void VerbsDatapath::on_mended(Path* path) {
   if (path->broken) counters_->mend_ns_max.raise(now_ns() - path->broken_ns);
   path->broken = false;
@@ -95,7 +96,7 @@ void VerbsDatapath::mend_due() {
       continue;
     }
     if (now >= mending.due_ns) mend(now, to, path, &mending);
-    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // handling it may have scheduled earlier ones
+    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // mend() may have scheduled an earlier time
     ++i;
   }
 }
@@ -142,10 +143,10 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     const auto& each = links_[peer];
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
-    // The peer may ask before its half of the handshake has come here: it asks again.
+    // The peer may ask before this end has its handshake data. It asks again later, so the request is ignored here.
     if (each->controls.empty()) return true;
     Path& path = each->paths[word.path];
-    // Whether word.generation is newer, in modulo-256 arithmetic.
+    // Whether the peer's generation is newer than ours, in modulo-256 arithmetic.
     const bool newer = ((word.generation - path.generation) & kGenerationMax) - 1 < kGenerationMax / 2;
     const bool same = word.generation == path.generation;
     if (word.kind == kAsk && newer) {
@@ -155,7 +156,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
         on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
       } else {
-        on_broken(peer, word.path);  // this end asks, until it works
+        on_broken(peer, word.path);  // now this end asks the peer, until it works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);

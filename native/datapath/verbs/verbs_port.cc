@@ -1,5 +1,5 @@
-// Opens a port, from the device to posted receive slots, and closes it in reverse order. Each failure is one line that
-// says what to do. Errors while closing are ignored, as the device may have vanished.
+// Opens a port of an RDMA device, from the device context to posted receive slots, and closes it in reverse order. Each
+// failure gives one line that says what to do. Errors while closing are ignored, as the device may have vanished.
 #include "native/datapath/verbs/verbs_port.h"
 
 #include <fcntl.h>
@@ -18,8 +18,8 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::size_t kKeptMin = 32;
-constexpr std::uint32_t kSendSlotBytesMin = 2048;  // a control packet fits
-constexpr std::uint32_t kInlineBytes = 256;        // acknowledgments of a few paths, and probes
+constexpr std::uint32_t kSendSlotBytesMin = 2048;  // large enough for any control packet
+constexpr std::uint32_t kInlineBytes = 256;        // large enough for probes, and for acknowledgments of a few paths
 
 std::string system_says(const std::string& what) { return what + ": " + std::strerror(errno); }
 
@@ -56,7 +56,8 @@ bool SlotArray::open(const Ibv* ibv, ibv_pd* pd, std::uint32_t count, std::uint3
     return false;
   }
   bytes_ = static_cast<std::uint8_t*>(memory);
-  // copy-on-write in a forked child could move the pages away from the NIC
+  // Excludes the pages from forked children: after a fork, copy-on-write could give this process other pages than the
+  // NIC's.
   ::madvise(memory, total_bytes_, MADV_DONTFORK);
   region_ = ibv->reg_mr(pd, memory, total_bytes_, IBV_ACCESS_LOCAL_WRITE);
   if (region_ == nullptr) {
@@ -92,7 +93,8 @@ bool VerbsPort::open_device(std::string* error) {
   } else {
     context = ibv->open_device(wanted);
     if (context == nullptr) {
-      // libibverbs tries other nodes after a refusal and then reports a misleading errno, so the access is tested here.
+      // Sets errno to the true reason: after a refusal, libibverbs tries other device nodes and then reports a
+      // misleading errno.
       static_cast<void>(::access((std::string("/dev/infiniband/") + wanted->dev_name).c_str(), R_OK | W_OK));
       *error = system_says("RDMA device " + name.device + " cannot be opened") +
                (errno == EACCES || errno == EPERM ? "; give this user /dev/infiniband/uverbs* (group rdma)" : "");
@@ -139,7 +141,7 @@ bool VerbsPort::make_queues(std::string* error) {
   }
   const std::int64_t most = std::min(limits.max_srq_wr > 0 ? limits.max_srq_wr : 1, limits.max_cqe);
   const auto slots = static_cast<std::uint32_t>(std::min<std::int64_t>(options.slots, most));
-  // A written segment takes two: an empty one for the write, and one for its header.
+  // A segment sent by RDMA write takes two receive requests: an empty one for the write, and one for its header.
   const auto received = static_cast<std::uint32_t>(std::min<std::int64_t>(options.direct ? 2 * slots : slots, most));
   channel = ibv->create_comp_channel(context);
   if (channel == nullptr || !nonblocking(channel->fd) || !nonblocking(context->async_fd)) {
@@ -179,7 +181,7 @@ bool VerbsPort::make_queues(std::string* error) {
   plan.receives = kControlSlots;
   plan.inline_bytes = kInlineBytes;
   if (!control.make(ibv, plan, error) || !control.join(traits, {}, 0, error)) return false;
-  // Without memory windows the device receives into slots instead.
+  // If the device has no memory windows, messages are received into slots instead.
   std::string unused;
   if (options.direct && options.mode != VerbsMode::ud) {
     static_cast<void>(windows.start(ibv, pd, traits, gid, lid, &unused));
@@ -283,7 +285,8 @@ void VerbsPort::repost_control(const std::uint32_t* slots, std::size_t count) no
   });
 }
 
-// Reserves the space first; without memory, completions stay in their queue.
+// Moves received completions to kept_data and kept_control. Memory is reserved first; if there is none, completions
+// stay in their queue.
 void VerbsPort::keep_received() noexcept {
   const auto has_room = [](std::vector<ibv_wc>* kept) {
     if (kept->size() < kept->capacity()) return true;
@@ -310,7 +313,7 @@ void VerbsPort::forget_received(std::uint32_t number) noexcept {
   }
 }
 
-// Moves the queue pair to error first, so that nothing arrives between polling and the reset.
+// Moves the queue pair to the error state first, so that nothing arrives between the polling and the reset.
 bool VerbsPort::reset_pair(QueuePair* pair) noexcept {
   static_cast<void>(pair->to_error());
   keep_received();
@@ -342,7 +345,7 @@ std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::
       *error = problem;
       return {};
     }
-    // Joins the queue pair with itself, which fails if the NIC cannot send from the GID.
+    // Connects the queue pair to itself, which fails if the NIC cannot send from the GID.
     FarQp itself;
     const bool made = port.make_data_qp(&pair, &problem);
     itself.number = pair.number();

@@ -15,10 +15,10 @@
 namespace weft::datapath {
 
 struct VerbsOptions {
-  std::string library;  // as for load_ibv
+  std::string library;  // name of the library, as in load_ibv()
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t segment_bytes = 0;  // size of the largest datagram
-  std::uint32_t slots = 2048;       // per direction
+  std::uint32_t slots = 2048;       // number of slots per direction
   std::uint32_t mtu_bytes = 0;      // packet MTU; 0: the port's active MTU
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
@@ -53,16 +53,17 @@ class SlotArray {
 
 // Size of the global route header that a UD queue pair puts before a received message.
 inline constexpr std::uint32_t kGrhBytes = 40;
-// Send requests per queue pair. 256 paths to 1,000 peers have to fit in memory, at 64 to 128 bytes per request.
+// Number of send requests per queue pair. It is small because 256 paths to each of 1,000 peers must fit in memory, at
+// 64 to 128 bytes per request.
 inline constexpr std::uint32_t kSendsPerQp = 64;
-// A written segment takes two requests.
+// A segment sent by RDMA write takes two send requests.
 inline constexpr std::uint32_t sends_per_qp(const VerbsOptions& options) noexcept {
   return options.direct ? 2 * kSendsPerQp : kSendsPerQp;
 }
 inline constexpr std::uint32_t kControlSends = 256;
 inline constexpr std::uint32_t kControlSlots = 512;
 
-// The latest RDMA write received on a queue pair; its header follows on the same queue pair, or was lost.
+// The latest RDMA write received on a queue pair. Its header follows on the same queue pair, or was lost.
 struct Landed {
   std::uint32_t immediate = 0, bytes = 0;
   bool fresh = false;
@@ -79,19 +80,19 @@ class VerbsPort {
   void close() noexcept;
   bool make_data_qp(QueuePair* out, std::string* error);
   ibv_ah* make_address(const FarQp& far) noexcept;
-  // Posts received slots again, all at once.
+  // Posts the slots of received datagrams again, all at once.
   void repost_data(const std::uint32_t* slots, std::size_t count) noexcept;
   void repost_control(const std::uint32_t* slots, std::size_t count) noexcept;
   // Resets a queue pair. Completions not yet polled are kept, because a driver may discard them in the reset.
   bool reset_pair(QueuePair* pair) noexcept;
   void keep_received() noexcept;
-  // Discards completions of a queue pair about to be destroyed, whose number may be reused; the next poll recycles
-  // their slots.
+  // Discards the completions of a queue pair that will be destroyed, because its number may be reused. The next poll
+  // posts their slots again.
   void forget_received(std::uint32_t number) noexcept;
-  // Arms both receive completion queues to signal the channel at their next completion.
+  // Arms both receive completion queues, so that their next completion signals the channel.
   bool arm() noexcept;
 
-  // Accessed directly by the datapath's files: independent members without an invariant.
+  // The members below are public for the other files of the datapath, because they are independent of each other.
   const Ibv* ibv = nullptr;
   Place place;
   PortName name;  // parsed from `place`
@@ -100,7 +101,7 @@ class VerbsPort {
   ibv_gid gid{};
   std::uint16_t lid = 0;
   std::uint32_t mtu_bytes = 0;
-  std::uint32_t datagram_bytes_max = 0;  // of a UD message: one packet, whatever the options say
+  std::uint32_t datagram_bytes_max = 0;  // largest UD message: one packet
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
   ibv_comp_channel* channel = nullptr;
@@ -109,11 +110,12 @@ class VerbsPort {
   SlotArray data_slots, control_slots, send_slots;
   std::vector<std::uint32_t> free_sends;             // free entries of send_slots
   WindowPool windows;                                // used if options.direct
-  std::unordered_map<std::uint32_t, Landed> landed;  // by queue pair number
+  std::unordered_map<std::uint32_t, Landed> landed;  // queue pair number -> latest write
   std::uint32_t index = 0;
   QueuePair control;
-  bool down = false;  // the device reported an error; its paths are not used until the port is active again
-  // Completions polled before sleeping or a reset, to be processed by the next poll, oldest first.
+  // Set if the device reported an error; paths over this port are not used until the port is active again.
+  bool down = false;
+  // Completions that were polled before sleeping or before a reset, oldest first. The next poll processes them.
   std::vector<ibv_wc> kept_data, kept_control;
 
  private:
@@ -123,13 +125,13 @@ class VerbsPort {
 };
 
 std::uint32_t bytes_of(ibv_mtu mtu) noexcept;
-ibv_mtu mtu_of(std::uint32_t bytes) noexcept;  // the largest that fits
+ibv_mtu mtu_of(std::uint32_t bytes) noexcept;  // the largest MTU that is not above `bytes`
 
-// The port's active MTU; 1,024 if it can't be opened.
+// The port's active MTU; 1,024 if the port can't be opened.
 std::uint32_t active_mtu_bytes(const Ibv* library, const Place& place) noexcept;
 
-// The transports that the port supports with shared receive queues, best first; empty with `error` if it cannot be
-// used.
+// The transports (UC, RC, UD) that the port supports with shared receive queues, best first. Empty with `error` set if
+// the port cannot be used.
 std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::string* error);
 
 }  // namespace weft::datapath

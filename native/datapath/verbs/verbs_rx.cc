@@ -1,4 +1,4 @@
-// Receives from slots filled by the NIC: control packets first, then data. A slot is posted again after the sink
+// Receives from the slots that the NIC filled: control packets first, then data. A slot is posted again after the sink
 // returns, so the sink must copy what it keeps.
 #include <arpa/inet.h>
 
@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kRxBatch = 32;
 constexpr std::uint32_t kHousekeepingRounds = 256;
-constexpr std::size_t kPathOffset = 20;  // offset of the field in every packet (docs/PROTOCOL.md)
+constexpr std::size_t kPathOffset = 20;  // byte offset of the path number in every packet (docs/PROTOCOL.md)
 
-// Takes kept completions first.
+// Polls a completion queue; completions that were kept earlier come first.
 int poll(ibv_cq* queue, std::vector<ibv_wc>* kept, ibv_wc* out) noexcept {
   int first = 0;
   if (!kept->empty()) {
@@ -38,7 +38,7 @@ std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
     }
   }
   if (!mendings_.empty()) mend_due();
-  // If nothing more arrives, held datagrams would never be released.
+  // Nothing arrived: releases the datagrams held back by fault injection, which would otherwise wait for later ones.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
   counters_->datagrams_received += static_cast<std::int64_t>(seen);
   return seen;
@@ -62,7 +62,8 @@ void VerbsDatapath::on_write(VerbsPort* port, const ibv_wc& done) noexcept {
   pair->second = {ntohl(done.imm_data), done.byte_len, true};
 }
 
-// Builds the datagram of a header whose payload was sent by RDMA write; accepted only directly after that write.
+// Builds the datagram of a header whose payload was sent by RDMA write. The payload counts as present only if that
+// write arrived directly before the header.
 wire::RxDatagram VerbsDatapath::written(VerbsPort* port, const ibv_wc& done, const std::uint8_t* header) noexcept {
   wire::RxDatagram datagram;
   datagram.header = header;
@@ -85,7 +86,7 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
   const int got = poll(port->control_cq, &port->kept_control, done);
   std::size_t used = 0, seen = 0;
   for (int i = 0; i < got; ++i) {
-    // Of a failed completion only wr_id is valid.
+    // A failed completion has no valid field but wr_id.
     const bool arrived = done[i].status == IBV_WC_SUCCESS;
     if (done[i].wr_id >= port->control_slots.count() ||
         (arrived && done[i].byte_len > port->control_slots.slot_bytes())) {

@@ -1,6 +1,6 @@
-// Sends a burst as one chain of work requests with one doorbell; only the last is signalled. The program may
-// reuse a message's memory once the message is acknowledged, even if it was sent without a copy: a work request that
-// reads the memory later sends bytes that the receiver drops, as a duplicate or because the window is closed.
+// Sends a burst as one chain of work requests with one doorbell; only the last request is signalled. A program may
+// reuse a message's memory once the message is acknowledged, even if it was sent without a copy: if a work request
+// reads the memory later, the receiver drops those bytes, as a duplicate or because the memory window is closed.
 #include <arpa/inet.h>
 
 #include <cstring>
@@ -12,13 +12,13 @@ namespace weft::datapath {
 namespace {
 
 constexpr int kReapBatch = 16;
-// How long to wait for a full queue pair, which drains at the speed of its port; waiting longer would hold up other
-// paths.
+// How long to wait for room in a full queue pair, which drains at the speed of its port. A longer wait would delay
+// other paths.
 constexpr std::int64_t kFullNsMax = 200'000;
-constexpr std::size_t kTypeOffset = 3;  // offset of the field in every packet (docs/PROTOCOL.md)
+constexpr std::size_t kTypeOffset = 3;  // byte offset of the packet type in every packet (docs/PROTOCOL.md)
 
-// Whether the packet must be sent on its path's queue pair: data and probes. Others use the control queue pair, where
-// nothing is queued before them.
+// Whether a packet must be sent on its path's queue pair, which holds for data and probes. Other packets use the
+// control queue pair, so that they do not queue behind data.
 bool takes_its_path(const wire::TxBurst& burst) noexcept {
   const auto type = static_cast<wire::Type>(burst.headers[kTypeOffset]);
   return type == wire::Type::data || type == wire::Type::probe || type == wire::Type::probe_reply;
@@ -65,7 +65,7 @@ bool VerbsDatapath::send_on_path(Link* to, const wire::TxBurst& burst) {
 
 SendRecord* VerbsDatapath::take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots) {
   if (!records_.has_room(*port, *pair, requests, slots)) reap(port);
-  // Reads the clock only if it has to wait, as reading it for every burst would add measurable cost per segment.
+  // Reads the clock only if it has to wait, because reading it for every burst would be measurable.
   for (std::int64_t until_ns = 0; !records_.has_room(*port, *pair, requests, slots); reap(port)) {
     const std::int64_t now = now_ns();
     if (until_ns == 0) until_ns = now + kFullNsMax;
@@ -101,8 +101,8 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     counters_->batch_datagrams.record(static_cast<std::int64_t>(burst.count));
     return true;
   }
-  // Requests before the bad one are in progress without a signal, and use the record's slots until the queue pair is
-  // reset.
+  // Requests before the one that failed are in progress, but none of them is signalled. They use the record's slots
+  // until the queue pair is reset.
   if (way.path == nullptr) {
     records_.give_back(record);
     way.port->down = true;
@@ -113,8 +113,9 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   return false;
 }
 
-// Sends registered payload in place; other payload is copied behind its header. False if this port's NIC has not
-// registered memory of a device: no CPU can copy it, so the bytes must take another path.
+// Appends the requests of a burst. Registered payload is sent in place; other payload is copied behind its header.
+// Returns false if payload is in GPU memory that this port's NIC has not registered: no CPU can copy it, so another
+// path must send it.
 bool VerbsDatapath::append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record,
                                     WorkRequests* requests) {
   const SlotArray& slots = way.port->send_slots;
@@ -163,7 +164,8 @@ void VerbsDatapath::reap(VerbsPort* port) {
     got = ibv_poll_cq(port->send_cq, kReapBatch, done);
     for (int i = 0; i < got; ++i) {
       bool foreign = false;
-      // Flushed requests of a chain complete separately with the same id; the first has released the record.
+      // The requests of a flushed chain complete one by one with the same id; the first completion has released the
+      // record.
       SendRecord* const record = records_.completed(done[i].wr_id, &foreign);
       if (foreign) ++counters_->foreign_completions;
       if (record == nullptr) continue;
@@ -175,7 +177,7 @@ void VerbsDatapath::reap(VerbsPort* port) {
       if (on_path) {
         on_broken(peer, path);
       } else {
-        port->down = true;  // without acknowledgments the port is useless; others may work
+        port->down = true;  // without acknowledgments the port is useless; other ports may work
       }
     }
   }

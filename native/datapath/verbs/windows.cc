@@ -1,6 +1,6 @@
-// Uses windows of type 1, which belong to the protection domain, so that the queue pair of every path may write through
-// them (InfiniBand Architecture Specification 1.4, 10.6.7). Binding to length zero closes a window; if the NIC does not
-// complete it, the window is deallocated, which the kernel waits for.
+// Uses memory windows of type 1. They belong to the protection domain, so the queue pair of every path may write
+// through them (InfiniBand Architecture Specification 1.4, 10.6.7). Binding a window to length zero closes it. If the
+// NIC does not complete that, the window is deallocated; the kernel waits until that is done.
 #include "native/datapath/verbs/windows.h"
 
 #include <cerrno>
@@ -15,7 +15,8 @@ namespace {
 constexpr int kAnswers = 16;
 constexpr std::size_t kIdleMax = 1024;
 constexpr std::uint32_t kBindings = 16;
-constexpr std::int64_t kAnswerNsMax = 100'000'000;  // a NIC takes microseconds, an emulated one milliseconds
+// How long to wait for a binding: a NIC takes microseconds, an emulated NIC milliseconds.
+constexpr std::int64_t kAnswerNsMax = 100'000'000;
 
 }  // namespace
 
@@ -58,12 +59,12 @@ void WindowPool::shut() noexcept {
 
 void WindowPool::give_up(Window* window) noexcept { static_cast<void>(ibv_dealloc_mw(window->window)); }
 
-// Posts the binding and waits for its completion, skipping late completions of earlier bindings.
+// Posts a binding and waits for its completion. Late completions of earlier bindings are skipped.
 bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept {
   ibv_mw_bind binding{};
   binding.wr_id = ++asked_;
   binding.send_flags = IBV_SEND_SIGNALED;
-  // Providers use the region even if the length is zero.
+  // The region is set even for length zero, because providers use it.
   binding.bind_info.mr = window->region;
   binding.bind_info.addr = bytes == 0 ? 0 : reinterpret_cast<std::uintptr_t>(data);
   binding.bind_info.length = bytes;
@@ -77,7 +78,8 @@ bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) n
   return false;
 }
 
-// A failed binding leaves the queue pair in error, so that all others would fail; without it there are no windows.
+// Re-establishes the queue pair for bindings, which a failed binding leaves in error. If that fails, no more windows
+// are opened.
 void WindowPool::revive() noexcept {
   std::string unused;
   if (!keeper_.to_reset() || !keeper_.join(traits_, itself_, 0, &unused)) keeper_.reset();

@@ -14,9 +14,9 @@ namespace weft::datapath {
 
 class WindowPool {
  public:
-  // A key's lowest eight bits change with each binding and then repeat, so a window is deallocated after this many
-  // uses. A new window's bits start where the provider chooses, so only its index protects against late packets for an
-  // old one.
+  // A window is deallocated after this many uses, because the lowest eight bits of its key change with each binding and
+  // then repeat. A new window's eight bits start anywhere, so only the rest of its key keeps late packets for an old
+  // window out.
   static constexpr std::uint32_t kUsesMax = 100;
 
   WindowPool() = default;
@@ -24,15 +24,15 @@ class WindowPool {
   WindowPool& operator=(const WindowPool&) = delete;
   ~WindowPool() { shut(); }
 
-  // False with `error` if the device has no memory windows.
+  // Returns false with `error` set if the device has no memory windows.
   bool start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
              std::string* error);
   void shut() noexcept;
   bool started() const noexcept { return keeper_.get() != nullptr; }
 
-  // Returns the key of a window onto part of `region`; 0 if none is available.
+  // Opens a window onto [data, data + bytes) of `region` and returns its key; 0 if none is available.
   std::uint32_t open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept;
-  // The key is invalid when this returns. Unknown keys are ignored.
+  // Closes a window; its key is invalid when this returns. Unknown keys are ignored.
   void close(std::uint32_t key) noexcept;
   // Closes all open windows onto `region`.
   void close_onto(const ibv_mr* region) noexcept;
@@ -52,9 +52,9 @@ class WindowPool {
   ibv_cq* answers_ = nullptr;
   QpTraits traits_;
   FarQp itself_;
-  QueuePair keeper_;  // connected to itself; used only for binding
+  QueuePair keeper_;  // queue pair connected to itself, used only for binding
   std::vector<Window> idle_;
-  std::unordered_map<std::uint32_t, Window> open_;  // by key
+  std::unordered_map<std::uint32_t, Window> open_;  // open windows, by key
   std::uint64_t asked_ = 0;
 };
 

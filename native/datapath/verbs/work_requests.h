@@ -1,4 +1,4 @@
-// The work requests of one burst: a chain that is posted with one doorbell, with only its last request signalled.
+// The work requests of one burst: a chain that is posted with one doorbell; only its last request is signalled.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace weft::datapath {
 
 class WorkRequests {
  public:
-  // `id`: of each request's completion. `address`: UD only, else null.
+  // `id`: the wr_id of all requests. `address`: the peer's address handle on UD queue pairs, else null.
   WorkRequests(std::uint64_t id, ibv_ah* address, std::uint32_t far_number, std::uint32_t qkey) noexcept
       : id_(id), address_(address), far_number_(far_number), qkey_(qkey) {}
   WorkRequests(const WorkRequests&) = delete;
   WorkRequests& operator=(const WorkRequests&) = delete;
 
-  // Appends a request for one piece of memory; append_piece() adds a second piece to it.
+  // Appends a request that sends one piece of memory; append_piece() adds a second piece to this request.
   ibv_send_wr& append(ibv_wr_opcode opcode, const ibv_sge& piece) noexcept {
     ibv_send_wr& request = requests_[count_];
     request = {};
@@ -40,7 +40,7 @@ class WorkRequests {
     ++requests_[count_ - 1].num_sge;
   }
 
-  // Posts all of them. At least one must have been appended.
+  // Posts all requests. At least one must have been appended.
   bool post(ibv_qp* pair) noexcept {
     requests_[count_ - 1].send_flags |= IBV_SEND_SIGNALED;
     ibv_send_wr* bad = nullptr;
@@ -52,7 +52,8 @@ class WorkRequests {
   ibv_ah* address_;
   std::uint32_t far_number_, qkey_;
   std::size_t count_ = 0, pieces_count_ = 0;
-  // A written segment takes two requests. Left uninitialised: a burst seldom uses all.
+  // A segment sent by RDMA write takes two requests. The array is not initialised, because a burst seldom uses all of
+  // it.
   ibv_send_wr requests_[2 * wire::kMaxBurstSegments];
   ibv_sge pieces_[2 * wire::kMaxBurstSegments];
 };
