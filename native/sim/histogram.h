@@ -1,5 +1,5 @@
-// Counts values in logarithmic buckets of about a sixteenth, so that percentiles take a fixed amount of memory. A
-// percentile is reported as the upper end of its bucket.
+// Counts values in logarithmic buckets, each about 1/16 wide relative to its values, so that percentiles need a fixed
+// amount of memory. A percentile is reported as the upper end of its bucket.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Histogram {
   }
   core::u64 total() const noexcept { return total_; }
 
-  // The smallest bucket end that at least this share of the values does not exceed; 0 if there are none.
+  // The smallest bucket end such that at least this share of the values does not exceed it; 0 if there are no values.
   core::i64 percentile(double share) const noexcept {
     const double wanted = share * static_cast<double>(total_);
     core::u64 seen = 0;

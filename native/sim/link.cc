@@ -1,5 +1,5 @@
-// Datagrams are sent in order of arrival, so their times are known when they are accepted; only a change of rate alters
-// them. Losses happen on the wire, after the queue, so lost datagrams use their share of the rate.
+// Datagrams are sent in order of arrival, so the times are known when a datagram is accepted; only a change of the rate
+// alters them. Datagrams are lost on the wire, behind the queue, so lost ones use up rate too.
 #include "native/sim/link.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void Link::grow() {
   mask_ = wider_mask;
 }
 
-// Moves datagrams whose last bit was sent from waiting to the wire.
+// Moves datagrams from the queue to the wire once their last bit is sent.
 void Link::settle(i64 now_ns) noexcept {
   while (left_ != tail_ && at(left_).leaves_ns <= now_ns) waiting_bytes_ -= at(left_++).packet.bytes();
 }
@@ -88,7 +88,7 @@ bool Link::offer(i64 now_ns, const Packet& packet) {
 
 i64 Link::next_ns() const noexcept {
   i64 next_ns = late_.empty() ? core::kNever : late_.front().comes_ns();
-  // Datagrams behind the first can't be delivered before its regular time.
+  // No other datagram on the wire can be delivered before the regular time of the first one.
   if (head_ != tail_) next_ns = std::min(next_ns, at(head_).due_ns);
   return next_ns;
 }
@@ -132,7 +132,7 @@ void Link::set_rate(i64 now_ns, i64 bytes_per_s) {
     Entry& entry = at(i);
     i64 bytes = entry.packet.bytes();
     if (spent_ps != 0) {
-      // The first is being sent: what was left of it at the old rate is sent at the new one.
+      // The first datagram is being sent now: its remaining bytes are sent at the new rate.
       const i64 left_ps = entry.leaves_ns * kPsPerNs - spent_ps;
       bytes = std::min(bytes, (left_ps / kPsPerNs) * before / 1'000'000'000 + 1);
       spent_ps = 0;

@@ -1,5 +1,5 @@
-// One direction of a link with a queue in front: sends datagrams in order at a rate, and delays, drops, marks and loses
-// them.
+// One direction of a link with a queue in front. It sends datagrams in order at a rate, and delays, drops, marks and
+// loses them.
 #pragma once
 
 #include <vector>
@@ -11,23 +11,23 @@
 namespace weft::sim {
 
 struct LinkConfig {
-  i64 bytes_per_s = 0;      // 0: sending takes no time, and nothing waits
+  i64 bytes_per_s = 0;      // 0: sending takes no time, so no datagram is queued
   i64 delay_ns = 0;         // propagation delay
-  i64 queue_bytes_max = 0;  // waiting or being sent; 0: no limit. One datagram always fits
-  // ECN by the queue length at arrival: never marks below the first, always at or above the second, proportionally in
-  // between. Equal: a step. Both 0: never.
+  i64 queue_bytes_max = 0;  // limit for bytes queued or being sent; 0: none. One datagram always fits
+  // ECN marks by the queue length at arrival: none below mark_from_bytes, all at or above mark_full_bytes, and in
+  // between a proportional share. If the two are equal, marking starts abruptly. If both are 0, nothing is marked.
   i64 mark_from_bytes = 0, mark_full_bytes = 0;
-  double loss = 0;         // probability per datagram, on the wire
-  i64 jitter_ns = 0;       // maximal random extra delay per datagram
-  double reorder = 0;      // fraction of datagrams held back in addition
-  i64 reorder_ns_max = 0;  // maximal time that they are held back
+  double loss = 0;         // loss probability of a datagram on the wire
+  i64 jitter_ns = 0;       // most random delay that is added to a datagram
+  double reorder = 0;      // fraction of datagrams that are delayed further, and so reordered
+  i64 reorder_ns_max = 0;  // most that those are delayed further
 };
 
 struct LinkTotals {
-  i64 offered = 0, delivered = 0;  // datagrams
-  i64 lost = 0;                    // on the wire
-  i64 dropped = 0;                 // because the queue was full
-  i64 swallowed = 0;               // because the link was down
+  i64 offered = 0, delivered = 0;  // number of datagrams
+  i64 lost = 0;                    // datagrams lost on the wire
+  i64 dropped = 0;                 // datagrams dropped because the queue was full
+  i64 swallowed = 0;               // datagrams dropped because the link was down
   i64 marked = 0;
   i64 bytes_delivered = 0;
 };
@@ -36,14 +36,14 @@ class Link {
  public:
   Link(u64 seed, const LinkConfig& config);
 
-  // False: dropped; the caller keeps the header.
+  // Accepts a datagram. Returns false if it is dropped; the caller then keeps the header.
   bool offer(i64 now_ns, const Packet& packet);
-  // Time of the next possible delivery.
+  // The earliest time at which a datagram may be delivered.
   i64 next_ns() const noexcept;
-  // Takes the next delivered datagram; false if there is none.
+  // Takes the next datagram that has arrived. Returns false if there is none.
   bool poll(i64 now_ns, Packet* out);
 
-  // Takes out any datagram still in the link, in no particular order; for tearing down the network.
+  // Takes out any datagram that is still in the link, in no particular order. Used to dismantle the network.
   bool discard(Packet* out) noexcept {
     if (!late_.empty()) {
       *out = late_.back().packet;
@@ -69,9 +69,9 @@ class Link {
 
  private:
   struct Entry {
-    i64 leaves_ns = 0;  // when its last bit is sent
-    i64 due_ns = 0;     // when it arrives if not held back
-    i64 held_ns = 0;    // extra time that it is held back
+    i64 leaves_ns = 0;  // when the datagram's last bit is sent
+    i64 due_ns = 0;     // when it arrives if it is not delayed further
+    i64 held_ns = 0;    // how much longer it is delayed
     i64 comes_ns() const noexcept { return due_ns + held_ns; }
     u64 order = 0;
     Packet packet;
@@ -92,10 +92,10 @@ class Link {
   core::Random random_;
   LinkTotals totals_;
   Histogram queue_seen_;
-  std::vector<Entry> ring_;  // in order: [head_, left_) are on the wire, [left_, tail_) wait
+  std::vector<Entry> ring_;  // datagrams in order: [head_, left_) on the wire, [left_, tail_) queued
   u64 mask_, head_ = 0, left_ = 0, tail_ = 0;
-  std::vector<Entry> late_;  // a heap of those held back
-  i64 busy_until_ps_ = 0;    // in picoseconds, as the time per byte is rarely a whole number of nanoseconds
+  std::vector<Entry> late_;  // a heap of datagrams that are delayed further
+  i64 busy_until_ps_ = 0;    // picoseconds, because the time per byte is rarely a whole number of ns
   i64 waiting_bytes_ = 0;
   u64 order_ = 0;
   bool up_ = true;

@@ -1,4 +1,4 @@
-// A reusable barrier for threads, like std::barrier, that spins for a while before it blocks.
+// A reusable barrier for threads, like std::barrier. A waiting thread spins for a while before it blocks.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class Meeting {
       all_here_.notify_all();
       return;
     }
-    // Windows are short: a thread with a core of its own arrives within microseconds, so spinning comes first.
+    // Spins first: windows are short, and a thread with its own CPU core arrives within microseconds.
     for (int look = 0; look < kLooks; ++look) {
       if (round_.load(std::memory_order_acquire) != round) return;
     }

@@ -1,4 +1,4 @@
-// Packets of the arena's links (sizes and header bytes, no payload), and the pool of their headers.
+// The packets on the arena's links, which have sizes and header bytes but no payload; and the pool of their headers.
 #pragma once
 
 #include <cstring>
@@ -15,23 +15,23 @@ using core::u64;
 using core::u8;
 
 struct Packet {
-  u8* header = nullptr;  // from a HeaderPool; whoever drops the packet must return it
-  u32 from = 0, to = 0;  // hosts
+  u8* header = nullptr;  // from a HeaderPool; must be returned when the packet is dropped
+  u32 from = 0, to = 0;  // host numbers
   u32 payload_bytes = 0;
   u16 header_bytes = 0;
   u8 path = 0;
   bool congestion_experienced = false;
-  bool lost = false;  // it uses the queue and the wire but is not received
+  bool lost = false;  // the packet takes queue space and rate, but is not delivered
 
   i64 bytes() const noexcept { return i64{header_bytes} + payload_bytes; }
 };
 
-// Two block sizes: one for data headers and short acknowledgments, one for long acknowledgments.
+// Memory for headers, in blocks of two sizes: for data headers and short acknowledgments, and for long acknowledgments.
 class HeaderPool {
  public:
   HeaderPool() : short_(kShortBytes, kBlocksMax), long_(wire::kControlBytesMax, kBlocksMax) {}
 
-  // Null at the cap: the packet is then dropped, as by a switch without memory.
+  // Copies a header. Returns null if the pool is exhausted; the packet is then dropped, as by a switch without memory.
   u8* copy_of(const u8* header, u16 bytes) noexcept {
     void* block = (bytes <= kShortBytes ? short_ : long_).take();
     if (block != nullptr) std::memcpy(block, header, bytes);

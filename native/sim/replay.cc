@@ -1,5 +1,6 @@
-// Policy records are created at a recorded start, and the result is preset as the core presets it. The event contains
-// what the core told the policy, so only the policy's answer is computed.
+// Replays a policy's decisions. A policy's records are created when its start was recorded, and the result is preset as
+// the core presets it. The recorded event contains what the core told the policy, so only the policy's answer is
+// computed.
 #include "native/sim/replay.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ T read(std::span<const std::byte> bytes, std::size_t at) {
 std::string text_at(std::span<const std::byte> bytes, std::size_t at, std::size_t most) {
   const char* begin = reinterpret_cast<const char*>(bytes.data() + at);
   std::string text(begin, static_cast<const char*>(std::find(begin, begin + most, '\0')));
-  // The name is shown to users, and a damaged file may contain arbitrary bytes.
+  // The name is shown to users, so unprintable bytes of a damaged file are replaced.
   for (char& letter : text) {
     if (letter < ' ' || letter > '~') letter = '?';
   }
@@ -34,7 +35,7 @@ std::string text_at(std::span<const std::byte> bytes, std::size_t at, std::size_
 
 u32 engine_of(const RecordingEntry& head) { return head.owner >> 24; }
 
-// Presets of results, as in native/core/*_control.cc and path_set.cc.
+// Preset results, as in native/core/*_control.cc and path_set.cc.
 union Answer {
   policy::WindowResult window;
   policy::CreditResult credit;
@@ -48,7 +49,7 @@ Answer standing(policy::Family family, std::size_t hook, const i64* event, bool 
     case policy::Family::window: {
       policy::WindowEvent told;
       std::memcpy(&told, event, sizeof told);
-      // After a failed start, `fixed` begins with a quarter of the largest window.
+      // If a policy fails in on_start, `fixed` replaces it and begins with a quarter of the largest window.
       const bool anew = hook == policy::hook::start && start_failed;
       answer.window = {anew ? static_cast<double>(told.window_bytes_max) / 4 : static_cast<double>(told.window_bytes),
                        0};
@@ -134,12 +135,12 @@ bool Replay::name_policy(std::span<const std::byte> body, const RecordingEntry& 
   policies_[named.policy].known = named.descriptor != nullptr;
   named.params.resize(params_bytes / sizeof(i64) + 1);
   if (params_bytes != 0) std::memcpy(named.params.data(), body.data() + kPolicyHeadBytes, params_bytes);
-  // A later entry has another id, so the parameters of earlier entries stay where policy slots refer to them.
+  // A later entry has another id, so the parameters of earlier entries do not move; policy slots point to them.
   named_.insert_or_assign(engine_of(head) << 16 | head.policy_id, std::move(named));
   return true;
 }
 
-// The slot of a flow or peer, created anew at a recorded start; null if no start was recorded.
+// Returns the policy slot of a flow or peer. A recorded start creates a new slot. Null if no start was recorded.
 Replay::Owner* Replay::owner_of(const RecordingEntry& head, const Named& named) {
   const auto family = static_cast<policy::Family>(head.family);
   const core::PolicyChoice choice{named.descriptor, named.params.data()};

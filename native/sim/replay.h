@@ -1,4 +1,4 @@
-// Replays recorded decisions through core::PolicySlot with the recorded events, and reports answers that differ. The
+// Replays recorded decisions: calls the policies again with the recorded events, and reports answers that differ. The
 // caller supplies the policies' libraries.
 #pragma once
 
@@ -18,44 +18,45 @@ namespace weft::sim {
 using core::u32;
 using core::u64;
 
-// Results for one policy.
+// Results of the replay for one policy.
 struct ReplayedPolicy {
   policy::Family family = policy::Family::window;
   std::string name;
   std::string source_sha256;
-  bool known = false;  // a library built from this source was added
+  bool known = false;  // a policy built from the same source was added by add()
   u64 decisions = 0;   // number of replayed decisions
-  u64 differ = 0;      // answers that differ in any bit, or in whether the hook failed
-  u64 failed = 0;      // failed when recorded
-  u64 skipped = 0;     // of unknown policies, or of owners whose start was not recorded
+  u64 differ = 0;      // answers that differ in a bit, or in whether the hook failed
+  u64 failed = 0;      // decisions in which the hook failed when recorded
+  // Decisions that were not replayed: the policy is unknown, or the start of its flow or peer was not recorded.
+  u64 skipped = 0;
   std::array<u64, policy::kMaxHooks> by_hook{};
 };
 
 class Replay {
  public:
-  // Adds a policy that may occur in the recording; the descriptor must outlive this object.
+  // Adds a policy that may occur in the recording. The descriptor must outlive this object.
   void add(const policy::Descriptor& descriptor) { descriptors_.push_back(&descriptor); }
 
-  // Replays a recording, with its magic; further recordings may be replayed afterwards, each with owners of its own.
-  // False if it is not a recording.
+  // Replays a recording, which must begin with its magic bytes. Other recordings may be replayed afterwards; each has
+  // flows and peers of its own. Returns false if `image` is not a recording.
   bool run(std::span<const std::byte> image);
 
   const std::vector<ReplayedPolicy>& policies() const noexcept { return policies_; }
   u64 lost() const noexcept { return lost_; }  // dropped when recorded for lack of room: later answers may differ
   bool cut() const noexcept { return cut_; }   // the recording ends in the middle of an entry
-  // Where and how an answer first differed; empty: nowhere.
+  // Where and how an answer first differed; empty if none did.
   const std::string& first_difference() const noexcept { return first_difference_; }
-  // Describes an invalid entry, at which reading stopped; empty: none.
+  // Describes an invalid entry, at which the replay stopped; empty if there was none.
   const std::string& damage() const noexcept { return damage_; }
 
  private:
-  // A policy as named by an engine, with parameters.
+  // A policy that an engine uses under a number, with its parameters.
   struct Named {
-    std::size_t policy = 0;  // in policies_
+    std::size_t policy = 0;  // index in policies_
     const policy::Descriptor* descriptor = nullptr;
-    std::vector<core::i64> params;  // int64 words for alignment
+    std::vector<core::i64> params;  // elements of int64, for alignment
   };
-  // One flow, or (path family) one peer.
+  // A flow or, in the path family, a peer.
   struct Owner {
     explicit Owner(policy::Family family, core::PolicyChoice choice) : slot(family, choice) {}
     core::PolicySlot slot;
@@ -72,12 +73,12 @@ class Replay {
 
   std::vector<const policy::Descriptor*> descriptors_;
   std::vector<ReplayedPolicy> policies_;
-  std::map<u32, Named> named_;                    // by engine and the engine's own number
-  std::map<u64, std::unique_ptr<Owner>> owners_;  // by family and owner
-  // by engine: port records of credit policies
+  std::map<u32, Named> named_;                    // (engine, the engine's number for the policy) -> policy
+  std::map<u64, std::unique_ptr<Owner>> owners_;  // (family, flow or peer) -> owner
+  // The port records of credit policies, by engine and policy.
   std::map<std::pair<u32, const policy::Descriptor*>, std::vector<core::i64>> ports_;
   u64 lost_ = 0;
-  u64 at_ = 0;  // current byte of the recording
+  u64 at_ = 0;  // byte offset in the recording
   bool cut_ = false;
   std::string first_difference_, damage_;
 };

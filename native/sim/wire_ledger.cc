@@ -1,5 +1,5 @@
-// A ring over the flow's window, indexed by sequence numbers, which begin at zero in each flow. Acknowledgments are
-// read like by any sender: cumulative position, then bitmap.
+// Keeps the flow's segments in a ring over its window, indexed by sequence number (each flow starts at zero). It reads
+// acknowledgments as a sender does: first the cumulative position, then the bitmap.
 #include "native/sim/wire_ledger.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Counts a flow's bytes in flight from its packets on the wire (segments out, acknowledgments in), independently of the
-// core, for comparison with the core's count.
+// Counts a flow's bytes in flight from its packets on the wire (segments out, acknowledgments in). The count is
+// independent of the core's, so that the two can be compared.
 #pragma once
 
 #include <vector>
@@ -17,12 +17,14 @@ class WireLedger {
  public:
   WireLedger() : segments_(core::kWindowSegments) {}
 
-  enum class Sent : u8 { first, copy, needless, foreign };  // needless: its acknowledgment had already arrived
+  // What a sent segment is. copy: a retransmission. needless: a retransmission although the segment had been
+  // acknowledged. foreign: its sequence number is out of order.
+  enum class Sent : u8 { first, copy, needless, foreign };
   Sent on_sent(u64 seq, u64 payload_bytes) noexcept;
-  // False if it acknowledges segments that were not sent.
+  // Handles an acknowledgment. Returns false if it acknowledges a segment that was not sent.
   bool on_ack(const wire::Ack& ack) noexcept;
 
-  // Sent and not acknowledged. Lost segments are included, as only the core declares them lost.
+  // Bytes sent and not acknowledged. They include lost segments, because only the core can declare segments lost.
   i64 unacked_bytes() const noexcept { return unacked_bytes_; }
   u64 first_copies() const noexcept { return end_; }
   i64 copies() const noexcept { return copies_; }
@@ -38,8 +40,8 @@ class WireLedger {
   void acknowledge(u64 seq) noexcept;
 
   std::vector<Segment> segments_;
-  u64 begin_ = 0;  // all segments below are acknowledged
-  u64 end_ = 0;    // 1 + newest sequence number sent
+  u64 begin_ = 0;  // all segments below this number are acknowledged
+  u64 end_ = 0;    // 1 + the highest sequence number sent
   i64 unacked_bytes_ = 0;
   i64 copies_ = 0, copies_max_ = 0;
 };

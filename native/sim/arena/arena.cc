@@ -1,5 +1,5 @@
-// The event loop: handles the next event, then lets every host that was affected do all it can at that time. Setup is
-// in arena_setup.cc, counting and checks in arena_checks.cc.
+// The arena's event loop: handles the next event, then lets every affected host do all that it can at that time. Setup
+// is in arena_setup.cc, counting and checks are in arena_checks.cc.
 #include "native/sim/arena/arena.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace weft::sim {
 namespace {
 
-// Payload is never read, as place_payload is off and no CRC covers it; the address only has to be non-null.
+// The address of all payload. It is never read, because place_payload is off and no CRC covers it; it only has to be
+// non-null.
 u8 nowhere[1];
 
 }  // namespace
@@ -35,7 +36,7 @@ bool Arena::step() {
   ++report_.steps;
   core::TimerHeap::Entry due;
   while (agenda_.pop_due(now_ns_, &due)) wake(due.id);
-  // Hosts affect each other only through links, so the list does not grow during the loop.
+  // The list does not grow during the loop, because hosts affect each other only through links.
   for (const u32 host : touched_) {
     hosts_[host]->touched = false;
     pump(host);
@@ -110,9 +111,9 @@ void Arena::post(Flow& flow) {
 void Arena::pump(u32 host) {
   core::Stack& stack = hosts_[host]->stack;
   if (stack.poll_timeout() <= now_ns_) stack.on_timer(now_ns_);
-  // Bounded, so that a stack which always has something to send is reported instead of hanging the run.
+  // The loop is bounded, so that a stack which always has something to send is reported instead of hanging the run.
   for (int bursts = 0; stack.poll_transmit(now_ns_, burst_.get()); ++bursts) {
-    if (bursts == 1'000'000) return violate("P-2", "a stack transmits without end");
+    if (bursts == 1'000'000) return violate("P-2", "a stack sends without end at one instant");
     check_burst(host, *burst_);
     send_out(host, *burst_);
   }
@@ -128,7 +129,7 @@ void Arena::drain_events(u32 host) {
     switch (event.kind) {
       case core::Event::Kind::send_done:
         Message::of(event.cookie).sent = true;
-        // Posting more also concerns the other host, so it is done by an event instead of here.
+        // Further messages are posted by an event, not here, because that affects the other host too.
         agenda_.set(now_ns_, starts_at_ + Message::of(event.cookie).flow);
         break;
       case core::Event::Kind::stripe_placed:
@@ -148,7 +149,7 @@ void Arena::drain_events(u32 host) {
         }
         break;
       case core::Event::Kind::peer_dead:
-        violate("P-2", std::string("a peer was given up: ") + status_text(event.status));
+        violate("P-2", std::string("a peer was declared dead: ") + status_text(event.status));
         break;
       default:
         break;
@@ -181,7 +182,7 @@ void Arena::send_out(u32 host, const core::TxBurst& burst) {
   for (std::size_t i = 0; i < burst.count; ++i) {
     packet.header = headers_.copy_of(burst.header(i), burst.header_bytes);
     packet.payload_bytes = burst.payload[i].bytes;
-    if (packet.header == nullptr) return violate("memory", "a million datagrams are under way");
+    if (packet.header == nullptr) return violate("memory", "more than a million datagrams are in flight");
     offer(first, packet);
   }
 }

@@ -1,5 +1,5 @@
-// Checks the bytes on the wire, counted independently, against the core's count and the policy's window. Also produces
-// the report: samples during the run and totals at the end.
+// Compares an independent count of the bytes on the wire with the core's count and the policy's window. Also makes the
+// report: samples during the run and totals at the end.
 #include <algorithm>
 
 #include "native/sim/arena/arena_state.h"
@@ -36,7 +36,8 @@ void Arena::mix(u64 value) noexcept {
 
 void Arena::check_burst(u32 host, const core::TxBurst& burst) {
   Host& here = *hosts_[host];
-  if (burst.count == 0 || burst.path >= plan_.paths.size()) return violate("wire", "a burst without datagram or path");
+  if (burst.count == 0 || burst.path >= plan_.paths.size())
+    return violate("wire", "a stack sent a burst without datagrams or on an unknown path");
   if (!here.sends || burst.header_bytes != wire::kDataBytes) return;
   const std::vector<u32>& there = hosts_[here.peers[burst.peer]]->flows;
   Flow* flow = nullptr;
@@ -44,11 +45,12 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
   for (std::size_t i = 0; i < burst.count; ++i) {
     wire::Packet packet;
     if (wire::decode(burst.header(i), burst.header_bytes, burst.payload[i].bytes, &packet) != wire::Verdict::ok) {
-      return violate("wire", "a stack sent what its own decoder refuses");
+      return violate("wire", "a stack sent a packet that its own decoder refuses");
     }
     if (packet.common.type != wire::Type::data) return;
     flow = flows_[there[packet.common.flow]].get();
-    if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes) violate("wire", "a segment is too long");
+    if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes)
+      violate("wire", "a segment is longer than segment_bytes");
     switch (flow->ledger.on_sent(packet.data.seq, burst.payload[i].bytes)) {
       case WireLedger::Sent::first:
         fresh = true;
@@ -56,10 +58,10 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
       case WireLedger::Sent::copy:
         break;
       case WireLedger::Sent::needless:
-        violate("P-4", "a copy of a segment that had been acknowledged");
+        violate("P-4", "a segment was resent that had been acknowledged");
         break;
       case WireLedger::Sent::foreign:
-        violate("wire", "a sequence number out of turn");
+        violate("wire", "a segment has a sequence number out of order");
         break;
     }
   }
@@ -67,26 +69,26 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
   const i64 window_bytes = sender.tx.window().window_bytes();
   const i64 segment_bytes = plan_.segment_bytes;
   if (!fresh) {
-    // Resends are only counted: the bytes in flight are those of all flows to the peer, and may exceed this flow's
-    // window.
+    // For retransmissions this is only counted and not a violation: the bytes in flight are those of all flows to the
+    // peer, and may exceed this flow's window.
     if (core_inflight_bytes(sender.peer->paths()) > window_bytes) flow->copies_beyond_window += burst.count;
   } else if (!sender.tx.has_lost() && flow->ledger.unacked_bytes() > std::max(window_bytes, segment_bytes)) {
     violate("window", "flow " + std::to_string(flow->number) + " has " + std::to_string(flow->ledger.unacked_bytes()) +
-                          " bytes on the wire, its window is " + std::to_string(window_bytes));
+                          " bytes on the wire, more than its window of " + std::to_string(window_bytes));
   }
 }
 
 void Arena::check_ack(u32 host, const Packet& packet) {
   wire::Packet decoded;
   if (wire::decode(packet.header, packet.header_bytes, packet.payload_bytes, &decoded) != wire::Verdict::ok) {
-    return violate("wire", "a datagram was changed on its way");
+    return violate("wire", "a datagram was changed in transit");
   }
   if (decoded.common.type != wire::Type::ack) return;
   Flow& flow = *flows_[hosts_[host]->flows[decoded.common.flow]];
-  if (!flow.ledger.on_ack(decoded.ack)) violate("wire", "an acknowledgment of a segment that was never sent");
+  if (!flow.ledger.on_ack(decoded.ack)) violate("wire", "a receiver acknowledged a segment that was never sent");
 }
 
-// Compares both counts of bytes in flight, after each step of a host.
+// Compares both counts of bytes in flight. Called after each step of a host.
 void Arena::check_host(u32 host) {
   Host& here = *hosts_[host];
   report_.storage_bytes_max = std::max(report_.storage_bytes_max, static_cast<i64>(here.stack.storage_bytes()));
@@ -102,15 +104,16 @@ void Arena::check_host(u32 host) {
       by_wire += flow.ledger.unacked_bytes();
       has_lost = has_lost || sender.has_lost();
       verdicts_open += counters.segments_lost - counters.segments_resent;
-      if (counters.segments_resent != flow.ledger.copies()) violate("P-4", "copies on the wire are not those counted");
-      if (counters.segments_resent > counters.segments_lost) violate("P-4", "more copies than loss verdicts");
+      if (counters.segments_resent != flow.ledger.copies())
+        violate("P-4", "the wire and the core count different numbers of resent segments");
+      if (counters.segments_resent > counters.segments_lost) violate("P-4", "more segments resent than declared lost");
     }
     const i64 by_core = core_inflight_bytes(here.stack.peer(pair.at_sender)->paths());
     const i64 lost_bytes = has_lost ? verdicts_open * (plan_.segment_bytes - i64{wire::kDataBytes}) : 0;
     if (by_wire < by_core || by_wire - by_core > lost_bytes) {
-      violate("ledger", "the core counts " + std::to_string(by_core) + " bytes in flight, the wire " +
-                            std::to_string(by_wire) + ", and at most " + std::to_string(lost_bytes) +
-                            " are judged lost");
+      violate("ledger", "the core counts " + std::to_string(by_core) +
+                            " bytes in flight, but the packets on the wire make " + std::to_string(by_wire) +
+                            ", and at most " + std::to_string(lost_bytes) + " of these are declared lost");
     }
   }
 }

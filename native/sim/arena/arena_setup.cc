@@ -1,4 +1,4 @@
-// Builds links, hosts, peers and flows from a plan, each with a seed of its own.
+// Builds links, hosts, peers and flows from a plan. Each gets its own seed.
 #include <algorithm>
 
 #include "native/sim/arena/arena_state.h"
@@ -17,7 +17,7 @@ bool is_sound(const LinkConfig& link) noexcept {
 }
 
 constexpr u32 kHostsMax = 4096;
-constexpr u32 kAheadMax = 500;  // a receive queue holds 1,024
+constexpr u32 kAheadMax = 500;  // less than the 1,024 messages that a receive queue holds
 
 }  // namespace
 
@@ -40,7 +40,7 @@ std::string Arena::complaint(const ArenaPlan& plan) {
       return "messages up to 2^40 bytes, starts >= 0";
     sends[flow.from] = receives[flow.to] = 1;
   }
-  // The highest 8 bits of an owner in the recording are the host's number.
+  // In a recording, the highest 8 bits of an owner are the host's number.
   const auto beyond = [](const FlowPlan& flow) { return std::max(flow.from, flow.to) > 0xFF; };
   if (plan.recording_bytes_max != 0 && std::any_of(plan.flows.begin(), plan.flows.end(), beyond)) {
     return "hosts below 256 where it is recorded";
@@ -79,7 +79,7 @@ Arena::Arena(const ArenaPlan& plan) : plan_(plan), burst_(std::make_unique<core:
   for (u32 host = 0; host < hosts; ++host) agenda_.set(kBeginNs, host);
 }
 
-// Returns headers in flight, because the pool frees only returned blocks.
+// Returns the headers of packets in flight, because the pool frees only returned blocks.
 Arena::~Arena() {
   Packet packet;
   for (Link& link : links_) {
@@ -119,7 +119,8 @@ void Arena::make_hosts() {
   for (const FlowPlan& flow : plan_.flows) hosts_[flow.from]->sends = true;
 }
 
-// Nonexistent ports stay in the table, unused, so that a link's index can be computed.
+// Creates all links. A port that a host does not have is still in the table, unused, so that a link's index can be
+// computed.
 void Arena::make_links() {
   const auto hosts = static_cast<u32>(hosts_.size());
   const auto paths = static_cast<u32>(plan_.paths.size());
@@ -150,7 +151,7 @@ Arena::Pair& Arena::pair_of(u32 from, u32 to) {
   config.path_count = static_cast<u16>(plan_.paths.size());
   config.segment_bytes = plan_.segment_bytes;
   config.train_bytes_max = std::max<u32>(65'000, plan_.segment_bytes);
-  config.rtt_expected_ns = 2 * plan_.paths.front().delay_ns;  // as measured by a handshake
+  config.rtt_expected_ns = 2 * plan_.paths.front().delay_ns;  // a real handshake would have measured this
   config.port_buffer_bytes = plan_.port_buffer_bytes;
   config.local_token = config.remote_token = seed_of(plan_, 6, pairs_.size());
   core::Stack& sender = hosts_[from]->stack;

@@ -1,6 +1,6 @@
-// The loop over windows, by one or several threads: step, wait for the others, take over packets from other shards,
-// agree on the next window. Plans are validated in fabric_plan.cc, setup is in fabric_setup.cc, reports in
-// fabric_report.cc.
+// The loop over time windows, run by one or several threads: handle a window, wait for the other threads, take over
+// packets from other shards, agree on the next window. Plans are validated in fabric_plan.cc, setup is in
+// fabric_setup.cc, reports are in fabric_report.cc.
 #include "native/sim/fabric/fabric.h"
 
 #include <algorithm>
@@ -11,15 +11,16 @@
 
 namespace weft::sim {
 
-// State shared by the threads of one run(). Each writes its own elements, and all read them between two barriers.
+// State shared by the threads of one run(). Each thread writes its own elements, and all threads read them between two
+// barriers.
 class Fabric::Crew {
  public:
   explicit Crew(std::size_t size) : meeting(size), next(size), hops(size), through(size) {}
   Meeting meeting;
-  std::atomic<int> begun{0};  // 1: all threads exist; -1: not all could be created
-  std::vector<i64> next;      // each shard's next window
+  std::atomic<int> begun{0};  // 1: all threads exist; -1: some could not be created
+  std::vector<i64> next;      // the next window of each shard
   std::vector<i64> hops;
-  std::vector<i64> through;  // transfers received plus transfers sent; each thread counts those of its hosts
+  std::vector<i64> through;  // per thread: transfers received plus transfers sent by its hosts
 };
 
 bool Fabric::run(i64 hops) {
@@ -39,7 +40,7 @@ bool Fabric::run(i64 hops) {
         if (crew.begun.load(std::memory_order_acquire) == 1) step_thread(i, hops, &crew);
       });
     }
-  } catch (...) {  // nothing was stepped, so the caller may try again with fewer
+  } catch (...) {  // no thread has done a step yet, so the caller may try again with fewer threads
     begin(-1);
     for (std::thread& other : others) other.join();
     throw NoThread(others.size() + 2, count);
@@ -50,7 +51,7 @@ bool Fabric::run(i64 hops) {
   for (const auto& shard : shards_) {
     if (!shard->starved()) continue;
     over_ = true;
-    throw std::bad_alloc();  // the step is incomplete, so its state must not be reported
+    throw std::bad_alloc();  // the window was not handled completely, so its state must not be reported
   }
   if (over_) settle_accounts();
   return !over_;
@@ -60,7 +61,8 @@ i64 Fabric::next_sample_ps() const noexcept {
   return plan_.sample_ns == 0 ? core::kNever : static_cast<i64>(samples_.at_ns.size()) * plan_.sample_ns * 1000;
 }
 
-// All threads make the same decisions from the same numbers; only the first one writes the fabric's members.
+// Runs one thread's part. All threads make the same decisions from the same numbers; only thread 0 writes the members
+// of Fabric.
 void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   FabricShard& shard = *shards_[index];
   const bool alone = shards_.size() == 1;
@@ -70,7 +72,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;
   for (const auto& each : shards_) begun_at += each->packet_hops();
-  wait();  // no thread may step while another still counts
+  wait();  // no thread may begin while another one still adds up begun_at
   for (;;) {
     crew->next[index] = shard.next_window();
     crew->hops[index] = shard.packet_hops();
@@ -96,7 +98,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
       if (!over) now_ps_ = (next + 1) * window_ps_;
       if (!over) ++windows_;
     }
-    wait();  // the sample is taken, and the crew's numbers have been read
+    wait();  // by now the sample is taken, and all threads have read the numbers in `crew`
     if (over || done >= hops) return;
     shard.clear_outboxes();
     shard.guarded([&] { shard.step(next); });
@@ -106,7 +108,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
         if (i != index) shard.import_from(*shards_[i]);
       }
     });
-    // An outbox is only cleared after all threads have passed the two waits above.
+    // Outboxes are cleared in the next iteration, after two barriers, when no thread reads them any more.
   }
 }
 

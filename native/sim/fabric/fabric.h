@@ -1,6 +1,6 @@
-// A simulated network of up to thousands of hosts in virtual time: real stacks, switches and links, stepped in time
-// windows by one or several threads, with the same result for any number of threads. A run is determined by its plan,
-// which includes the seed.
+// A simulated network of up to thousands of hosts in virtual time: real stacks, switches and links. One or several
+// threads advance it in time windows; the result is the same for any number of threads. The plan, which includes the
+// seed, determines the run.
 #pragma once
 
 #include <cstdio>
@@ -28,14 +28,15 @@ class NoThread final : public std::bad_alloc {
 
 class Fabric {
  public:
-  // The plan must outlive the object and be valid: complaint(plan) is empty.
+  // The plan must outlive the object and must be valid, that is, complaint(plan) must return an empty string.
   explicit Fabric(const FabricPlan& plan);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  // Runs for about this many packet-hops. False: the run is over (everything is done, the limit is reached, or it
-  // failed). Throws NoThread, after which it may be called again, or std::bad_alloc, after which the run is over.
+  // Runs for about `hops` packet-hops. Returns false if the run is over: everything is done, the time limit is reached,
+  // or the run failed. Throws NoThread, after which it may be called again, or std::bad_alloc, after which the run is
+  // over.
   bool run(i64 hops);
 
   FabricTotals totals();
@@ -65,7 +66,7 @@ class Fabric {
   FabricNodes nodes_;
   std::vector<std::unique_ptr<FabricShard>> shards_;
   i64 window_ps_ = 0;
-  i64 window_ = 0;  // the next one
+  i64 window_ = 0;  // the next window to handle
   i64 windows_ = 0;
   bool over_ = false, finished_ = false;
   i64 now_ps_ = 0;

@@ -1,5 +1,6 @@
-// A calendar queue of events in windows of one lookahead, during which no node can affect another. So a window's events
-// are taken as a whole, and each node handles its own in order.
+// A calendar queue: the events of a simulation, grouped by time window. A window is as long as the shortest delay of a
+// link, so during a window no node can affect another. Each node can thus handle its own events of the window, in order
+// of time.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +12,19 @@
 
 namespace weft::sim {
 
-// The arrival of a packet at a node, or (packet null) a wake-up of a node.
+// An event of a node: the arrival of a packet or, if `packet` is null, a wake-up.
 struct FabricDue {
   i64 at_ps = 0;
   u32 node = 0;
-  u32 port = 0;  // that the packet came in by, or that must be checked; kSelf: the node itself
+  u32 port = 0;  // the port that the packet came in by or that must be settled; or a value below
   FabricPacket* packet = nullptr;
 
-  // plus a port of the node: the packet is a PFC frame that stops or restarts it
+  // This value plus a port of the node: `packet` is a PFC frame that stops or restarts that port.
   static constexpr u32 kPause = 0x4000'0000u;
-  static constexpr u32 kChange = 0x8000'0000u;  // plus the index of a planned change of one of the node's ports
+  static constexpr u32 kChange = 0x8000'0000u;  // this plus an index: a planned change of one of the node's ports
   static constexpr u32 kSelf = 0xFFFF'FFFFu;
-  // A port delivers one packet (or PFC frame) at a time, so two events of a node are never equal unless they are the
-  // same.
+  // The order of a node's events. No two different events compare equal, because a port delivers one packet or PFC
+  // frame at a time.
   bool before(const FabricDue& other) const noexcept {
     return at_ps != other.at_ps ? at_ps < other.at_ps : port < other.port;
   }
@@ -42,7 +43,7 @@ class FabricCalendar {
     far_.push_back(due);
     std::push_heap(far_.begin(), far_.end(), later);
   }
-  // The first window with an event; kNever if there is none.
+  // The first window that has an event; kNever if none has.
   i64 next_window() const noexcept {
     const i64 far = far_.empty() ? core::kNever : far_.front().at_ps / window_ps_;
     for (i64 window = begin_; window < begin_ + static_cast<i64>(kNear); ++window) {
@@ -50,8 +51,8 @@ class FabricCalendar {
     }
     return far;
   }
-  // Takes all events of a window, in the order of pushing except for those that were far ahead. Earlier windows must be
-  // empty, and later pushes must be for later windows.
+  // Takes out all events of a window. They are in the order in which they were pushed, except those that were far in
+  // the future. There must be no events in earlier windows, and later pushes must be for later windows.
   void take(i64 window, std::vector<FabricDue>* out) {
     begin_ = window;
     while (!far_.empty() && far_.front().at_ps / window_ps_ < begin_ + static_cast<i64>(kNear)) {
@@ -88,7 +89,8 @@ class FabricCalendar {
   std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:
-  static constexpr std::size_t kNear = 8;  // windows ahead with a list of their own; a link's delay is about one window
+  // How many of the next windows have a list of their own; a link's delay is about one window.
+  static constexpr std::size_t kNear = 8;
   static constexpr std::size_t kChunk = 1024;
   struct Chunk {
     FabricDue due[kChunk];
@@ -119,7 +121,7 @@ class FabricCalendar {
   std::array<Bucket, kNear> near_;
   std::vector<std::unique_ptr<Chunk>> all_;
   std::vector<Chunk*> free_;
-  std::vector<FabricDue> far_;  // a heap
+  std::vector<FabricDue> far_;  // a heap of the events of later windows
 };
 
 }  // namespace weft::sim

@@ -1,5 +1,6 @@
-// Checks a run's packets. A packet's header names a message and an offset, and its payload address a transfer and an
-// offset: these must agree. A message is complete exactly when each of its segments has arrived with its payload.
+// Checks the packets of a run. A packet's header names a message and an offset, and its payload address encodes a
+// transfer and an offset; they must agree. A message must be complete exactly when each of its segments has arrived
+// with its payload.
 #include "native/sim/fabric/fabric_checks.h"
 
 #include <algorithm>
@@ -11,10 +12,11 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kHostBytesMax = 64 << 20;  // P-7: the budget of an engine
-constexpr u64 kStorageEvery = 256;       // number of bursts between two checks of the storage
-constexpr i64 kBackTimeouts = 20;        // in units of rto_ns_max: a path that answers must be usable again by then
-constexpr i64 kHeaderQueueBytes = 64 * 1024;  // enough for probes to get through
+constexpr i64 kHostBytesMax = 64 << 20;  // P-7: most bytes of protocol state of a host
+constexpr u64 kStorageEvery = 256;       // one check of the protocol state's size per this many bursts
+// How long a working path may stay silent after repairs, in multiples of rto_ns_max.
+constexpr i64 kBackTimeouts = 20;
+constexpr i64 kHeaderQueueBytes = 64 * 1024;  // a queue of this size lets probes through
 
 }  // namespace
 
@@ -42,7 +44,7 @@ FabricChecks::Arrived& FabricChecks::arrived(u32 transfer) {
   return *arrived_[transfer];
 }
 
-// Every connection has its own flow at both ends.
+// Returns the connection to which a host's flow belongs: every connection has one flow at each end, used by no other.
 u32 FabricChecks::connection_at(u32 host, u32 flow) {
   if (flows_.empty()) {
     senders_.resize(work_.connections.size());
@@ -62,58 +64,61 @@ FabricChecks::Sender& FabricChecks::sender(u32 connection) {
 }
 
 void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::TxBurst& burst) {
-  if (burst.count == 0 || burst.path >= plan_.paths) return violate("wire", "a burst without datagram or path");
+  if (burst.count == 0 || burst.path >= plan_.paths)
+    return violate("wire", "a stack sent a burst without datagrams or on an unknown path");
   if (++bursts_ % kStorageEvery == 0) check_storage(stack, host);
   for (std::size_t i = 0; i < burst.count; ++i) {
     wire::Packet packet;
     if (wire::decode(burst.header(i), burst.header_bytes, burst.payload[i].bytes, &packet) != wire::Verdict::ok) {
-      return violate("wire", "a stack sent what its own decoder refuses");
+      return violate("wire", "a stack sent a packet that its own decoder refuses");
     }
     if (packet.common.type != wire::Type::data) {
-      if (burst.header_bytes > wire::kControlBytesMax) violate("wire", "a control packet is too long");
+      if (burst.header_bytes > wire::kControlBytesMax) violate("wire", "a control packet is longer than allowed");
       continue;
     }
-    if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes) violate("wire", "a segment exceeds the MTU");
+    if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes)
+      violate("wire", "a segment is longer than segment_bytes");
     on_segment(host, stack, to, packet, burst.path);
     const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(burst.payload[i].data);
     if (burst.payload[i].bytes == 0) continue;
     const auto transfer = static_cast<u32>((address >> 40) - 1);
     if (transfer >= plan_.transfers.size() || plan_.transfers[transfer].from != host ||
         plan_.transfers[transfer].to != to) {
-      violate("P-1", "bytes that belong to no transfer of this host");
+      violate("P-1", "a host sent bytes that belong to none of its transfers");
       continue;
     }
     if (!sent_.empty() && sent_[transfer] != 0)
-      violate("P-3", "bytes left a buffer that its send had given back", transfer);
+      violate("P-3", "bytes were sent from a buffer after its send had completed", transfer);
     const u32 connection = work_.connection_of[transfer];
     core::Flow* flow = stack.flow(work_.connections[connection].at_sender);
     const i64 most = std::max<i64>(flow->tx.window().window_bytes(), plan_.segment_bytes);
     if (i == 0 && flow->tx.inflight_bytes() - static_cast<i64>(burst.total_bytes()) > most)
-      violate("window", "more in flight than the window allows", transfer);
+      violate("window", "more bytes in flight than the window allows", transfer);
   }
 }
 
-// P-4: a segment is resent only after a loss verdict, never once its arrival is known, and over another path if one is
-// usable. Ports accept every packet here, so each path has room.
+// Checks P-4 for a sent segment: it is sent again only after it was declared lost, never once the sender knows of its
+// arrival, and over another path if one is usable. Here ports accept every packet, so every path has room.
 void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path) {
   const u32 connection = connection_at(to, packet.common.flow);
   if (connection == core::kNone || work_.connections[connection].from != host)
-    return violate("wire", "a segment for a flow that is not its own");
+    return violate("wire", "a segment was sent to a flow that does not belong to the sender's connection");
   std::vector<Copy>& segments = sender(connection).segments;
   core::Flow& flow = *stack.flow(work_.connections[connection].at_sender);
   const u64 seq = packet.data.seq;
-  if (flow.peer->paths().path(path).inflight_bytes < 0) violate("P-7", "bytes in flight below zero on a path");
-  if (seq > segments.size()) return violate("P-4", "a sequence number was left out");
+  if (flow.peer->paths().path(path).inflight_bytes < 0)
+    violate("P-7", "the count of bytes in flight on a path is negative");
+  if (seq > segments.size()) return violate("P-4", "a sender skipped a sequence number");
   if (seq == segments.size()) return segments.push_back({packet.data.sent_ns, path, false, false});
   Copy& last = segments[seq];
-  if (last.acked) violate("P-4", "a segment was resent that is known to have arrived");
-  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a resent segment carries no later time than the one before");
+  if (last.acked) violate("P-4", "a segment was resent although it was acknowledged");
+  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a resent segment's send time is not later than before");
   if (flow.tx.counters().segments_resent > flow.tx.counters().segments_lost)
     violate("P-4", "more segments resent than declared lost");
   const core::PathSet& paths = flow.peer->paths();
   for (std::size_t other = 0; last.path == path && other < paths.count(); ++other) {
     if (other == path || !paths.path(other).usable || !paths.path(path).usable) continue;
-    violate("P-4", "a copy took the path that lost it");
+    violate("P-4", "a segment was resent on the path that lost it, although another was usable");
     break;
   }
   last = {packet.data.sent_ns, path, false, false};
@@ -122,7 +127,7 @@ void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::
 void FabricChecks::on_delivered(const FabricPacket& packet) {
   wire::Packet decoded;
   if (wire::decode(packet.header(), packet.header_bytes, packet.payload_bytes, &decoded) != wire::Verdict::ok) {
-    return violate("wire", "a packet changed on its way");
+    return violate("wire", "a packet was changed in transit");
   }
   if (decoded.common.type == wire::Type::ack) on_ack(packet.to, decoded);
   if (decoded.common.type == wire::Type::nack) on_nack(packet.to, decoded);
@@ -134,7 +139,7 @@ void FabricChecks::on_data(const FabricPacket& packet, const wire::Data& data) {
   const u64 offset = static_cast<u64>(packet.payload - address_of(transfer));
   if (data.message != work_.number_of[transfer] || data.offset_bytes != offset ||
       data.message_bytes != plan_.transfers[transfer].bytes) {
-    return violate("P-1", "a header names other bytes than its packet carries", transfer);
+    return violate("P-1", "a packet's header names other bytes than its payload has", transfer);
   }
   Arrived& at = arrived(transfer);
   const u64 index = offset / wire::segment_payload_bytes(plan_.segment_bytes);
@@ -148,28 +153,29 @@ void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
   if (connection == core::kNone) return;
   std::vector<Copy>& segments = sender(connection).segments;
   const wire::Ack& ack = packet.ack;
-  if (ack.cumulative_seq > segments.size()) return violate("P-3", "an acknowledgment of a segment that was never sent");
-  // Everything below the first unacknowledged segment is acknowledged already.
+  if (ack.cumulative_seq > segments.size())
+    return violate("P-3", "a receiver acknowledged a segment that was never sent");
+  // Goes down from cumulative_seq to the first segment that is marked already; all segments below that are marked too.
   for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;
     std::memcpy(&bits, ack.bitmap + 8 * word, 8);
     for (; bits != 0; bits &= bits - 1) {
       const u64 seq = ack.base_seq + 64 * word + static_cast<u64>(std::countr_zero(bits));
-      if (seq >= segments.size()) return violate("P-3", "an acknowledgment of a segment that was never sent");
+      if (seq >= segments.size()) return violate("P-3", "a receiver acknowledged a segment that was never sent");
       segments[seq].acked = true;
     }
   }
 }
 
-// Only a refusal of the copy in flight counts; one of an older copy has no effect.
+// A NACK counts only if it names the latest transmission of a segment. A NACK of an earlier transmission has no effect.
 void FabricChecks::on_nack(u32 host, const wire::Packet& packet) {
   const u32 connection = connection_at(host, packet.common.flow);
   if (connection == core::kNone) return;
   Sender& at = sender(connection);
   for (std::size_t i = 0; i < packet.nack.count; ++i) {
     const wire::NackEntry entry = packet.nack.entry(i);
-    if (entry.seq >= at.segments.size()) return violate("P-4", "a verdict on a segment that was never sent");
+    if (entry.seq >= at.segments.size()) return violate("P-4", "a NACK names a segment that was never sent");
     Copy& copy = at.segments[entry.seq];
     if (copy.acked || copy.refused || copy.sent_ns != entry.sent_ns) continue;
     copy.refused = true;
@@ -184,7 +190,7 @@ void FabricChecks::on_placed(u32 transfer) {
     violate("P-1", "a message completed with " + std::to_string(at.left) + " segments missing", transfer);
   }
   const u32 connection = work_.connection_of[transfer];
-  // Eager messages may complete in any order, each only once and only after its receive was posted.
+  // Eager messages may complete in any order, but only once each, and only after their receive was posted.
   if (work_.number_of[transfer] >= work_.posted_receives[connection])
     violate("P-3", "a message completed before its receive was posted", transfer);
   at.placed = true;
@@ -208,7 +214,7 @@ void FabricChecks::on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns)
 void FabricChecks::on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
   const core::EngineCells& counters = stack.counters();
   if (counters.malformed + counters.bad_crc + counters.bad_magic + counters.bad_version + counters.stray != 0)
-    violate("P-6", "host" + std::to_string(host) + " refused a packet that a stack had made");
+    violate("P-6", "host" + std::to_string(host) + " refused a packet that another host's stack had sent");
   check_storage(stack, host);
   check_paths(stack, host, now_ns, finished);
   for (u32 i = 0; i < work_.connections.size(); ++i) {
@@ -218,15 +224,16 @@ void FabricChecks::on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finish
   const std::size_t lent =
       shared.send_slabs.blocks_in_use() + shared.bitmaps.blocks_in_use() + shared.eager_blocks.blocks_in_use();
   if (finished && lent != 0) {
-    violate("P-7", "host" + std::to_string(host) + " ends with " + std::to_string(static_cast<i64>(lent)) +
-                       " blocks that were not given back");
+    violate("P-7", "host" + std::to_string(host) + " still uses " + std::to_string(static_cast<i64>(lent)) +
+                       " memory blocks although all transfers are done");
   }
 }
 
 void FabricChecks::check_storage(core::Stack& stack, u32 host) {
   const auto bytes = static_cast<i64>(stack.storage_bytes());
   if (bytes > kHostBytesMax)
-    violate("P-7", "host" + std::to_string(host) + " holds " + std::to_string(bytes) + " bytes");
+    violate("P-7", "host" + std::to_string(host) + " holds " + std::to_string(bytes) +
+                       " bytes of protocol state, more than the limit of " + std::to_string(kHostBytesMax));
 }
 
 void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finished) {
@@ -237,14 +244,14 @@ void FabricChecks::check_sender(core::Stack& stack, u32 connection, bool finishe
   if (counters.segments_resent > counters.segments_lost)
     violate("P-4", "more segments resent than declared lost", first);
   if (!senders_.empty() && counters.segments_trimmed > sender(connection).refused)
-    violate("P-4", "a verdict on a copy that was no longer in flight", first);
+    violate("P-4", "the sender counted a NACK of a transmission that was no longer in flight", first);
   if (!finished) return;
   if (tx.inflight_bytes() != 0 || tx.has_inflight() || tx.has_lost() || tx.has_outstanding())
-    violate("P-7", "a sender keeps what is acknowledged", first);
+    violate("P-7", "a sender still keeps segments although all transfers are done", first);
 }
 
-// P-5, as far as a single moment shows it: a silent path has a scheduled probe, and a path that was silent long before
-// all links were repaired is usable again.
+// Checks P-5 as far as the state at one moment shows it: a silent path has a scheduled probe, and a path that has been
+// silent for long after all links were repaired is a violation.
 void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool finished) {
   i64 healed_ns = 0;
   const bool judged = came_to_rest(&healed_ns);
@@ -256,7 +263,8 @@ void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool fi
       const auto told = [&](const char* what) {
         return "path " + std::to_string(path) + " of host" + std::to_string(host) + what;
       };
-      if (finished && state.inflight_bytes != 0) violate("P-7", told(" ends with bytes in flight"));
+      if (finished && state.inflight_bytes != 0)
+        violate("P-7", told(" has bytes in flight although all transfers are done"));
       if (state.usable) continue;
       if (peer.paths().trouble(path).probe_ns == core::kNever)
         violate("P-5", told(" is silent, and no probe is scheduled"));
@@ -264,15 +272,15 @@ void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool fi
         violate("P-5", told(" is silent, and its probe is overdue"));
       const auto since = down_.find({host, number, static_cast<u8>(path)});
       if (since == down_.end()) {
-        violate("P-5", told(" fell silent without an event"));
+        violate("P-5", told(" became silent without an event that reports it"));
       } else if (judged && now_ns - std::max(since->second, healed_ns) > kBackTimeouts * plan_.rto_ns_max) {
-        violate("P-5", told(" did not come back"));
+        violate("P-5", told(" did not become usable again after all links were repaired"));
       }
     }
   }
 }
 
-// Whether no link loses packets or is down at the end, and since when.
+// Returns whether at the end no link loses packets or is down. `healed_ns`: the time since when that is so.
 bool FabricChecks::came_to_rest(i64* healed_ns) const {
   std::vector<double> loss;
   std::vector<u8> down(plan_.ports.size(), 0);
@@ -287,23 +295,24 @@ bool FabricChecks::came_to_rest(i64* healed_ns) const {
          std::all_of(down.begin(), down.end(), [](u8 is_down) { return is_down == 0; });
 }
 
-// P-3: a send completes only after the receiver has everything. (Not checked with advertised receives: an eager message
-// may wait in the receiver's memory, and its send then completes before the receive.)
+// Checks P-3: a send completes only after the receiver has everything. This is not checked with advertised receives,
+// because an eager message may wait in the receiver's memory, and its send then completes before the receive.
 void FabricChecks::on_transfers() {
   if (!plan_.receives_ready) return;
   for (u32 i = 0; i < work_.transfers.size(); ++i) {
     const TransferReport& report = work_.transfers[i];
     if (report.sent_ns >= 0 && (report.received_ns < 0 || report.received_ns > report.sent_ns))
-      violate("P-3", "a send completed before its message was there", i);
+      violate("P-3", "a send completed before the receiver had the whole message", i);
   }
 }
 
 void FabricChecks::on_packets(std::size_t lent, std::size_t found, std::size_t blocks_lent, std::size_t blocks_found) {
   if (lent != found)
-    violate("P-7", std::to_string(lent) + " packets are lent, and " + std::to_string(found) + " are under way");
+    violate("P-7", std::to_string(lent) + " packets are taken from the pools, but " + std::to_string(found) +
+                       " are in the network");
   if (blocks_lent != blocks_found) {
-    violate("P-7", std::to_string(blocks_lent) + " header blocks are lent, and " + std::to_string(blocks_found) +
-                       " are under way");
+    violate("P-7", std::to_string(blocks_lent) + " header blocks are taken from the pools, but " +
+                       std::to_string(blocks_found) + " are in the network");
   }
 }
 

@@ -1,5 +1,5 @@
-// Checks the invariants P-1 to P-7 from outside the core, as far as packets and events show them. One per shard; a
-// transfer is only checked at its hosts.
+// Checks the invariants P-1 to P-7 from outside the core, as far as packets and events show them. There is one object
+// per shard; a transfer is checked only at the hosts where it begins and ends.
 #pragma once
 
 #include <map>
@@ -18,49 +18,48 @@ class FabricChecks {
  public:
   FabricChecks(const FabricPlan& plan, const FabricWork& work) : plan_(plan), work_(work) {}
 
-  // The address at which a transfer's bytes would be. It is never accessed; it identifies the bytes that a packet
-  // carries.
+  // A fake address for the bytes of a transfer. It is never accessed; it only tells which bytes a packet carries.
   static const u8* address_of(u32 transfer) noexcept {
     return reinterpret_cast<const u8*>((std::uintptr_t{transfer} + 1) << 40);
   }
   static constexpr u32 kTransfersMax = (1u << 23) - 1;
 
   void on_burst(u32 host, core::Stack& stack, u32 to, const core::TxBurst& burst);
-  // Called before the packet is passed to the stack of packet.to.
+  // Called before the packet is passed to the stack of the host packet.to.
   void on_delivered(const FabricPacket& packet);
   void on_sent(u32 transfer);
   void on_placed(u32 transfer);
-  // An event was handled in the wrong window: a defect of the simulator itself.
-  void on_late(u32 node) {
-    violate("time", "node " + std::to_string(node) + " is handled at another time than is due");
-  }
+  // Called if an event was handled in the wrong window, which is a defect of the simulator itself.
+  void on_late(u32 node) { violate("time", "node " + std::to_string(node) + " handled an event in the wrong window"); }
   void on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns);
-  // Checks at the end, while no thread steps: each host, and all transfers. `finished`: all transfers are done.
+  // Checks at the end, while no thread runs. on_rest() checks one host, on_transfers() all transfers. `finished`: all
+  // transfers are done.
   void on_rest(core::Stack& stack, u32 host, i64 now_ns, bool finished);
   void on_transfers();
-  // Packets and header blocks taken from the pools, and those found in the network.
+  // Compares the numbers of packets and header blocks taken from the pools with those found in the network.
   void on_packets(std::size_t lent, std::size_t found, std::size_t blocks_lent, std::size_t blocks_found);
 
   i64 violations() const noexcept { return violations_; }
   const std::string& violation() const noexcept { return violation_; }
 
  private:
-  // The segments of an unfinished message that have arrived.
+  // Which segments of an unfinished message have arrived.
   struct Arrived {
     std::vector<bool> segments;
     u64 left = 0;
     bool placed = false;
   };
-  // The newest copy of a segment, according to the sender's packets and the answers that it received.
+  // The latest transmission of a segment, according to the sender's packets and the acknowledgments and NACKs that it
+  // received.
   struct Copy {
     i64 sent_ns = -1;
     u8 path = 0;
     bool acked = false;
-    bool refused = false;  // a negative acknowledgment of this copy was received
+    bool refused = false;  // a NACK for this transmission was received
   };
   struct Sender {
-    std::vector<Copy> segments;  // by sequence number
-    i64 refused = 0;             // number of copies refused
+    std::vector<Copy> segments;  // indexed by sequence number
+    i64 refused = 0;             // number of transmissions for which a NACK was received
   };
   void violate(const char* rule, const std::string& what, u32 transfer = core::kNone);
   Arrived& arrived(u32 transfer);
@@ -78,11 +77,11 @@ class FabricChecks {
 
   const FabricPlan& plan_;
   const FabricWork& work_;
-  std::vector<std::unique_ptr<Arrived>> arrived_;  // by transfer
-  std::vector<u8> sent_;                           // by transfer
-  std::map<std::pair<u32, u32>, u32> flows_;       // by host and flow: the connection
-  std::vector<std::unique_ptr<Sender>> senders_;   // by connection
-  std::map<std::tuple<u32, u32, u8>, i64> down_;   // by host, peer and path: when it became silent
+  std::vector<std::unique_ptr<Arrived>> arrived_;  // indexed by transfer
+  std::vector<u8> sent_;                           // indexed by transfer
+  std::map<std::pair<u32, u32>, u32> flows_;       // (host, flow) -> connection
+  std::vector<std::unique_ptr<Sender>> senders_;   // indexed by connection
+  std::map<std::tuple<u32, u32, u8>, i64> down_;   // (host, peer, path) -> when the path became silent
   u64 bursts_ = 0;
   i64 violations_ = 0;
   std::string violation_;

@@ -1,5 +1,5 @@
-// Handles packets, the stack's timers, free ports and starting transfers of a host, in the order of their times. Hosts
-// affect each other only by packets.
+// Handles a host's packets, the timers of its stack, free ports and starting transfers, in order of time. Hosts affect
+// each other only by packets.
 #include "native/sim/fabric/fabric_host.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ core::StackConfig stack_config(const FabricPlan& plan, i64 link_bytes_per_s, u32
   config.ack_bytes = static_cast<u64>(plan.ack_bytes);
   config.ack_delay_ns = plan.ack_delay_ns;
   config.place_payload = false;
-  // If the sender knows every receive, nothing is advertised: all messages count as short enough to be eager.
+  // If senders know every receive from the start, nothing is advertised, and every message counts as short enough to be
+  // eager.
   if (plan.receives_ready) {
     config.eager_bytes = core::kMessageBytesMax;
     config.eager_slots = u64{1} << 40;
@@ -70,13 +71,14 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
     stack_.prefetch(flow, dues[i].packet->path);
   }
   std::size_t next = 0;
-  // Bounded, so that a host that never finishes an instant is reported instead of hanging the run.
+  // The loop is bounded, so that a host that stays busy at one instant for ever is reported instead of hanging the run.
   for (i64 turns = 0;; ++turns) {
     const i64 due_ps = next < count ? dues[next].at_ps : core::kNever;
     const i64 now_ps = std::min(due_ps, self_ps_);
     if (now_ps >= end_ps) break;
     if (turns == 10'000'000) {
-      if (shared->failure.empty()) shared->failure = "P-2: host" + std::to_string(index_) + " never rests";
+      if (shared->failure.empty())
+        shared->failure = "P-2: host" + std::to_string(index_) + " stays busy at one instant without end";
       self_ps_ = core::kNever;
       break;
     }
@@ -88,7 +90,8 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
     net.ports[port].settle(end_ps - 1, shared->sink);
-    // Packets left in a port are sent in their window, even if the stack has nothing more to send by then.
+    // Packets still queued in a port must be sent in their own window, so the host is woken for them even if its stack
+    // has nothing more to send.
     if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
   }
 }
@@ -110,7 +113,8 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
   shared->packets->give(packet);
 }
 
-// Data is polled only when a port is free, so that policies decide at that time. Control packets do not wait for this.
+// Whether the stack may be asked for data now: only if a port is free, so that policies decide at that time. Control
+// packets do not wait for this.
 bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
   FabricNet& net = *shared->net;
   const u32 first = net.first_port[index_];
@@ -160,7 +164,7 @@ void FabricHost::pump(FabricShared* shared, i64 now_ps) {
   if (!starts_.empty() && starts_.front().at_ps <= now_ps) begin_due(shared, now_ps);
   if (stack_.poll_timeout() <= now_ns) stack_.on_timer(now_ns);
   send(shared, now_ps);
-  // Events may lead to more sending: a receive is posted again, and its sender has to be told.
+  // Handling events may cause more sending: for example, a receive is posted again, and its sender must be told.
   while (stack_.has_events()) {
     drain_events(shared, now_ps);
     send(shared, now_ps);
@@ -223,7 +227,7 @@ void FabricHost::drain_events(FabricShared* shared, i64 now_ps) {
         fail(shared, "a flow failed", event.status);
         break;
       case core::Event::Kind::peer_dead:
-        fail(shared, "a peer was given up", event.status);
+        fail(shared, "a peer was declared dead", event.status);
         break;
       case core::Event::Kind::path_down:
       case core::Event::Kind::path_up:
@@ -266,7 +270,8 @@ void FabricHost::on_placed(FabricShared* shared, FabricReceive& receive, i64 now
   on_happened(shared, transfer, now_ps);
 }
 
-// Of the transfers that depend on this one, each end handles those that start at its host.
+// Called when a transfer is complete at this host. Of the transfers that depend on it, this host starts those whose
+// sender it is.
 void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
   FabricWork& work = *shared->work;
   for (u32 i = work.next_begin[transfer]; i < work.next_begin[transfer + 1u]; ++i) {
@@ -287,8 +292,8 @@ void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
   }
 }
 
-// Posts in the connection's order: a ready transfer waits for unready ones before it. Stays within two rounds of the
-// oldest unfinished transfer, for which receives are posted.
+// Posts sends in the connection's order: a transfer whose start time has come waits for those before it. Stays less
+// than 2 * ahead messages after the oldest unfinished one, because receives are posted only that far.
 void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
   FabricWork& work = *shared->work;
   const FabricConnection& at = work.connections[connection];
@@ -297,7 +302,7 @@ void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
   for (; posted < end && posted - work.through[connection] < ahead; ++posted) {
     const u32 transfer = work.order[at.first + posted];
     if (work.transfers[transfer].ready_ns < 0) return;
-    // An address that is never accessed; it identifies transfer and offset.
+    // A fake address, which is never accessed; it encodes transfer and offset.
     const u8* data = FabricChecks::address_of(transfer);
     void* cookie = reinterpret_cast<void*>(std::uintptr_t{transfer} + 1);
     const Status status = stack_.post_send(now_ns_of(now_ps), at.at_sender, posted, data,
@@ -313,7 +318,7 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
   u32& posted = work.posted_receives[connection];
   for (; posted < at.count && posted - work.placed[connection] < room; ++posted) {
     FabricReceive& receive = work.receives[connection][posted % room];
-    if (receive.waits) return;  // still in use by a message one round earlier
+    if (receive.waits) return;  // the entry is still used by the message one round earlier
     receive.waits = true;
     receive.transfer = work.order[at.first + posted];
     receive.ticket.agreed_bytes.store(-1, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// A host of the fabric: a real stack, its ports, and the transfers that begin and end there. It handles a window's
-// packets in order, and lets the stack send whenever a port is free.
+// A host of the fabric: a real stack, its ports, and the transfers that begin and end there. It handles the packets of
+// a window in order, and lets the stack send whenever a port is free.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace weft::sim {
 
 class FabricChecks;
 
-// State that the hosts of one shard use in turn, and their common counters.
+// State that the hosts of one shard use one after another, and the counters that they share.
 struct FabricShared {
   const FabricPlan* plan = nullptr;
   FabricNet* net = nullptr;
@@ -23,41 +23,44 @@ struct FabricShared {
   FabricSink* sink = nullptr;
   FabricPacketPool* packets = nullptr;
   core::TxBurst* burst = nullptr;
-  FabricChecks* checks = nullptr;  // null: no checks
+  FabricChecks* checks = nullptr;  // null: the run is not checked
   i64 data_packets = 0;
-  i64 received = 0, sent = 0;  // transfers
+  i64 received = 0, sent = 0;  // number of transfers
   i64 policies_failed = 0;
-  std::string policy_failure;  // the first one
-  std::string failure;         // of a flow or a peer: the first one
+  std::string policy_failure;  // the first failure of a policy
+  std::string failure;         // the first failure of a flow or a peer
 };
 
-// Handles events other than packets for a host: port changes, PFC frames, wake-ups. False: it is a packet.
+// Handles an event that is not a packet for a host: a port change, a PFC frame, or a wake-up. Returns false if the
+// event is a packet.
 bool handle_special(FabricShared* shared, const FabricDue& due);
 
 class FabricHost {
  public:
-  // Not zero, like real clocks, so that "never yet" and "at the beginning" are different values.
+  // Virtual time at the beginning. It is not zero, like that of real clocks, so that "never yet" (0) differs from "at
+  // the beginning".
   static constexpr i64 kBeginNs = 1'000'000'000;
   static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
 
-  // `link_bytes_per_s`: sum of its ports' rates, which the stack is told unless the plan sets another value.
+  // `link_bytes_per_s`: sum of the rates of the host's ports. The stack is told this rate unless the plan sets another.
   FabricHost(const FabricPlan& plan, i64 link_bytes_per_s, u32 index);
 
   core::Stack& stack() noexcept { return stack_; }
   void add_peer(u32 at, u32 host);
   void add_flow(u32 at, u32 connection);
-  void add_transfer(u32 transfer, i64 start_ns);  // one without dependencies
-  void begin() noexcept;                          // after setup: schedules the first wake-up
+  void add_transfer(u32 transfer, i64 start_ns);  // adds a transfer without dependencies
+  void begin() noexcept;                          // schedules the first wake-up, after setup
   // Posts the first receives of a connection that ends at this host.
   void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
 
-  // Handles all events of this host before `end_ps`, where `dues` are its packets in order. Its ports are then settled.
+  // Handles all events of this host before `end_ps`; `dues` are its packets in order of time. Its ports are then
+  // settled up to that time.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
-  // Prefetches what handle() touches first.
+  // Prefetches the memory that handle() accesses first.
   void prefetch() const noexcept { stack_.prefetch(); }
-  // When it must be called even without a packet; kNever: not needed.
+  // When handle() must be called even if no packet arrives; kNever: not needed.
   i64 next_ps() const noexcept { return self_ps_; }
-  i64 pending_ps = core::kNever;  // time of the calendar's entry for this host
+  i64 pending_ps = core::kNever;  // time of this host's wake-up in the calendar
   u64 fingerprint() const noexcept { return fingerprint_; }
 
  private:
@@ -89,12 +92,12 @@ class FabricHost {
 
   core::Stack stack_;
   u32 index_;
-  bool data_waits_ = false;  // the stack could send more than the ports accept now
+  bool data_waits_ = false;  // the stack has more to send than the ports accept now
   i64 self_ps_ = core::kNever;
   u64 fingerprint_ = 0;
-  std::vector<u32> peers_;        // host numbers, by index in the stack
-  std::vector<u32> connections_;  // by index of the flow in the stack
-  std::vector<Start> starts_;     // a heap
+  std::vector<u32> peers_;        // index of a peer in the stack -> its host number
+  std::vector<u32> connections_;  // index of a flow in the stack -> its connection
+  std::vector<Start> starts_;     // a heap, earliest start first
 };
 
 }  // namespace weft::sim

@@ -1,5 +1,5 @@
-// Switches route directly to attached hosts, and by group to others; among several ports of a route, a hash selects
-// one.
+// Routes packets: a switch sends them directly to a host attached to it, and otherwise by the destination's group. If a
+// route has several ports, a hash selects one.
 #include "native/sim/fabric/fabric_net.h"
 
 #include <map>
@@ -8,7 +8,7 @@
 namespace weft::sim {
 namespace {
 
-// A keyed 64-bit hash (from SplitMix64), so that every switch selects independently.
+// A 64-bit hash with a key (from SplitMix64), so that every switch selects ports independently.
 u64 mixed(u64 key, u64 value) noexcept { return core::Random(key ^ value * 0x9E3779B97F4A7C15u).next(); }
 
 }  // namespace
@@ -44,7 +44,8 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
     if (plan.ports[i].to < hosts_) attached_[place[plan.ports[i].to]++] = {plan.ports[i].from, i};
   }
   if (plan.pause_bytes == 0) return;
-  std::map<std::pair<u32, u32>, u32> by_ends;  // of several links between the same nodes, the last one is used
+  // Maps two nodes to the port that links them; if several links do, the last one is used.
+  std::map<std::pair<u32, u32>, u32> by_ends;
   for (u32 i = 0; i < count; ++i) by_ends[{plan.ports[i].from, plan.ports[i].to}] = i;
   opposite.assign(count, core::kNone);
   for (u32 i = 0; i < count; ++i) {
@@ -67,7 +68,7 @@ u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
   const u32 begin = set_begin_[static_cast<u32>(set)];
   const u32 count = set_begin_[static_cast<u32>(set) + 1u] - begin;
   if (count == 1) return set_ports_[begin];
-  if (even_) {  // successive digits of the path's number
+  if (even_) {  // each switch uses the next digit of the path's number
     const u32 way = packet->hash % count;
     packet->hash /= count;
     return set_ports_[begin + way];

@@ -1,4 +1,4 @@
-// The ports and routes of the network: which port of a switch a packet leaves by.
+// The ports and routes of the network: through which port of a switch a packet leaves.
 #pragma once
 
 #include <vector>
@@ -11,18 +11,18 @@ class FabricNet {
  public:
   void open(const FabricPlan& plan, const FabricRules* rules);
 
-  // The port of switch `node` towards the packet's destination; kNone: there is no route.
+  // The port of switch `node` that leads to the packet's destination; kNone: there is no route.
   u32 route(u32 node, FabricPacket* packet) const noexcept;
-  // The port by which a host sends packets of a path.
+  // The port through which a host sends packets of a path.
   u32 host_port(u32 host, u8 path) const noexcept {
     return first_port[host] + path % (first_port[host + 1] - first_port[host]);
   }
-  // The value that routers hash for a path between two hosts.
+  // The value that switches hash to select a port, for a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
 
   std::vector<FabricPort> ports;
-  std::vector<u32> first_port;  // index of a node's first port; a node's ports are contiguous
-  std::vector<u32> opposite;    // the port of the same link in the other direction, or kNone
+  std::vector<u32> first_port;  // index of each node's first port; the ports of a node follow one another
+  std::vector<u32> opposite;    // the port for the other direction of the same link, or kNone
 
  private:
   u32 hosts_ = 0, groups_ = 0;
@@ -32,9 +32,9 @@ class FabricNet {
   std::vector<i32> route_;
   std::vector<u32> set_begin_, set_ports_;
   struct Attached {
-    u32 node, port;  // a switch, and its port to the host
+    u32 node, port;  // a switch, and its port that leads to the host
   };
-  std::vector<u32> attached_begin_;  // by host: begin in attached_
+  std::vector<u32> attached_begin_;  // per host: where its entries in attached_ begin
   std::vector<Attached> attached_;
 };
 

@@ -1,4 +1,5 @@
-// The fabric's packets (sizes, destination and header bytes, no payload), and their pool.
+// The packets of the fabric, which have sizes, a destination and header bytes but no payload; and the pool that holds
+// them.
 #pragma once
 
 #include <cstring>
@@ -10,30 +11,30 @@
 
 namespace weft::sim {
 
-// The fabric's time unit is a picosecond, as the time per byte is rarely a whole number of nanoseconds.
+// The fabric counts time in picoseconds, because the time per byte is rarely a whole number of nanoseconds.
 inline constexpr i64 kFabricPsPerNs = 1000;
 inline constexpr i64 kFabricPsPerS = 1'000'000'000'000;
 
-// Two cache lines. A data header is stored inline; longer headers use a separate block.
+// A packet in two cache lines. A data header is stored inline; a longer header is in a separate block.
 struct alignas(64) FabricPacket {
   static constexpr std::size_t kInlineBytes = wire::kDataBytes;
 
-  FabricPacket* next = nullptr;  // next in a queue or free list
-  i64 due_ps = 0;                // when it reaches the next node
-  const u8* payload = nullptr;   // never read: the address identifies the bytes
-  u8* block = nullptr;           // for a header longer than kInlineBytes
+  FabricPacket* next = nullptr;  // the next packet in a queue or free list
+  i64 due_ps = 0;                // when the packet reaches the next node
+  const u8* payload = nullptr;   // never read; the address tells which bytes the packet carries
+  u8* block = nullptr;           // header, if it is longer than kInlineBytes
   u32 from = 0, to = 0;          // host numbers
-  u32 hash = 0;                  // of hosts and path; routers choose by it
-  u32 port = 0;                  // that it came in by
-  u32 payload_bytes = 0;         // as sent, before trimming
+  u32 hash = 0;                  // hash of hosts and path, by which switches select ports
+  u32 port = 0;                  // port through which it reached this switch
+  u32 payload_bytes = 0;         // size as sent, before trimming
   u16 header_bytes = 0;
   u8 path = 0;
-  bool first : 1 = false;  // has priority over data
+  bool first : 1 = false;  // sent before data (priority)
   bool data : 1 = false;
-  bool marked : 1 = false;    // congestion experienced
-  bool trimmed : 1 = false;   // its payload was cut off
-  bool last_hop : 1 = false;  // trimmed in the queue of its last link
-  bool pause : 1 = false;     // a PFC frame, which travels against the direction of a port
+  bool marked : 1 = false;    // ECN mark: congestion experienced
+  bool trimmed : 1 = false;   // a switch cut off its payload
+  bool last_hop : 1 = false;  // for trimmed: cut in the queue of the last link
+  bool pause : 1 = false;     // a PFC frame, which tells the sending port of a link to pause
   bool resume : 1 = false;
   u8 inline_header[kInlineBytes];
 
@@ -41,7 +42,8 @@ struct alignas(64) FabricPacket {
 };
 static_assert(sizeof(FabricPacket) == 128);
 
-// The packets of one shard. A packet for another shard is copied into that shard's pool, and the original is returned.
+// The packets of one shard. A packet for another shard is copied into that shard's pool, and the original is returned
+// to this pool.
 class FabricPacketPool {
  public:
   FabricPacketPool() = default;
@@ -83,7 +85,7 @@ class FabricPacketPool {
 
  private:
   static constexpr std::size_t kSlabPackets = 512;
-  static constexpr std::size_t kMediumBytes = 256;  // fits acknowledgments of a few paths
+  static constexpr std::size_t kMediumBytes = 256;  // large enough for acknowledgments of a few paths
 
   struct alignas(64) Slab {
     FabricPacket packets[kSlabPackets];

@@ -1,4 +1,4 @@
-// Validates plans and estimates their memory.
+// Validates plans and estimates how much memory a run takes.
 #include "native/sim/fabric/fabric_plan.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kFar = 1'000'000'000'000'000;   // ns: eleven days, which fit as picoseconds
-constexpr i64 kRateMax = 10'000'000'000'000;  // bytes per second
+constexpr i64 kFar = 1'000'000'000'000'000;   // largest time, in ns: eleven days, which fit in 64 bits as picoseconds
+constexpr i64 kRateMax = 10'000'000'000'000;  // largest rate, in bytes per second
 
 std::string at(const char* what, std::size_t index) {
   return std::string(what).append(" ").append(std::to_string(index)).append(": ");
@@ -99,7 +99,8 @@ std::string work_complaint(const FabricPlan& plan) {
   return "";
 }
 
-// Topological sort (Kahn) of the dependencies and of each connection's order: transfers in a cycle would wait forever.
+// Whether transfers wait for each other in a cycle, and so for ever. Sorts them topologically (Kahn) by their
+// dependencies and by the order within each connection.
 bool has_circle(const FabricPlan& plan) {
   FabricWork work;
   work.open(plan);
@@ -164,14 +165,14 @@ std::string complaint(const FabricPlan& plan) {
 }
 
 i64 estimated_bytes(const FabricPlan& plan) {
-  // Each end of a connection has a peer with paths and a flow with windows; the constants were measured and have a
-  // margin.
+  // Memory of connections: each end has a peer with paths and a flow with windows. The constants were measured and
+  // include a margin.
   FabricWork work;
   work.open(plan);
   const auto connections = static_cast<i64>(work.connections.size());
   const i64 by_path = static_cast<i64>(sizeof(core::PathState) + 2 * sizeof(core::FlowPath)) + 160;
   const i64 by_end = static_cast<i64>(sizeof(core::Peer) + sizeof(core::Flow)) + 1024 + plan.paths * by_path;
-  // Packets in flight: enough for the bandwidth-delay product and queues, with a packet and a ledger entry each.
+  // Memory of packets in flight, with their ledger entries: as many as fit the bandwidth-delay product and the queues.
   i64 wire_bytes = 0;
   for (const PortPlan& port : plan.ports) {
     wire_bytes += port.queue_bytes_max / 8 + port.bytes_per_s / 1'000'000 * port.delay_ns / 1000;

@@ -1,4 +1,4 @@
-// The description of a fabric run, as plain values: nodes, one-way links with their queues, routes, transfers and
+// The description of a fabric run, in plain values: nodes, one-way links with their queues, routes, transfers and
 // dependencies. Nodes 0 to hosts - 1 are hosts, the others are switches.
 #pragma once
 
@@ -16,104 +16,115 @@ using core::u32;
 using core::u64;
 using core::u8;
 
-// One direction of a link: a queue at its source and the wire after it.
+// One direction of a link: a queue at the sending node and the wire behind it.
 struct PortPlan {
-  u32 from = 0, to = 0;  // nodes
+  u32 from = 0, to = 0;  // node numbers
   i64 bytes_per_s = 0;
-  i64 delay_ns = 0;                              // propagation plus the next switch's delay; at least 1
-  i64 queue_bytes_max = 0;                       // for data, including what is being sent
-  i64 mark_from_bytes = 0, mark_full_bytes = 0;  // ECN by the queue length when a segment leaves: never below the
-                                                 // first, always at or above the second; both 0: never
-  double loss = 0;                               // probability per packet, on the wire
-  double bit_error_rate = 0;                     // a packet with a wrong bit is lost
-  i64 burst_bytes = 0;  // token bucket size: an idle port saves up this much to send at once; 0: a plain wire
+  i64 delay_ns = 0;         // propagation delay plus the next switch's delay; at least 1
+  i64 queue_bytes_max = 0;  // limit for queued data, including the packet being sent
+  // ECN marks by the queue length when a segment leaves: none below mark_from_bytes, all at or above mark_full_bytes,
+  // and a proportional share in between. If both are 0, nothing is marked.
+  i64 mark_from_bytes = 0, mark_full_bytes = 0;
+  double loss = 0;            // loss probability of a packet on the wire
+  double bit_error_rate = 0;  // error probability of each bit; a packet with a wrong bit is lost
+  // Size of a token bucket: an idle port saves up this many bytes, to send them at once later. 0: no token bucket.
+  i64 burst_bytes = 0;
 };
 
-// A change of a port at a given time. Negative values leave a property unchanged.
+// A change of a port at a given time. A negative value leaves that property unchanged.
 struct PortChange {
   i64 at_ns = 0;
   u32 port = 0;
-  i32 up = -1;  // 0: packets in the queue and new ones are lost; 1: works again
+  i32 up = -1;  // 0: packets in the queue and new packets are lost; 1: the port works again
   i64 bytes_per_s = -1;
   double loss = -1;
 };
 
-// One message of one connection. The transfers of a connection (equal from, to and stream) are sent in the order in
-// which they are listed.
+// One message of a connection. The transfers with equal from, to and stream form a connection, and are sent in the
+// order in which they are listed.
 struct TransferPlan {
   u32 from = 0, to = 0;  // host numbers
   u64 bytes = 0;
-  i64 start_ns = 0;  // earliest start
+  i64 start_ns = 0;  // the transfer starts at this time or later
   u32 stream = 0;    // different streams are different connections
-  u32 job = 0;       // only used in reports
+  u32 job = 0;       // number of a job, used only in reports
 };
 
-// `after` starts delay_ns after `before` has finished. `before` must end at the host where `after` starts: by being
-// received there, or by being sent from there and acknowledged.
+// Transfer `after` starts delay_ns after transfer `before` has finished. `before` must finish at the host where `after`
+// starts: either that host receives it, or that host sends it and learns that it is acknowledged.
 struct DependencyPlan {
   u32 before = 0, after = 0;
   i64 delay_ns = 0;
 };
 
 enum class Ecmp : u8 {
-  hashed,  // by a hash of hosts, path and switch, like routers
-  even,    // path p takes the p-th way, digit by digit, so that paths share ways only if there are more paths than ways
+  hashed,  // by a hash of hosts, path number and switch, like real routers
+  // By path number: path p takes route p. Each switch selects a port by one digit of p, so two paths share a route only
+  // if there are more paths than routes.
+  even,
 };
 
 struct FabricPlan {
   u64 seed = 1;
   u32 threads = 1;
-  bool check = false;  // check P-1 to P-8 during the run
+  bool check = false;  // check the invariants P-1 to P-8 during the run
   i64 limit_ns = 1'000'000'000;
 
-  // The network. route[switch * groups + group_of[host]] is a set of ports, or -1; a host's own link needs no route.
+  // The network. route[switch * groups + group_of[host]] is the number of a set of ports, or -1. A link from a switch
+  // to a host needs no route.
   u32 hosts = 0, switches = 0, groups = 0;
   std::vector<PortPlan> ports;  // sorted by `from`
-  std::vector<u32> group_of;    // by host
+  std::vector<u32> group_of;    // host -> group
   std::vector<i32> route;
-  std::vector<u32> set_begin;  // the ports of set s are set_ports[set_begin[s]] to set_ports[set_begin[s + 1] - 1]
+  // Set s consists of the ports set_ports[set_begin[s]] to set_ports[set_begin[s + 1] - 1].
+  std::vector<u32> set_begin;
   std::vector<u32> set_ports;
   std::vector<PortChange> changes;  // sorted by time
   Ecmp ecmp = Ecmp::hashed;
-  bool trim = false;     // if a queue is full, a segment is trimmed: it loses its payload, and its header goes on
-  bool priority = true;  // control packets and trimmed headers are sent before data
-  i64 header_queue_bytes_max = 1 << 20;   // queue limit of these priority packets
-  i64 pause_bytes = 0, resume_bytes = 0;  // PFC thresholds for the bytes of one ingress in a switch's queues; 0: none
+  // Trim a segment if a queue is full: the switch cuts off its payload and forwards its header.
+  bool trim = false;
+  bool priority = true;                  // send control packets and trimmed headers before data
+  i64 header_queue_bytes_max = 1 << 20;  // queue limit for packets with priority
+  // A switch sends PFC pause and resume frames to a link when its queues hold this many bytes from that link; 0: no
+  // PFC.
+  i64 pause_bytes = 0, resume_bytes = 0;
 
-  // The transfers.
+  // The transfers and what they wait for.
   std::vector<TransferPlan> transfers;
   std::vector<DependencyPlan> dependencies;
 
   // The hosts.
-  // between wire and transport; jitter: maximal random addition, which keeps the order
+  // Delay between wire and transport, and the most that is added to it at random; packets stay in order.
   i64 host_delay_ns = 0, host_jitter_ns = 0;
   u16 paths = 64;
-  u16 segment_bytes = 4160;     // including weft's header of 64
-  u16 wire_overhead_bytes = 0;  // added to every packet on the wire
+  u16 segment_bytes = 4160;     // including weft's header of 64 bytes
+  u16 wire_overhead_bytes = 0;  // bytes added to every packet on the wire
   u32 burst_bytes_max = 65'536;
-  u32 ahead = 4;               // messages of a connection that are posted and not complete
-  bool receives_ready = true;  // the sender knows all receives; false: receives are advertised over the network
-  i64 rtt_ns = 0;              // round trip of every path if known at the start; 0: measured by probes
+  u32 ahead = 4;  // how many messages of a connection are posted at a time
+  // Whether senders know all receives from the start; otherwise receives are advertised over the network.
+  bool receives_ready = true;
+  i64 rtt_ns = 0;  // round-trip time that senders know at the start; 0: probes measure it
   i64 ack_bytes = 16'384;
   i64 ack_delay_ns = 10'000;
   i64 window_bytes_max = core::defaults::kWindowBytesMax;
-  i64 rto_ns_min = 100'000;  // round trips inside a data center are short
+  i64 rto_ns_min = 100'000;  // small, because round trips inside a data center are short
   i64 rto_ns_max = 10'000'000;
   i64 peer_silence_ns = core::defaults::kPeerSilenceNs;
-  // with a credit policy: bytes a flow may send before its first grant; -1: its window
+  // With a credit policy: how many bytes a flow may send before its first grant; -1: as many as its window.
   i64 speculative_bytes = -1;
-  i64 link_bytes_per_s = 0;  // what hosts are told about their ports; 0: the sum of the rates
+  // What hosts are told about the rate of their ports; 0: the sum of the ports' rates.
+  i64 link_bytes_per_s = 0;
   core::PolicyChoice window, path, loss, credit;
 
-  // What is sampled.
+  // What is sampled over time.
   i64 sample_ns = 0;                // sampling interval; 0: none
   std::vector<u32> sample_ports;    // ports whose queues are sampled
   std::vector<u32> sample_streams;  // transfers whose connections are sampled
 };
 
-// What a valid plan needs and this one lacks, in words; empty if it is valid.
+// Returns the condition that an invalid plan does not meet; empty if the plan is valid.
 std::string complaint(const FabricPlan& plan);
-// An estimate of the memory that a run takes, made before anything is allocated.
+// Estimates the memory that a run takes, before anything is allocated.
 i64 estimated_bytes(const FabricPlan& plan);
 
 }  // namespace weft::sim

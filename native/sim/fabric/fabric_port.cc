@@ -1,5 +1,6 @@
-// Serves packets in order of arrival within two priorities; a full queue trims or drops; ECN marks depend on the queue
-// when a segment is sent. Packets whose sending has begun arrive, whatever happens to the link.
+// Sends the packets of a port in order of arrival, within two priorities. A full queue trims or drops packets. ECN
+// marks depend on the queue length when a segment is sent. A packet whose sending has begun arrives even if the link
+// then fails.
 #include "native/sim/fabric/fabric_port.h"
 
 #include <algorithm>
@@ -28,14 +29,15 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   random_ = core::Random(seed);
 }
 
-// A division would cost as much as everything else here per packet, and most rates do not need one.
+// Computes the time per byte. A division for every packet would cost as much as all else here, and most rates need
+// none.
 void FabricPort::set_rate(i64 bytes_per_s) noexcept {
   bytes_per_s_ = bytes_per_s;
   ps_per_byte_ = kFabricPsPerS % bytes_per_s == 0 ? kFabricPsPerS / bytes_per_s : 0;
 }
 
 i64 FabricPort::takes_ps(i64 bytes) const noexcept {
-  constexpr i64 kExactBytes = 9'000'000;  // larger products would overflow
+  constexpr i64 kExactBytes = 9'000'000;  // with more bytes, the product below would overflow
   if (ps_per_byte_ != 0) return bytes * ps_per_byte_;
   if (bytes <= kExactBytes) return bytes * kFabricPsPerS / bytes_per_s_;
   return static_cast<i64>(static_cast<double>(bytes) * 1e12 / static_cast<double>(bytes_per_s_));
@@ -63,7 +65,7 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   if (low) mark(packet, low_bytes_ + bytes);
   sending_low_bytes_ = low ? bytes : 0;
   const i64 takes = takes_ps(bytes);
-  // Token bucket: sending time that was not used, up to the bucket's size, is available at once.
+  // Token bucket: a port that was idle may send ahead of its rate, up to the size of the bucket.
   free_ps_ = odd_ ? std::max(free_ps_, at_ps - burst_ps_) + takes : at_ps + takes;
   busy_ps_ += takes;
   ++packets_;
@@ -79,7 +81,8 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   sink->arrive(packet, index_, to_);
 }
 
-// Applies random loss and jitter. Arrival times are distinct, so that packets stay in order.
+// Applies random loss and jitter; returns false if the packet is lost. No two packets arrive at the same time, so they
+// stay in order.
 bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
   if (lost_on_wire(bytes)) return false;
   if (jitter_ps_ > 0) packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
@@ -118,9 +121,9 @@ void FabricPort::join_high(FabricPacket* packet, FabricSink* sink) {
   high_bytes_ += bytes;
 }
 
-// NDP (Handley et al., SIGCOMM 2017, section 3.1): trims either the arriving packet or the last waiting one at random,
-// as synchronised flows would otherwise always lose the payload of the same one. False: `packet` (then trimmed) is
-// still to be queued.
+// Handles a full queue. As in NDP (Handley et al., SIGCOMM 2017, section 3.1), it trims at random either the arriving
+// packet or the last one in the queue; otherwise synchronised flows would always lose the payload of the same packet.
+// Returns false if `packet`, now trimmed, must still be queued.
 bool FabricPort::overflow(FabricPacket* packet, FabricSink* sink) {
   if (!rules_->trim) {
     ++dropped_;

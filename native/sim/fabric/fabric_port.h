@@ -1,5 +1,5 @@
-// One direction of a link: a queue with two priorities, and the times at which packets are sent. Its node settles it up
-// to a time; packets whose sending has begun by then are passed on with their arrival times.
+// One direction of a link: a queue with two priorities, and the times at which its packets are sent. The node settles
+// its port up to a time: all packets whose sending begins by then are passed on with their arrival times.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ struct FabricRules {
 // Receives the packets that a port has sent or lost.
 class FabricSink {
  public:
-  virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // at packet->due_ps
+  virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // the packet arrives at packet->due_ps
   virtual void lose(FabricPacket* packet) = 0;
   virtual void look(u32 node, u32 port, i64 at_ps) = 0;  // asks the node to settle this port at that time
-  // the packet begins to be sent; used by PFC only
+  // The port begins to send the packet. Only PFC needs this.
   virtual void leave(const FabricPacket& packet, u32 port, i64 at_ps) = 0;
 
  protected:
@@ -34,27 +34,27 @@ class FabricSink {
 class alignas(64) FabricPort {
  public:
   void open(const PortPlan& plan, u32 index, u64 seed, const FabricRules* rules);
-  // Adds to the delay of packets to a host: a constant, and up to `jitter_ps` more, keeping the order.
+  // Adds a constant delay and up to `jitter_ps` of random delay to packets for a host; the packets stay in order.
   void add_host(i64 delay_ps, i64 jitter_ps) noexcept {
     delay_ps_ += delay_ps;
     jitter_ps_ = jitter_ps;
     set_odd();
   }
 
-  // Accepts a packet or loses it. Settles the port up to now first, so that packets are sent in order of arrival.
+  // Queues a packet, or loses it. First settles the port up to now, so that packets are sent in order of arrival.
   void offer(i64 now_ps, FabricPacket* packet, FabricSink* sink);
-  // Sends everything that can begin at `until_ps` or before.
+  // Sends all packets whose sending can begin at `until_ps` or earlier.
   void settle(i64 until_ps, FabricSink* sink);
   bool waits() const noexcept { return high_.head != nullptr || low_.head != nullptr; }
   bool busy(i64 now_ps) const noexcept { return free_ps_ > now_ps; }
-  // When the next waiting packet begins to be sent; kNever: nothing waits, or nothing may be sent.
+  // When the sending of the next queued packet begins; kNever if none is queued, or the port is paused or down.
   i64 next_ps() const noexcept { return waits() && !paused_ && up_ ? free_ps_ : core::kNever; }
-  // When the port is empty if nothing more arrives; kNever: paused.
+  // When the port will have sent everything if nothing more arrives; kNever if it is paused.
   i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
 
   void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
   void pause(i64 now_ps, bool paused, FabricSink* sink);
-  // Bytes of data that wait or are being sent.
+  // Bytes of data that are queued or being sent.
   i64 queue_bytes(i64 now_ps) const noexcept {
     return low_bytes_ + (sending_low_bytes_ != 0 && free_ps_ > now_ps ? sending_low_bytes_ : 0);
   }
@@ -70,8 +70,8 @@ class alignas(64) FabricPort {
   }
   u32 from() const noexcept { return from_; }
   u32 to() const noexcept { return to_; }
-  // For the port's node: a wake-up is scheduled for when the next packet can be sent; and the port must be settled in
-  // this window.
+  // Two flags that the port's node keeps here: a wake-up is scheduled for the next packet to send (wake_pending), and
+  // the port must be settled in this window (touched).
   bool& wake_pending() noexcept { return wake_pending_; }
   bool& touched() noexcept { return touched_; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }
@@ -105,18 +105,18 @@ class alignas(64) FabricPort {
   bool overflow(FabricPacket* packet, FabricSink* sink);
   void join_high(FabricPacket* packet, FabricSink* sink);
 
-  // Members that each packet touches come first, in three cache lines.
-  i64 free_ps_ = 0;  // when the last bit of the current packet is sent
+  // The members that are accessed for each packet come first, in three cache lines.
+  i64 free_ps_ = 0;  // when the last bit of the current packet will have been sent
   Queue high_, low_;
-  i64 low_bytes_ = 0, high_bytes_ = 0;  // waiting
-  // Headers of trimmed packets could occupy a link forever, as each is answered by a resend that is trimmed too. So one
-  // segment is sent after this many headers (NDP, section 3.1, uses ten).
+  i64 low_bytes_ = 0, high_bytes_ = 0;  // bytes queued at each priority
+  // After this many priority packets, one data segment is sent (NDP, section 3.1, uses ten). Otherwise headers of
+  // trimmed packets could occupy a link for ever, as each is answered by a retransmission that is trimmed too.
   static constexpr u32 kHighInARowMax = 256;
   u32 high_in_a_row_ = 0;  // consecutive priority packets sent while data waited
   i64 sending_low_bytes_ = 0;
 
-  i64 ps_per_byte_ = 0;       // 0: not a whole number
-  double seen_per_byte_ = 0;  // kSeen / (queue_bytes_max + 1)
+  i64 ps_per_byte_ = 0;       // 0: the time per byte is not a whole number
+  double seen_per_byte_ = 0;  // buckets of seen_ per byte of queue: kSeen / (queue_bytes_max + 1)
   i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;
   i64 mark_from_bytes_ = 0, mark_full_bytes_ = 0;
@@ -125,17 +125,17 @@ class alignas(64) FabricPort {
 
   i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
   core::Random random_{0};
-  bool odd_ = false;  // it has losses, jitter or a token bucket, so start() takes the slow path
+  bool odd_ = false;  // set if the port has losses, jitter or a token bucket, which start() must handle
   bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
 
   i64 bytes_per_s_ = 0;
   double loss_ = 0, bit_error_rate_ = 0;
-  i64 burst_ps_ = 0;  // sending time that an idle port saves up
+  i64 burst_ps_ = 0;  // size of the token bucket, as sending time
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
-  static constexpr std::size_t kSeen = 32;  // histogram buckets of the queue's occupancy
-  std::array<u32, kSeen> seen_{};           // occupancy seen by arriving data
+  static constexpr std::size_t kSeen = 32;  // number of buckets of the histogram seen_
+  std::array<u32, kSeen> seen_{};           // histogram of the queue length that arriving data finds
 };
 
 }  // namespace weft::sim

@@ -1,11 +1,11 @@
-// Collects results while no thread is stepping; it does not affect the run.
+// Collects the results of a run while no thread runs. This does not affect the run.
 #include <algorithm>
 
 #include "native/sim/fabric/fabric.h"
 
 namespace weft::sim {
 
-// In the order of nodes, so that the result does not depend on the number of threads.
+// Adds up the totals in the order of nodes, so that the result does not depend on the number of threads.
 FabricTotals Fabric::totals() {
   FabricTotals totals;
   totals.ended_ns = std::min(now_ps_ / 1000, plan_.limit_ns);
@@ -85,7 +85,7 @@ void Fabric::sample(i64 at_ps) {
   samples_.queue_bytes_sum.push_back(sum);
 }
 
-// Checks that need all shards.
+// Makes the checks that need the state of all shards.
 void Fabric::check_all(FabricChecks* checks) const {
   std::size_t lent = 0, found = 0, blocks_lent = 0, blocks_found = 0;
   const auto look = [&](const FabricPacket& packet) {
@@ -102,7 +102,8 @@ void Fabric::check_all(FabricChecks* checks) const {
   checks->on_transfers();
 }
 
-// Reports the violation or failure that came first, which is the same for any number of threads.
+// Runs the final checks, and keeps the violation or failure that came first, which is the same for any number of
+// threads.
 void Fabric::settle_accounts() {
   FabricMoment violated, failed, policy_failed;
   for (const auto& shard : shards_) {

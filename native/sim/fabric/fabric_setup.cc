@@ -7,7 +7,7 @@
 namespace weft::sim {
 namespace {
 
-// bounds the precision of samples and limits, which are taken at the end of a window
+// The longest window. Samples and the time limit are only exact to a window, because they are taken at its end.
 constexpr i64 kWindowPsMax = 20'000'000;
 
 u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {
@@ -30,7 +30,8 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   const u32 count = std::min(plan.threads, plan.hosts);
   const u32 nodes = plan.hosts + plan.switches;
   nodes_.shard_of.resize(nodes);
-  // Contiguous blocks of hosts and of switches, as nodes that are close together usually have close numbers.
+  // Assigns contiguous blocks of hosts and of switches to shards, because neighbours in the network usually have close
+  // numbers.
   for (u32 i = 0; i < plan.hosts; ++i) nodes_.shard_of[i] = static_cast<u8>(u64{i} * count / plan.hosts);
   for (u32 i = 0; i < plan.switches; ++i) {
     nodes_.shard_of[plan.hosts + i] = static_cast<u8>(u64{i} * count / plan.switches);
@@ -86,9 +87,10 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   nodes_.hosts[connection.to]->add_peer(*at_receiver, connection.from);
 }
 
-// Two hosts share their paths in both directions.
+// Opens all connections. Two hosts share one peer at each end, and so the same paths, for all connections in both
+// directions.
 void Fabric::make_connections() {
-  // by the two hosts, the lower one first: index of the peer at each
+  // (lower host, higher host) -> index of the peer in the stack of each
   std::map<std::pair<u32, u32>, std::pair<u32, u32>> peers;
   const u32 ahead = plan_.ahead;
   for (u32 number = 0; number < work_.connections.size(); ++number) {

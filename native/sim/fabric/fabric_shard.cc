@@ -1,4 +1,5 @@
-// Distributes a window's events to lists per node and sorts each list, so that no queue of all events has to be sorted.
+// Distributes a window's events to one list per node, and sorts each list by itself, which is cheaper than sorting all
+// events.
 #include "native/sim/fabric/fabric_shard.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNe
   shared_.checks = checks_.get();
 }
 
-// Packets are in slabs that are freed as a whole, so those in flight need no cleanup.
+// Packets in flight need no cleanup, because the pool frees all packets at once.
 FabricShard::~FabricShard() = default;
 
 void FabricShard::enlist(u32 host) {
@@ -71,7 +72,7 @@ void FabricShard::step(i64 window) {
   if (checks_ != nullptr) check_late(window);
   chain_.resize(due_.size());
   active_.clear();
-  // Backwards, so that each list is in the order of pushing.
+  // Goes backwards, so that each node's list is in the order in which its events were pushed.
   for (std::size_t i = due_.size(); i-- != 0;) {
     u32& head = heads_[due_[i].node];
     if (head == core::kNone) active_.push_back(due_[i].node);
@@ -83,7 +84,8 @@ void FabricShard::step(i64 window) {
   gather(0, &next_);
   for (std::size_t k = 0; k < active_.size(); ++k) {
     sorted_.swap(next_);
-    // Prefetches the next node's data while this one works, as nearly every first access would miss the cache.
+    // Prefetches the next node's data before this node's events are handled, because nearly every first access would
+    // miss the cache.
     if (k + 1 < active_.size()) gather(k + 1, &next_);
     handle(active_[k], end_ps);
     note({window, active_[k]});
@@ -99,7 +101,7 @@ void FabricShard::note(const FabricMoment& now) noexcept {
   stamp(&first_policy_failure_, shared_.policy_failure);
 }
 
-// In order of nodes, so that the first one reported is the same for any distribution of nodes.
+// Goes through the nodes in order, so that the first violation is the same for any distribution of nodes to shards.
 void FabricShard::check_late(i64 window) {
   active_.clear();
   for (const FabricDue& due : due_) {
@@ -127,7 +129,7 @@ void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {
   heads_[node] = core::kNone;
 }
 
-// A bucket sort by time, after which little is left to sort.
+// Sorts events into buckets by time, after which little is left for the insertion sort.
 void FabricShard::deal(i64 begin_ps) {
   std::array<u32, kTimes + 1> place{};
   const auto time_of = [&](const FabricDue& due) {
@@ -140,7 +142,7 @@ void FabricShard::deal(i64 begin_ps) {
   sorted_.swap(dealt_);
 }
 
-// A stable insertion sort; events that compare equal belong to one node and keep their order.
+// Sorts the events of one node by a stable insertion sort; events that compare equal keep their order.
 void FabricShard::sort(i64 begin_ps) {
   constexpr std::size_t kFew = 12;
   if (sorted_.size() > kFew) deal(begin_ps);

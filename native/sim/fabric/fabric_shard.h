@@ -1,5 +1,5 @@
-// The nodes stepped by one thread, window by window, with their own calendar, packets and counters. Packets for other
-// shards wait in outboxes until all threads have finished the window, so shards share no data that is written.
+// The nodes that one thread simulates, window by window, with their own calendar, packets and counters. Packets for
+// other shards wait in outboxes until all threads have finished the window, so that no shard writes data of another.
 #pragma once
 
 #include <compare>
@@ -12,14 +12,14 @@
 
 namespace weft::sim {
 
-// Read by all shards.
+// All nodes, which every shard reads.
 struct FabricNodes {
   std::vector<std::unique_ptr<FabricHost>> hosts;
   std::vector<FabricSwitch> switches;
-  std::vector<u8> shard_of;  // by node
+  std::vector<u8> shard_of;  // node -> shard
 };
 
-// When something was first seen; the order is the same for any distribution of nodes to shards.
+// When something was first seen. Moments are ordered alike for any distribution of nodes to shards.
 struct FabricMoment {
   i64 window = core::kNever;
   u32 node = 0;
@@ -33,13 +33,13 @@ class FabricShard final : public FabricSink {
   ~FabricShard();
 
   FabricShared& shared() noexcept { return shared_; }
-  // Schedules the host's next wake-up; to be called after anything that may have changed its time.
+  // Schedules the host's next wake-up. Call it after anything that may have changed the time of that wake-up.
   void enlist(u32 host);
   void push(const FabricDue& due) { calendar_.push(due); }
   i64 next_window() noexcept { return calendar_.next_window(); }
   void step(i64 window);
-  // Runs `work`. If it runs out of memory, this is noted, and all threads stop at their next barrier: a thread that
-  // ended alone would block the others there.
+  // Runs `work`. If memory runs out, this is only noted, and all threads stop at their next barrier: a thread that
+  // ended earlier would leave the others waiting there.
   template <class Work>
   void guarded(Work work) noexcept {
     try {
@@ -48,7 +48,7 @@ class FabricShard final : public FabricSink {
       starved_ = true;
     }
   }
-  // Copies the packets that `other` has for this shard, after which `other` may drop them.
+  // Copies the packets that `other` has for this shard. After that, `other` may drop them.
   void import_from(FabricShard& other);
   void clear_outboxes() noexcept;
 
@@ -56,7 +56,7 @@ class FabricShard final : public FabricSink {
   i64 packet_hops() const noexcept { return packet_hops_; }
   std::size_t packets_in_use() const noexcept { return packets_.in_use(); }
   std::size_t blocks_in_use() const noexcept { return packets_.blocks_in_use(); }
-  // Visits packets on wires, and those in outboxes, whose copies are in another shard.
+  // Calls `look` for all packets on wires, and for packets in outboxes, which also have a copy in another shard.
   template <class Look>
   void each_packet(Look look) const {
     calendar_.each_packet(look);
@@ -77,7 +77,7 @@ class FabricShard final : public FabricSink {
 
  private:
   void gather(std::size_t place, std::vector<FabricDue>* out);
-  static constexpr std::size_t kTimes = 128;  // buckets per window
+  static constexpr std::size_t kTimes = 128;  // number of buckets in which deal() sorts a window's events
   void deal(i64 begin_ps);
   void sort(i64 begin_ps);
   void handle(u32 node, i64 end_ps);
@@ -96,7 +96,9 @@ class FabricShard final : public FabricSink {
   i64 packet_hops_ = 0;
   bool pfc_, starved_ = false;
   std::vector<FabricDue> due_, sorted_, next_, dealt_;
-  std::vector<u32> heads_, chain_, active_;  // by node: index of its first event; chain_ links to the next
+  // heads_: index of each node's first event. chain_: index of the event that follows in the same list. active_: nodes
+  // with events.
+  std::vector<u32> heads_, chain_, active_;
   std::vector<std::vector<FabricDue>> outbox_;
 };
 

@@ -1,5 +1,5 @@
-// Ports are settled when a packet arrives for them and at the end of the window. With PFC, whose frames depend on when
-// each packet leaves, all ports in use are settled at each arrival.
+// A switch settles a port when a packet arrives for it, and at the end of the window. With PFC, whose frames depend on
+// when each packet leaves, it settles all ports in use at each arrival.
 #include "native/sim/fabric/fabric_switch.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
   const bool pfc = !ingress_.empty();
-  // A wake-up for a port means that packets wait there, so it is noted at the start of the window.
+  // Ports for which a wake-up is due have queued packets, so they are marked for settling at the start of the window.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
     net.ports[dues[i].port].wake_pending() = false;
@@ -92,7 +92,8 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   touched_.clear();
 }
 
-// Only data counts towards PFC. Priority packets are never paused, so that a pause cannot block what would end it.
+// Counts a packet for PFC. Only data counts, and only data is paused, so that a pause cannot stop the packets that
+// would end it.
 void FabricSwitch::count(FabricShared* shared, const FabricPacket& packet, i64 now_ps) {
   Ingress* ingress = packet.data ? ingress_of(packet.port) : nullptr;
   if (ingress == nullptr) return;
@@ -117,8 +118,8 @@ void FabricSwitch::say(FabricShared* shared, Ingress& ingress, bool pause, i64 n
   frame->data = false;
   frame->pause = pause;
   frame->resume = !pause;
-  // A frame takes the link's delay but no sending time, being 64 bytes with precedence over everything. Frames to one
-  // port never arrive at the same time, so a pause and a resume right after it keep their order.
+  // A PFC frame takes the link's delay but no sending time, because it is short and goes before everything else. Two
+  // frames to one port never arrive at the same time, so that a pause and a resume after it stay in order.
   frame->due_ps = std::max(now_ps + shared->plan->ports[ingress.port].delay_ns * 1000, ingress.said_ps + 1);
   ingress.said_ps = frame->due_ps;
   shared->sink->arrive(frame, FabricDue::kPause + ingress.port, shared->plan->ports[ingress.port].from);

@@ -1,5 +1,5 @@
-// A switch: routes and queues a window's packets, and applies PFC if enabled, for which it counts each ingress link's
-// bytes in its queues.
+// A switch: it routes and queues the packets of a window. If PFC is enabled, it counts how many bytes in its queues
+// came from each link, and sends pause and resume frames.
 #pragma once
 
 #include <vector>
@@ -12,18 +12,18 @@ class FabricSwitch {
  public:
   FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net);
 
-  // Handles all events of this switch before `end_ps`; its ports are then settled.
+  // Handles all events of this switch before `end_ps`. Its ports are then settled up to that time.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
-  // PFC: a packet has left a queue, or was lost from it (at_ps 0).
+  // Called with PFC when a packet leaves a queue, or is lost from it (at_ps is 0 then).
   void on_left(FabricShared* shared, const FabricPacket& packet, i64 at_ps);
   i64 unroutable() const noexcept { return unroutable_; }
 
  private:
   struct Ingress {
-    u32 port = 0;  // the port at the other end of the link, which leads here
+    u32 port = 0;  // the port at the other end of this incoming link
     i64 bytes = 0;
     bool paused = false;
-    i64 said_ps = 0;  // when the last PFC frame to it arrives
+    i64 said_ps = 0;  // arrival time of the last PFC frame sent to that port
   };
   void touch(FabricNet& net, u32 port);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);
@@ -31,9 +31,9 @@ class FabricSwitch {
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
-  std::vector<u32> ways_;         // by event: the port that the packet leaves by
+  std::vector<u32> ways_;         // event of the window -> port through which its packet leaves
   std::vector<u32> touched_;      // ports to settle at the end of the window
-  std::vector<Ingress> ingress_;  // only with PFC
+  std::vector<Ingress> ingress_;  // one per incoming link; empty without PFC
   i64 now_ps_ = 0;
   i64 unroutable_ = 0;
 };

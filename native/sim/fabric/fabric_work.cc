@@ -1,4 +1,4 @@
-// Groups transfers into connections and dependencies by the transfer that they wait for. Hosts start the transfers.
+// Groups transfers by connection, and dependencies by the transfer that must finish first. Hosts start the transfers.
 #include "native/sim/fabric/fabric_work.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The transfers of a run in progress: connection, dependencies and completion of each. Each field is written by one
-// host only, so shards share it without a lock.
+// The progress of a run's transfers: connection, dependencies and completion of each. Each field is written by one host
+// only, so shards share it without a lock.
 #pragma once
 
 #include <memory>
@@ -11,41 +11,41 @@
 
 namespace weft::sim {
 
-// A connection: one (from, to, stream). Its transfers in order are its messages.
+// A connection: all transfers with the same from, to and stream. They are its messages, in order.
 struct FabricConnection {
   u32 from = 0, to = 0, stream = 0;
-  u32 first = 0, count = 0;            // in FabricWork::order
-  u32 at_sender = 0, at_receiver = 0;  // index of the flow in their stacks
+  u32 first = 0, count = 0;            // its transfers are FabricWork::order[first] and the next count - 1
+  u32 at_sender = 0, at_receiver = 0;  // index of the flow in the stacks of both hosts
 };
 
-// A receive from its posting until it is placed.
+// A posted receive, until its message is complete.
 struct FabricReceive {
-  core::ReceiveTicket ticket;  // first: of() finds the receive by it
+  core::ReceiveTicket ticket;  // must be the first member: of() converts its address
   u32 transfer = 0;
-  bool waits = false;  // posted and not placed, so it must not be reused
+  bool waits = false;  // posted and not complete, so the entry must not be reused
 
   static FabricReceive& of(void* cookie) noexcept { return *static_cast<FabricReceive*>(cookie); }
 };
 
 struct FabricWork {
   std::vector<FabricConnection> connections;  // sorted by from, to and stream
-  std::vector<u32> order;                     // transfers grouped by connection
-  std::vector<u32> connection_of;             // by transfer
-  std::vector<u32> number_of;                 // by transfer: its message number in the connection
+  std::vector<u32> order;                     // transfers, grouped by connection
+  std::vector<u32> connection_of;             // transfer -> connection
+  std::vector<u32> number_of;                 // transfer -> its message number in the connection
   std::vector<TransferReport> transfers;
 
-  // Written by the transfer's sender.
+  // Written by the host that sends the transfer; indexed by transfer.
   std::vector<u32> waits_for;     // number of unfinished dependencies
-  std::vector<i64> may_start_ns;  // latest end of a dependency, with its delay
-  // The dependents of transfer t are next[next_begin[t]] to next[next_begin[t + 1] - 1].
+  std::vector<i64> may_start_ns;  // earliest start: the latest end of a dependency plus its delay
+  // The transfers that wait for transfer t are next[next_begin[t]].after to next[next_begin[t + 1] - 1].after.
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // By connection. The first three are the sender's, the others the receiver's.
+  // Indexed by connection. The sending host writes the first three, the receiving host the others.
   std::vector<u32> posted, through;
-  std::vector<u32> oldest;  // oldest unfinished message; messages may overtake each other
+  std::vector<u32> oldest;  // the oldest unfinished message; a later message may finish before it
   std::vector<u32> posted_receives, placed;
-  std::vector<std::unique_ptr<FabricReceive[]>> receives;  // a ring of 2 * ahead receives
+  std::vector<std::unique_ptr<FabricReceive[]>> receives;  // per connection, a ring of 2 * ahead receives
 
   void open(const FabricPlan& plan);
   std::size_t bytes_held() const noexcept;

@@ -1,5 +1,5 @@
 // Faults apply to each datagram of a burst separately. All random numbers come from one generator in a fixed order, so
-// a seed determines a run.
+// that a seed determines a run.
 #include "native/sim/rig/lossy_link.h"
 
 #include <algorithm>
@@ -138,7 +138,7 @@ void LossyLink::maybe_replay(i64 now_ns, const Arrival& arrival) {
   if (faults_.replay > 0 && (kept_ == nullptr || chance(0.05))) kept_ = copy_of(arrival);
 }
 
-// Delivers random bytes, or a packet with a valid beginning, which passes more of the receiver's checks.
+// Delivers random bytes. Half of them begin like a valid packet, and so pass more of the receiver's checks.
 void LossyLink::maybe_stray(i64 now_ns, int to, u8 path) {
   if (!chance(faults_.stray)) return;
   auto stray = std::make_unique<Arrival>();

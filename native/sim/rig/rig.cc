@@ -1,5 +1,5 @@
-// The simulated caller: posts, handles completions, overwrites returned buffers and compares contents. The invariants
-// checked after each step and at the end are in rig_checks.cc.
+// The simulated caller: it posts requests, handles completions, overwrites returned buffers and compares contents. The
+// invariants that are checked after each step and at the end are in rig_checks.cc.
 #include "native/sim/rig/rig.h"
 
 #include <algorithm>
@@ -158,7 +158,7 @@ void Rig::post_due(int end) {
   }
 }
 
-// The copiers act at random, about every other time that they could.
+// Lets the copiers of bounce buffers copy, but at random, in about half of the cases in which they could.
 void Rig::stage_due(int end) {
   Side& side = *sides_[end];
   if (side.failed) return;
@@ -203,7 +203,7 @@ void Rig::on_send_done(int end, Transfer& transfer) {
   --outstanding_;
   ++report_.completed;
   mix(transfer.number * 4 + static_cast<u64>(end));
-  // The caller owns the buffer again; it is overwritten, so that a copy sent from it later would carry wrong bytes.
+  // The caller owns the buffer again. It is overwritten, so that a retransmission from it would carry wrong bytes.
   std::memset(transfer.send_buffer.data(), kReused, transfer.send_buffer.size());
   if (transfer.outgoing != nullptr) transfer.outgoing->spoil(kReused);
   const bool visible = transfer.next_receive_stripe == schedule_.stripes && !transfer.receive_finished &&
@@ -221,10 +221,11 @@ void Rig::on_received(int end, Transfer& transfer, u64 message_bytes) {
   ++report_.completed;
   ++sides_[end]->received;
   mix(transfer.number * 4 + 2 + static_cast<u64>(end));
-  if (message_bytes > transfer.capacity_bytes) return violate("P-1", "a receive took more than it had room for");
+  if (message_bytes > transfer.capacity_bytes)
+    return violate("P-1", "a receive completed with more bytes than its capacity");
   if (message_bytes != transfer.bytes) {
     ++report_.corrupt_messages;
-    return violate("P-3", "a receive reported another size than was sent");
+    return violate("P-3", "a receive reported another message size than the sender sent");
   }
   for (u32 i = 0; transfer.incoming != nullptr && i < schedule_.stripes; ++i) {
     static_cast<void>(transfer.incoming->empty(i, transfer.receive_buffer.data()));
@@ -243,7 +244,8 @@ void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
   side.windows.close_all();
-  // Engines return a buffer only when no NIC reads it any more, so everything in flight counts as read before.
+  // An engine returns a buffer only when no NIC reads it any more, so the link reads the payload of everything in
+  // flight now.
   link_.settle(end);
   if (side.first_failure == Status::ok) side.first_failure = status;
   for (std::size_t i = 0; i < side.next_send; ++i) {
@@ -259,7 +261,7 @@ void Rig::fail_outstanding(int end, Status status) {
     transfer.receive_finished = true;
     --outstanding_;
     ++report_.failed;
-    // The receive failed: nothing may write to its buffer from here on.
+    // The receive has failed, so nothing may write to its buffer from here on.
     std::fill(transfer.receive_buffer.begin(), transfer.receive_buffer.end(), kReused);
   }
 }
@@ -271,8 +273,8 @@ void Rig::on_flow_failed(int end, Status status) {
   fail_outstanding(end, status);
 }
 
-// Messages that arrived before the peer closed can still be received, unless a request is waiting that will never
-// complete.
+// Called when the peer has closed. Messages that arrived before can still be received; but if a request waits that can
+// never complete, all requests fail.
 void Rig::on_peer_closed(int end, u64 held) {
   Side& side = *sides_[end];
   side.held += held;
@@ -334,17 +336,17 @@ void Rig::pump(int end) {
   Side& side = *sides_[end];
   if (dead(end)) return;
   side.stack.on_timer(now_ns_);
-  // Bounded, so that a stack which always has something to send is reported instead of hanging the run.
+  // The loop is bounded, so that a stack which always has something to send is reported instead of hanging the run.
   for (int bursts = 0; bursts < 100'000; ++bursts) {
     if (!side.stack.poll_transmit(now_ns_, burst_.get())) {
       drain_events(end);
-      // Handling the events may have closed a flow.
+      // Tries once more, because handling the events may have closed a flow.
       if (!side.stack.poll_transmit(now_ns_, burst_.get())) return drain_events(end);
     }
     check_burst(end);
     link_.send(now_ns_, end, *burst_);
   }
-  violate("P-2", "a stack transmits without end");
+  violate("P-2", "a stack sends without end at one instant");
 }
 
 void Rig::close_if_due() {
@@ -353,7 +355,7 @@ void Rig::close_if_due() {
   closed_ = true;
   closed_ns_ = now_ns_;
   for (int end = 0; end < 2; ++end) {
-    if (early && end == 1) break;  // the other end learns of it
+    if (early && end == 1) break;  // the other end learns of it from the network
     for (const u32 flow : sides_[end]->flows) sides_[end]->stack.close_flow(now_ns_, flow, Status::cancelled);
     fail_outstanding(end, Status::cancelled);
   }
@@ -377,7 +379,7 @@ bool Rig::step() {
     if (!dead(end)) post_due(end);
   }
   if (dead(1)) {
-    // Its caller died with it: its outstanding and planned requests are void.
+    // The caller of a dead end died too, so its outstanding and planned requests are void.
     Side& side = *sides_[1];
     const std::size_t never = side.sends.size() - side.next_send + side.receives.size() - side.next_receive;
     unposted_ -= static_cast<i64>(never);
@@ -410,7 +412,7 @@ core::RxDatagram::Body Rig::write(const Arrival& arrival) {
 }
 
 void Rig::deliver(const Arrival& arrival) {
-  // A NIC checks what it writes and drops damaged packets.
+  // For an RDMA write, the NIC drops damaged packets.
   const bool by_window = arrival.source.remote_key != 0;
   if (by_window && arrival.corrupted) return;
   core::RxDatagram datagram;
@@ -423,7 +425,7 @@ void Rig::deliver(const Arrival& arrival) {
   if (by_window) {
     datagram.body = write(arrival);
     datagram.payload = nullptr;
-    // the payload was written but its header is lost
+    // At random, only the header of a segment is lost whose payload was written already.
     if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;
   }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));

@@ -1,6 +1,6 @@
 // The rig (two-endpoint test harness): two stacks with a common virtual clock, a lossy link between them, and a
-// simulated caller that checks everything, all driven by a seed. It owns the buffers that it passes to the stacks, so
-// that it can detect late writes.
+// simulated caller that checks everything. A seed determines the run. The rig owns the buffers that it passes to the
+// stacks, so that it can detect late writes.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace weft::sim {
 
-// Replaces a policy on an end's live flows.
+// Replaces a policy on the live flows of one end.
 struct PolicySwap {
   i64 at_ns = 0;
   int end = 0;
@@ -25,54 +25,55 @@ struct Schedule {
   u16 paths = 4;
   u16 segment_bytes = 1472;
   u8 stripes = 1;
-  u32 messages = 8;  // in each direction
+  u32 messages = 8;  // number of messages in each direction
   u64 message_bytes_max = 65536;
-  double zero_fraction = 0.1;   // of the messages
-  double small_fraction = 0.3;  // of the messages: at most eager_bytes long
+  double zero_fraction = 0.1;   // fraction of the messages that are empty
+  double small_fraction = 0.3;  // fraction of the messages that are at most eager_bytes long
   bool both_ways = true;
   bool send_too_long = false;  // the last message of end 0 is longer than its receive
   i64 post_gap_ns_max = 200'000;
-  i64 close_at_ns = -1;            // end 0 closes whatever is outstanding; -1: when everything is done
-  i64 dies_at_ns = -1;             // end 1 stops for good
+  i64 close_at_ns = -1;            // when end 0 closes, even with requests outstanding; -1: when all are done
+  i64 dies_at_ns = -1;             // when end 1 stops for good; -1: never
   i64 limit_ns = 120'000'000'000;  // virtual time after which a run counts as hung
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
   i64 window_bytes_max = 1 << 20;
-  i64 peer_silence_ns = 5'000'000'000;  // 25 timeouts: with 30 % loss, silence by chance is practically impossible
+  // 25 timeouts: even with 30 % loss, a living peer practically never stays silent for so long by chance.
+  i64 peer_silence_ns = 5'000'000'000;
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
-  // Receives longer than eager_bytes are advertised with a memory window, and arriving segments are written through it.
+  // Advertise receives longer than eager_bytes with a memory window, and write arriving segments through it.
   bool windows = false;
-  bool windows_outlive = false;  // a planted defect: windows stay open after their message is complete
-  // Fractions of sends and receives whose bytes pass through small bounce buffers, like those of device memory.
+  bool windows_outlive = false;  // a planted defect: windows stay open after their message is done
+  // Fractions of the sends and receives whose bytes pass through small bounce buffers, as for GPU memory.
   double staged_sends = 0.0, staged_receives = 0.0;
-  // The link reads payload at delivery instead of when it is sent, like a NIC that processes a request late.
+  // The link reads payload when it is delivered instead of when it is sent, like a NIC that processes a request late.
   bool late_reads = false;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
-  bool search_size = false;  // both ends search for the size that the paths carry
+  bool search_size = false;  // both ends search for the largest segment that the paths carry
   std::vector<SizeLimit> limits;
   std::vector<PolicySwap> swaps;  // in order of time
 };
 
 struct RunReport {
-  std::string violation;  // empty: all invariants held; otherwise the invariant's number and what was seen
-  bool hung = false;      // P-2 is broken: requests were outstanding at the time limit
+  std::string violation;  // number of the violated invariant and what was seen; empty: none violated
+  bool hung = false;      // P-2 is violated: requests were outstanding at the time limit
   u64 fingerprint = 0;    // hash of everything delivered and completed, in order
   i64 ended_ns = 0;
-  i64 completed = 0, failed = 0;  // requests of both ends
+  i64 completed = 0, failed = 0;  // number of requests of both ends
   i64 corrupt_messages = 0;
-  i64 writes = 0;          // segments written through a window
-  i64 writes_refused = 0;  // refused because the window was closed
+  i64 writes = 0;          // number of segments written through a memory window
+  i64 writes_refused = 0;  // number of writes refused because the window was closed
   core::FlowCounters counters[2];
   telemetry::EngineCounters stack[2];
   LinkCounters link;
   i64 policies_failed = 0;
-  i64 segment_bytes_last[2] = {};  // in force at the end
+  i64 segment_bytes_last[2] = {};  // segment size of each end at the end of the run
   i64 size_changes = 0;
   i64 storage_bytes_max = 0;
-  std::vector<i64> path_bytes;  // sent by end 0, per path
+  std::vector<i64> path_bytes;  // bytes sent by end 0 on each path
 };
 
 class Rig {
@@ -80,13 +81,14 @@ class Rig {
   explicit Rig(const Schedule& schedule);
   ~Rig();
 
-  // Advances virtual time to the next event and handles it. False when no event is left.
+  // Advances virtual time to the next event and handles it. Returns false when no event is left.
   bool step();
   bool finished() const noexcept { return outstanding_ == 0 && unposted_ == 0; }
   i64 now_ns() const noexcept { return now_ns_; }
   const std::string& violation() const noexcept { return report_.violation; }
   i64 outstanding() const noexcept { return outstanding_; }
-  // Runs until everything is done or failed and both sides are closed, or until the limit; then checks the final state.
+  // Runs until all requests are done or failed and both ends are closed, or until the time limit; then checks the final
+  // state.
   RunReport run();
   RunReport report();
 
@@ -115,7 +117,7 @@ class Rig {
   void deliver(const Arrival& arrival);
   core::RxDatagram::Body write(const Arrival& arrival);
   bool read_late(const Arrival& arrival) const noexcept { return schedule_.late_reads && !arrival.settled; }
-  bool settled() const noexcept;  // only time is left to pass
+  bool settled() const noexcept;  // whether the run can end: all flows are closed and healed paths had time to recover
   void check_burst(int end);
   void violate(const char* invariant, const std::string& what);
   void check_window(int end, u32 remote_flow);
@@ -137,14 +139,15 @@ class Rig {
   RunReport report_;
 };
 
-// Runs a schedule to its end.
+// Runs a schedule to its end and returns the report.
 RunReport run_schedule(const Schedule& schedule);
 
-// The policies that generated schedules choose from; an empty list means `fixed`.
+// The policies from which generated schedules choose; an empty list means `fixed`.
 struct PolicyMenu {
   std::vector<core::PolicyChoice> window, path, loss, credit;
 };
-// Generates a schedule (faults, number of paths, flows and messages) from a seed, deterministically.
+// Generates a schedule (faults, number of paths, flows and messages) from a seed. The same seed gives the same
+// schedule.
 Schedule draw_schedule(u64 seed, const PolicyMenu& menu);
 // The kinds of faults in a schedule, as bits.
 enum FaultKind : u32 {

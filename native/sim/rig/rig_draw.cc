@@ -1,5 +1,5 @@
-// Generates schedules from seeds. Each kind of fault is included or not independently, so that all pairs of kinds
-// occur. Sizes are small, so that ten thousand runs fit into a minute.
+// Generates schedules from seeds. Each kind of fault is included or not independently of the others, so that all pairs
+// of kinds occur. Sizes are small, so that ten thousand runs take less than a minute.
 #include <cmath>
 
 #include "native/sim/rig/rig_state.h"
@@ -25,7 +25,7 @@ void draw_faults(Schedule* schedule, core::Random& random) {
   if (coin(0.3)) faults.stray = random.uniform() * 0.1;
   if (coin(0.2)) faults.bytes_per_s = 10'000'000 + static_cast<i64>(random.next() % 1'000'000'000);
   if (schedule->paths > 1 && coin(0.25)) {
-    const std::size_t dead = 1 + random.next() % schedule->paths;  // possibly all of them at once
+    const std::size_t dead = 1 + random.next() % schedule->paths;  // possibly all paths fail at once
     for (std::size_t i = 0; i < dead; ++i) {
       const auto from = static_cast<i64>(random.next() % 3'000'000);
       schedule->outages.push_back(
@@ -123,7 +123,7 @@ u64 schedule_hash(const Schedule& schedule) noexcept {
   u64 hash = 0xCBF29CE484222325u;
   const auto mix = [&](u64 value) { hash = (hash ^ value) * 0x100000001B3u; };
   const auto mix_real = [&](double value) { mix(static_cast<u64>(value * 1e12)); };
-  // The seed is excluded, so that two seeds with the same schedule count once.
+  // The seed is not part of the hash, so that two seeds with the same schedule count as one schedule.
   for (const u64 value :
        {u64{schedule.paths}, u64{schedule.segment_bytes}, u64{schedule.stripes}, u64{schedule.messages},
         u64{schedule.windows}, u64{schedule.late_reads}, schedule.message_bytes_max, schedule.eager_bytes,

@@ -1,5 +1,5 @@
-// A piece is refilled only when all bytes of its previous use are acknowledged, and emptied only when it is complete;
-// the caller polls.
+// Fills a piece of a ring only when all bytes of its previous use are acknowledged, and empties a piece only when it is
+// complete. The caller polls for that.
 #include "native/sim/rig/rig_stage.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Staging::Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes)
   }
 }
 
-// Size of the next piece.
+// Size of the next piece to copy; 0: none.
 u64 Staging::left(const Lane& lane) noexcept {
   const i64 bytes = lane.stage->stripe_bytes.load(std::memory_order_acquire);
   if (bytes < 0) return 0;

@@ -1,5 +1,5 @@
-// An emulated copier for messages that pass through bounce buffers, controlled step by step. Private to the rig's
-// files.
+// An emulated copier for messages that pass through bounce buffers; the rig controls each of its copies. Private to the
+// rig's files.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ using core::u8;
 
 class Staging {
  public:
-  // One ring per flow that may carry a stripe. `limit_bytes`: initial limit of each stage.
+  // Creates one ring for each of `stripes` flows. `limit_bytes`: initial limit of each stage.
   Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes);
 
   core::Stage* stage(u32 stripe) noexcept { return &stages_[stripe]; }
-  // Copies at most one piece of the stripe from `message` into its ring. True: it did.
+  // Copies at most one piece of the stripe from `message` into its ring. Returns whether it copied one.
   bool fill(u32 stripe, const u8* message) noexcept;
-  // Copies complete pieces from a stripe's ring to `message`. True: there was one.
+  // Copies all complete pieces from a stripe's ring to `message`. Returns whether it copied any.
   bool empty(u32 stripe, u8* message) noexcept;
-  // Whether fill() or empty() could do something now.
+  // Whether fill(), or empty(), could copy a piece now.
   bool may_fill(u32 stripe) const noexcept;
   bool may_empty(u32 stripe) const noexcept;
-  // Overwrites the rings; their contents must not be used any more.
+  // Overwrites the rings, because their contents must not be used any more.
   void spoil(u8 byte) noexcept;
 
  private:
@@ -42,7 +42,7 @@ class Staging {
   static u64 piece_at(const Lane& lane, u64 at) noexcept {
     return at % lane.stage->ring_bytes / lane.stage->piece_bytes;
   }
-  std::unique_ptr<core::Stage[]> stages_;  // contiguous, as the engines expect them
+  std::unique_ptr<core::Stage[]> stages_;  // one array, as the engines expect it
   std::vector<Lane> lanes_;
 };
 

@@ -12,13 +12,13 @@ namespace weft::sim {
 
 inline constexpr u32 kStripesMax = 16;
 inline constexpr u64 kGuardBytes = 64;  // bytes after a receive's capacity, which must not change
-inline constexpr u8 kUntouched = 0xA5;  // content of a receive buffer before anything arrives
-inline constexpr u8 kReused = 0x5A;     // content of a buffer that was returned to its owner
+inline constexpr u8 kUntouched = 0xA5;  // content of a receive buffer before any byte arrives
+inline constexpr u8 kReused = 0x5A;     // content of a buffer after it was returned to the caller
 inline constexpr u64 kRingBytes = 32'768, kPieceBytes = 8'192;
-inline constexpr i64 kStageNs = 50'000;  // polling interval of a copier that has something to do
+inline constexpr i64 kStageNs = 50'000;  // how often a copier that has something to do is polled
 
 struct Rig::Transfer {
-  core::ReceiveTicket ticket;  // first: of() finds the transfer by it
+  core::ReceiveTicket ticket;  // must be the first member: of() converts its address to a Transfer
   u64 number = 0;
   int from = 0;
   u64 bytes = 0, capacity_bytes = 0, seed = 0;
@@ -26,7 +26,7 @@ struct Rig::Transfer {
   std::vector<u8> send_buffer, receive_buffer;
   u32 next_send_stripe = 0, next_receive_stripe = 0, stripes_sent = 0;
   bool send_finished = false, receive_finished = false;
-  std::unique_ptr<Staging> outgoing, incoming;  // null: the bytes are in the buffers themselves
+  std::unique_ptr<Staging> outgoing, incoming;  // bounce buffers; null: none are used
 
   static Transfer* of(core::ReceiveTicket* ticket) noexcept { return reinterpret_cast<Transfer*>(ticket); }
 };
@@ -41,10 +41,10 @@ struct Rig::Side {
   std::size_t next_send = 0, next_receive = 0;
   u64 received = 0;
   u32 flows_closed = 0, flows_peer_closed = 0;
-  u64 held = 0;  // number of messages that arrived before the peer closed
+  u64 held = 0;  // number of messages that had arrived when the peer closed
   bool failed = false;
   Status first_failure = Status::ok;
-  std::unordered_map<u64, u8> last_path;  // path of the last copy of each (flow, seq) sent
+  std::unordered_map<u64, u8> last_path;  // (flow, seq) -> path of its latest transmission
   Windows windows;
 };
 
@@ -60,8 +60,8 @@ inline core::StackConfig stack_config(const Schedule& schedule, int end) {
   config.window_bytes_max = schedule.window_bytes_max;
   config.rto_ns_max = schedule.rto_ns_max;
   config.peer_silence_ns = schedule.peer_silence_ns;
-  // Without it, only P-1's rules keep wrong bytes out. With late reads it is only used if packets can be corrupted, as
-  // a NIC discards corrupted ones.
+  // Late reads are tested without the payload CRC, so that only the rules of P-1 keep wrong bytes out. If packets can
+  // be corrupted, the CRC is needed in place of the checks of a NIC.
   config.payload_crc = !schedule.late_reads || schedule.faults.corrupt > 0;
   config.window = schedule.window;
   config.path = schedule.path;
@@ -70,7 +70,7 @@ inline core::StackConfig stack_config(const Schedule& schedule, int end) {
   return config;
 }
 
-// The content of a message: any eight bytes identify their message and position.
+// The content of a message. Any eight bytes identify their message and their position in it.
 inline u8 content(u64 seed, u64 offset) noexcept {
   const u64 word = (seed + offset / 8) * 0x9E3779B97F4A7C15u;
   return static_cast<u8>((word ^ (word >> 29)) >> (8 * (offset % 8)));

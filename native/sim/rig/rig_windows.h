@@ -1,5 +1,5 @@
-// The memory windows of one end, as a NIC has them: which are open, and what a write into one does. Private to the
-// rig's files.
+// The memory windows of one end, as a NIC has them: which of them are open, and what a write through one does. Private
+// to the rig's files.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace weft::sim {
 
 class Windows {
  public:
-  // The key of the new window; never 0, and never used again.
+  // Opens a window and returns its key, which is never 0 and never used again.
   core::u32 open(core::u8* begin, core::u64 bytes) {
     open_[++last_key_] = {begin, bytes};
     return last_key_;
@@ -19,7 +19,8 @@ class Windows {
   void close(core::u32 key) noexcept { open_.erase(key); }
   void close_all() noexcept { open_.clear(); }
 
-  // Writes all of it if the key belongs to an open window that contains the range, else nothing.
+  // Writes all bytes if the key belongs to an open window that contains the range; otherwise writes nothing and returns
+  // false.
   bool write(core::u32 key, core::u64 address, const core::u8* from, core::u64 bytes) noexcept {
     const auto found = open_.find(key);
     if (found == open_.end()) return false;
