@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transport.policy_choice import PolicyState
     from transport.recording import LiveRecording
 
-# Public name -> its module.
+# Maps each public name to the module that defines it.
 _PUBLIC = {
     "Endpoint": "transport.endpoint",
     "Listener": "transport.endpoint",
@@ -44,7 +44,7 @@ _PUBLIC = {
     "compiler": "transport.compiler",
 }
 
-__all__ = [  # noqa: RUF022, in the order of the table
+__all__ = [  # noqa: RUF022, in the order of _PUBLIC
     "__version__",
     "Endpoint",
     "Listener",

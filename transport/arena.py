@@ -18,18 +18,18 @@ from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyName, PolicyRefusedError, is_broken, policy_text
 
 RECORDING_BYTES_MAX = 1 << 30
-FIGURE_MAX = 1 << 50  # bytes, ns: sums over paths and flows fit
+FIGURE_MAX = 1 << 50  # bytes or ns: sums over paths and flows fit in 64 bits
 FLOWS_MAX = 2048
 RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
-DELAY_NS = 25_000  # one way; the round trip is twice this and the time on the wire
+DELAY_NS = 25_000  # one-way delay, without the time to transmit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The simulated network. All paths are equal; `loss` and `jitter_ns` are per datagram.
+    """The simulated network. All paths are equal; `loss` and `jitter_ns` apply to each datagram.
 
     queue_bytes: the size of a path's queue. mark_bytes: the queue length at which ECN marking
-    begins; from twice that on, every datagram is marked; 0: no marks.
+    begins; from twice that length on, every datagram is marked; 0: no marks.
     loss_burst: (from_ns, until_ns, loss) replaces `loss` on every path during that time.
     """
 
@@ -51,7 +51,7 @@ class Traffic:
     flows: int = 2
     stagger_ns: int = 0
     message_bytes: int = 1 << 20
-    ahead: int = 4  # messages posted at a time
+    ahead: int = 4  # how many messages each flow has posted at a time
     duration_ns: int = 50_000_000
 
 
@@ -62,7 +62,7 @@ class Outcome:
     report: native.ArenaReport
     network: Network
     traffic: Traffic
-    names: dict[str, str] = field(default_factory=dict)  # of the policies, by family
+    names: dict[str, str] = field(default_factory=dict)  # family -> name of its policy
 
     @property
     def goodput_share(self) -> float:
@@ -104,9 +104,9 @@ def run(
     samples: int = 500,
     record: bool = False,
 ) -> Outcome:
-    """Runs the policies (by family; others are weft's defaults) and reports.
+    """Runs a simulation with the given policies, by family; other families use weft's defaults.
 
-    samples: number of trace samples, or 0. record: keep every decision, as report.recording.
+    samples: number of trace samples, or 0. record: keep every decision in Outcome.report.
     Raises InvalidArgumentError for an unknown policy or an invalid value.
     """
     _check(network, traffic, seed, samples)
@@ -134,7 +134,7 @@ def run(
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
-                f"params: no {family} policy is chosen, only {', '.join(sorted(chosen))}"
+                f"params: no {family} policy runs, only {', '.join(sorted(chosen))}"
             )
     names = {}
     for family, policy in chosen.items():
@@ -152,7 +152,7 @@ def choose(
     policy: PolicyName,
     params: Mapping[str, Any],
 ) -> str:
-    """Loads a policy into a plan; returns its name. Raises InvalidArgumentError if it cannot."""
+    """Loads a policy into a plan; returns its name. Raises InvalidArgumentError on failure."""
     if family not in FAMILIES:
         raise InvalidArgumentError(
             f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @cache
 def version() -> str:
-    """The version of the installed package, or of the checkout that is run in place."""
+    """The version of the installed package, or of the source checkout that runs uninstalled."""
     try:
         return installed_version("weft")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Connections, and the sends and receives on them: blocking, by handle, or awaited."""
+"""Connections, and sends and receives on them: blocking, with handles, or as coroutines."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Handle:
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
-        self._connection = connection  # keeps it alive: a connection that is dropped closes
-        self._memory: bytearray | None = None  # the buffer that irecv() made
+        self._connection = connection  # keeps the connection alive; if it is collected, it closes
+        self._memory: bytearray | None = None  # the buffer that irecv() allocated
         self._name = name
         self._request = request
 
@@ -137,18 +137,18 @@ class Connection(AsyncCloses):
         self._native = connection
         self._runtime = runtime
         self._reactor = reactor
-        self._owner = owner  # keeps it alive: an endpoint that is dropped closes its connections
+        self._owner = owner  # keeps the endpoint alive, because its end closes its connections
         self._peer_address = connection.peer_address()
         self._closed = False
         self._last_counters: native.ConnectionCounters | None = None
 
-    # Asynchronous, by handle.
+    # Asynchronous calls, which return a handle.
 
     def isend(self, buf: Buffer, *, memory: Memory | None = None, stream: object = None) -> Handle:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
-        Operations beyond the engines' room wait in the connection's backlog and are posted in
-        order. Raises WouldBlockError if the backlog already holds as many as the knob posts_max.
+        Operations that the engines cannot take yet wait in the connection's backlog and are
+        posted in order. Raises WouldBlockError if the backlog already holds posts_max operations.
         `memory`: the registration (Endpoint.register) that contains `buf`; the NIC then reads `buf`
         without a copy.
         """
@@ -167,7 +167,7 @@ class Connection(AsyncCloses):
         handle._memory = memory
         return handle
 
-    # Blocking.
+    # Blocking calls.
 
     def send(
         self,
@@ -204,7 +204,7 @@ class Connection(AsyncCloses):
             return handle.wait(timeout_s)
         except BaseException:
             self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame; it must not keep the buffer alive
+            del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
@@ -216,7 +216,7 @@ class Connection(AsyncCloses):
         count = self.recv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
 
-    # Awaited.
+    # Coroutines.
 
     async def asend(
         self,
@@ -226,7 +226,7 @@ class Connection(AsyncCloses):
         memory: Memory | None = None,
         stream: object = None,
     ) -> None:
-        """send(), awaited. After a timeout or cancellation the message may still be delivered."""
+        """Like send(), as a coroutine. The message may be delivered even after a timeout."""
         seconds = patience(timeout_s)
         handle = self.isend(buf, memory=memory, stream=stream)
         await self._until(handle, seconds)
@@ -240,7 +240,7 @@ class Connection(AsyncCloses):
         memory: Memory | None = None,
         stream: object = None,
     ) -> int:
-        """recv_into(), awaited.
+        """Like recv_into(), as a coroutine.
 
         A timeout or cancellation withdraws `buf`, which ends the connection.
         """
@@ -251,12 +251,12 @@ class Connection(AsyncCloses):
             await self._until(handle, seconds)
         except BaseException:
             self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame; it must not keep the buffer alive
+            del part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
         return handle._result()
 
     async def arecv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
-        """recv(), awaited. A timeout or cancellation ends the connection."""
+        """Like recv(), as a coroutine. A timeout or cancellation ends the connection."""
         memory = self._memory(max_bytes)
         count = await self.arecv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
@@ -270,7 +270,7 @@ class Connection(AsyncCloses):
                 raise
             raise TimedOutError(f"{handle._name}: not done within {seconds} s") from None
 
-    # State.
+    # State of the connection.
 
     @property
     def peer_address(self) -> str:
@@ -367,7 +367,7 @@ class Connection(AsyncCloses):
                 status, request = self._native.post_receive(part.buffer, part.memory, part.pieces)
             else:
                 status, request = post(part.buffer, part.memory)
-        except ValueError as error:  # `memory` belongs to another endpoint
+        except ValueError as error:  # the registration belongs to another endpoint
             raise InvalidArgumentError(str(error)) from None
         if status == WOULD_BLOCK:
             text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a handle first"
@@ -377,6 +377,6 @@ class Connection(AsyncCloses):
         return Handle(self, name, request)
 
     def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
-        """Takes `memory` back; no engine and no copy touches it afterwards."""
+        """Ends the use of `memory`: no engine and no copy operation touches it afterwards."""
         if not handle.done:
             self._native.quiesce(memory)

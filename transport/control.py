@@ -22,7 +22,7 @@ from transport.errors import InvalidArgumentError, WeftError
 from transport.policy_choice import Parameter, PolicyState
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# Parameters to change, by family of policy.
+# Policy family -> parameter -> its new value.
 Updates: TypeAlias = Mapping[str, Mapping[str, Parameter]]
 PACE_S_MIN = 0.0005
 
@@ -59,11 +59,11 @@ class ConnectionTelemetry:
 class Telemetry:
     """The input of a step."""
 
-    step: int  # counts from 0
+    step: int  # number of the step, from 0
     now_ns: int  # time.monotonic_ns()
-    interval_ns: int  # since the previous step; 0 at the first
+    interval_ns: int  # time since the previous step; 0 at the first step
     connections: tuple[ConnectionTelemetry, ...]
-    policies: Mapping[str, PolicyState]  # by family, with the parameters in force
+    policies: Mapping[str, PolicyState]  # family -> its policy, with the current parameters
 
 
 Step: TypeAlias = Callable[[Telemetry], Updates | None]
@@ -73,9 +73,9 @@ class ControlLoop:
     """Calls `step` every `pace_s` seconds in its own thread and sets the parameters it returns.
 
     `target` is a connection or an endpoint. For an endpoint a step sees every open connection;
-    updates apply to those that use the endpoint's policies. Use the loop in a `with`. An exception
-    in a step ends the loop and is raised again when the `with` is left; the policies keep their
-    parameters.
+    updates apply to connections that use the endpoint's policies. Use the loop in a `with`. An
+    exception in a step ends the loop and is raised again at the end of the `with`; the policies
+    keep their parameters.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class ControlLoop:
         on_error: Callable[[BaseException], None] | None = None,
     ) -> None:
         if not (math.isfinite(pace_s) and pace_s >= PACE_S_MIN):
-            raise InvalidArgumentError(f"pace_s: finite and at least {PACE_S_MIN} s, not {pace_s}")
+            raise InvalidArgumentError(
+                f"pace_s: must be finite and at least {PACE_S_MIN} s, not {pace_s}"
+            )
         self._target, self._step, self._pace_s = target, step, pace_s
         self._on_error = on_error
         self._stopping = threading.Event()
@@ -95,13 +97,13 @@ class ControlLoop:
         self._before: dict[Connection, _Totals] = {}
         self._last_ns = 0
         self.steps = 0
-        self.late = 0  # steps that ended after the next one was due
+        self.late = 0  # number of steps that ended after the next step was due
         self.error: BaseException | None = None
 
     def start(self) -> Self:
         """Starts the loop. RuntimeError if it was started before."""
         if self._thread is not None:
-            raise RuntimeError("a control loop starts once")
+            raise RuntimeError("the control loop was started before: make a new one")
         self._thread = threading.Thread(target=self._run, name="weft-control", daemon=True)
         self._thread.start()
         return self
@@ -163,7 +165,7 @@ class ControlLoop:
             try:
                 totals[connection] = _Totals(connection)
             except WeftError:
-                continue  # closed since it was listed
+                continue  # the connection was closed after _connections() listed it
             seen.append(totals[connection].since(self._before.get(connection)))
         self._before = totals
         return Telemetry(self.steps, now_ns, interval_ns, tuple(seen), self._target.policies)
@@ -189,7 +191,7 @@ def _checked(updates: Any) -> Updates:
 
 
 class _Totals:
-    """A connection's counters at one moment."""
+    """Reads a connection's counters once."""
 
     FIELDS = ("bytes_sent", "segments_sent", "segments_lost", "rtt_ns", "usable")
     DELTAS = FIELDS[:3]

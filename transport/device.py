@@ -19,7 +19,7 @@ from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
 LEGACY_STREAM = 1  # the default stream, as DLPack and __cuda_array_interface__ write it
-NO_STREAM = -1  # DLPack: the producer need not synchronise
+NO_STREAM = -1  # tells a DLPack producer that it need not synchronise
 
 DLPACK_VERSION = (1, 0)
 DLPACK_KINDS = {0: "i", 1: "u", 2: "f", 4: "bf"}
@@ -42,7 +42,7 @@ class SupportsCudaArray(Protocol):
 
 
 class View(NamedTuple):
-    """The memory of an array, and the object that keeps it alive."""
+    """The memory of an array, and the object that keeps the memory alive."""
 
     address: int
     nbytes: int
@@ -50,7 +50,7 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
-    device: int = 0  # reported by the array; for arrays that are not empty the driver is asked
+    device: int = 0  # as the array reports it; unless the array is empty, the driver tells
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:
@@ -61,12 +61,12 @@ def stream_handle(stream: object, argument: str = "stream") -> int:
         if hasattr(stream, "__cuda_stream__"):
             protocol = stream.__cuda_stream__
             found = (protocol() if callable(protocol) else protocol)[1]
-        elif "stream" in kind.lower():  # events and buffers also have a `ptr` or `handle`
+        elif "stream" in kind.lower():  # other objects may have `ptr` or `handle`, too
             for name in ("cuda_stream", "ptr", "handle"):
                 if hasattr(stream, name):
                     found = getattr(stream, name)
                     break
-        found = getattr(found, "value", found)  # ctypes pointers; their null value is None
+        found = getattr(found, "value", found)  # a ctypes pointer has `value`: None if it is null
         found = 0 if found is None and stream is not None else found
         if isinstance(found, bool | str | bytes | float):
             raise TypeError
@@ -125,7 +125,7 @@ def view_of(
 
 
 class Intakes:
-    """Borrowed streams of weft's, one per GPU that a call has arrays on, held during the call."""
+    """CUDA streams that one call borrows from weft, one for each GPU with arrays of the call."""
 
     def __init__(self, runtime: native.Runtime) -> None:
         self._runtime = runtime
@@ -156,7 +156,7 @@ def device_buffer(
     stream: int | None,
     intakes: Intakes,
 ) -> native.DeviceBuffer:
-    """The views, all on one GPU, as one message."""
+    """Makes one message of several arrays, all on one GPU."""
     runs = [(view.address, view.nbytes) for view in views]
     owners = [view.owner for view in views]
     status, error, buffer = runtime.hold_device(owners, runs, views[0].device if views else 0)
@@ -178,7 +178,7 @@ def device_buffer(
 def reduce_arrays(
     runtime: native.Runtime, arrays: dict[str, object], operation: str, stream: object
 ) -> None:
-    """Queues on a stream: `out` = `a` operation `b`, and the same result in `also` if given."""
+    """Queues `out` = `a` operation `b` on a stream; the result is also written to `also`."""
     if operation not in ("sum", "min", "max"):
         raise InvalidArgumentError(f"operation: must be sum, min or max, not {operation!r}")
     whose = None if stream is None else stream_handle(stream)
@@ -221,13 +221,13 @@ def _by_dlpack(
     given = NO_STREAM if on_gpu else None
     if on_gpu and stream is None and intakes is not None:
         whose = _stream_of_maker(obj, int(device))
-        if whose is None:  # the producer makes a borrowed stream wait for its own work
+        if whose is None:  # the array's library orders a borrowed stream after its own work
             whose = given = intakes.handle(int(device), argument)
     try:
         with _maker_is_at(obj, int(device)) if on_gpu else nullcontext():
             try:
                 capsule = obj.__dlpack__(stream=given, max_version=DLPACK_VERSION)
-            except TypeError:  # older than DLPack 1.0
+            except TypeError:  # the library's DLPack is older than 1.0
                 capsule = obj.__dlpack__(stream=given)
     except BufferError as error:
         if not on_gpu or not hasattr(type(obj), "__cuda_array_interface__"):
@@ -245,7 +245,8 @@ def _by_dlpack(
 def _stream_of_maker(obj: Any, device: int) -> int | None:
     """The current stream of the array's library in this thread, for CuPy and PyTorch; else None.
 
-    A borrowed stream would also work, but it shares driver queues with streams that wait.
+    A borrowed stream would also work, but it may be delayed by other streams, whose driver queue
+    it shares.
     """
     torch, cupy = _maker(obj, "torch"), _maker(obj, "cupy")
     if torch is not None:
@@ -257,7 +258,7 @@ def _stream_of_maker(obj: Any, device: int) -> int | None:
 
 
 def _maker(obj: object, name: str) -> Any:
-    """The library of this name if the object's type is defined in it, else None."""
+    """The imported library of this name if it defines the object's type, else None."""
     roots = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
     return sys.modules.get(name) if name in roots else None
 
@@ -283,8 +284,8 @@ def _by_interface(
     shape = tuple(operator.index(length) for length in interface["shape"])
     itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
-    # Versions before 3 have no stream. None means that no synchronisation is needed, but Numba
-    # sets it even while a kernel on the default stream may still use the array.
+    # Before version 3 the interface has no stream. None means that no synchronisation is needed;
+    # yet Numba sets it even while a kernel on the default stream may still use the array.
     says = interface.get("stream") if interface.get("version", 0) >= 3 else None
     whose = stream if stream is not None else LEGACY_STREAM if says is None else stream_handle(says)
     element = f"{'x' if interface['typestr'][0] == '>' else match.group(1)}{8 * itemsize}"

@@ -41,10 +41,10 @@ from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
-TROUBLE_S = 1.0  # an accept also reports failures from this long before it began
+TROUBLE_S = 1.0  # an accept that times out also reports failures of this time before it began
 
 KnobValue = str | int | float | bool | os.PathLike[str]
-Policies = Mapping[str, PolicyName]  # by family, "window", "path", "loss" or "credit"
+Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
@@ -74,7 +74,7 @@ def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
 
 
 class Listener(AsyncCloses):
-    """Accepts peers, which connect by its handle (sent by any means) or by address and port."""
+    """Accepts peers, which connect to its handle (sent by any means) or to address and port."""
 
     def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
         self._endpoint = endpoint
@@ -89,7 +89,7 @@ class Listener(AsyncCloses):
 
     @property
     def port(self) -> int:
-        """The TCP port on which it listens."""
+        """The TCP port on which the listener listens."""
         return self._port
 
     @property
@@ -108,7 +108,7 @@ class Listener(AsyncCloses):
         return made[0]
 
     async def aaccept(self, *, timeout_s: float | None = None) -> Connection:
-        """accept(), awaited."""
+        """Like accept(), as a coroutine."""
         seconds = patience(timeout_s)
         made: list[Connection] = []
         try:
@@ -144,7 +144,7 @@ class Listener(AsyncCloses):
         return f"<Listener port {self._port}{' closed' if self.closed else ''}>"
 
     def _nobody(self, timeout_s: float | None) -> WeftError:
-        """The error for an accept that timed out: the failure of a peer that tried, if any."""
+        """The error for an accept that timed out: why a peer failed to connect, if one did."""
         said = f"accept on port {self._port}: no peer within {timeout_s} s"
         if self._native is not None and timeout_s is not None:
             status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
@@ -246,7 +246,7 @@ class Endpoint(AsyncCloses):
         device: int | str = 0,
         policies: Policies | None = None,
     ) -> Connection:
-        """connect(), awaited: `async with await endpoint.aconnect(handle) as connection`."""
+        """Like connect(), as a coroutine: `connection = await endpoint.aconnect(handle)`."""
         seconds = patience(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
@@ -305,11 +305,11 @@ class Endpoint(AsyncCloses):
     ) -> None:
         """Computes `out` = `a` + `b` (or min, max) on a GPU; `also` gets a copy in the same pass.
 
-        One step of a ring all-reduce needs both: the sum in place, and a copy to send on. The
-        arrays have one length, type (f32, f16, bf16, f64, i32, i64, u8) and GPU; `out` and `also`
-        may be `a` or `b`. f16 and bf16 are added in f32 and rounded once. The kernel is queued on
+        A step of a ring all-reduce needs the sum in place and a copy to send on. The arrays have
+        the same length, type (f32, f16, bf16, f64, i32, i64, u8) and GPU; `out` and `also` may be
+        `a` or `b`. f16 and bf16 are added in f32 and rounded once. The kernel is queued on
         `stream` (None: the default stream, after the work on the arrays' own streams): keep the
-        arrays until it ran. DeviceMissingError if weft was built without kernels.
+        arrays until it has run. DeviceMissingError if weft was built without kernels.
         """
         arrays: dict[str, object] = {"a": a, "b": b, "out": out}
         if also is not None:
@@ -379,7 +379,7 @@ class Endpoint(AsyncCloses):
         if isinstance(device, int) and 0 <= device < len(names):
             return device
         listing = ", ".join(f"{i} {name}" for i, name in enumerate(names))
-        raise InvalidArgumentError(f"device: there is no {device!r}; there is {listing}")
+        raise InvalidArgumentError(f"device: there is no {device!r}: choose one of {listing}")
 
     def _dial(
         self,
@@ -392,7 +392,7 @@ class Endpoint(AsyncCloses):
         chosen = set_text(policies)
         if isinstance(target, str):
             if port is None:
-                raise InvalidArgumentError(f"port: needed to connect to the host {target}")
+                raise InvalidArgumentError(f"port: give one to connect to the host {target}")
             name = f"{target} port {port}"
             status, text, dial = self._runtime.connect_address(
                 index, target, self._port(port), chosen
@@ -428,7 +428,7 @@ class Endpoint(AsyncCloses):
 
 
 def _close_all() -> None:
-    # Engine threads must end before the interpreter does. A forked child has no engine threads.
+    # Engine threads must end before the interpreter. A forked child has none, so it skips this.
     for endpoint in list(_open_endpoints):
         if endpoint._pid == os.getpid():
             endpoint.close()

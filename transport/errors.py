@@ -24,7 +24,7 @@ class WeftError(Exception):
         super().__init__(text)
 
     def __reduce__(self) -> tuple[type[WeftError], tuple[str]]:
-        """Pickles as (class, message)."""
+        """Pickles the exception as (class, message)."""
         return type(self), (str(self),)
 
 
@@ -41,7 +41,7 @@ class InvalidArgumentError(WeftError, ValueError):
 
 
 class MessageTooLongError(WeftError, ValueError):
-    """The message is longer than the receive posted for it; both ends get this."""
+    """The message is longer than the receive posted for it; raised at both ends."""
 
     status = "message_too_long"
 
@@ -111,7 +111,7 @@ class OutOfDescriptorsError(WeftError, OSError):
 
 
 class SystemCallError(WeftError, OSError):
-    """A system call failed; the message names it."""
+    """A system call failed; the message names the call."""
 
     status = "system_error"
 
@@ -147,7 +147,7 @@ class DeviceMissingError(WeftError, RuntimeError):
 
 
 class DeviceError(WeftError, RuntimeError):
-    """A call to the GPU's driver failed; the message names it. It ends the connection."""
+    """A call to the GPU's driver failed; the message names the call. The connection has ended."""
 
     status = "device_error"
 

@@ -11,7 +11,7 @@ from transport.errors import InvalidArgumentError
 
 
 class KnobError(InvalidArgumentError):
-    """An unknown knob or an invalid value; the message is the native parser's."""
+    """A knob is unknown or its value is invalid; the message comes from the native parser."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from transport.errors import OK, InvalidArgumentError, error_for
 
 
 class Memory(Closes):
-    """A buffer registered by Endpoint.register(); pass it along with parts of the buffer.
+    """A buffer registered by Endpoint.register(); pass it to operations on parts of the buffer.
 
     Over queue pairs, registered parts are sent without a copy and, with
     WEFT_RDMA_PLACEMENT=direct, received without one. Over sockets registration has no effect. If
@@ -72,11 +72,11 @@ class Memory(Closes):
 
 
 class Part(NamedTuple):
-    """A native buffer of an operation, with its registration."""
+    """The native buffer of an operation, with its registration if it has one."""
 
     buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
-    pieces: tuple[native.Buffer, ...] = ()  # a receive into `buffer` is then copied to these
+    pieces: tuple[native.Buffer, ...] = ()  # what is received in `buffer` is copied to these
 
 
 def part_of(
@@ -102,7 +102,7 @@ def part_of(
     if memory is None:
         return part
     if isinstance(part.buffer, native.DeviceBuffer) and not writable:
-        # The NIC reads the memory without regard to streams, so wait until the array is written.
+        # The NIC reads memory independently of streams, so wait until the stream has written it.
         status, error = part.buffer.await_stream()
         if status != OK:
             raise error_for(status, "stream", error)
@@ -122,7 +122,7 @@ def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int 
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
-    """A list as one message: arrays on one GPU as they are, host buffers through a copy."""
+    """Makes one message of a list: arrays on one GPU without a copy, host buffers by a copy."""
     views, pieces = [], []
     intakes = Intakes(runtime)
     for i, piece in enumerate(buf):
@@ -146,7 +146,7 @@ def _flat(obj: Any, argument: str) -> memoryview:
     try:
         flat = memoryview(obj)
         return flat.cast("B") if flat.nbytes else memoryview(bytearray())
-    except (TypeError, ValueError) as error:  # NumPy gives no memoryview of dates, for example
+    except (TypeError, ValueError) as error:  # for example, NumPy cannot export dates
         kind = type(obj).__name__
         raise InvalidArgumentError(f"{argument}: cannot use this {kind}: {error}") from None
 
@@ -154,7 +154,7 @@ def _flat(obj: Any, argument: str) -> memoryview:
 def _found(
     obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes
 ) -> native.Buffer | View:
-    """A native buffer, or a view of an array without a usable buffer protocol (GPU arrays)."""
+    """A native buffer, or a View of an array without a usable buffer protocol, as on a GPU."""
     if getattr(getattr(obj, "dtype", None), "hasobject", False):
         raise InvalidArgumentError(f"{argument}: an array of Python objects cannot be sent")
     try:

@@ -37,7 +37,7 @@ def load() -> ModuleType:
 
 
 def __getattr__(name: str) -> Any:
-    # Python looks up dunder names on the module; these must not load the extension.
+    # Python itself looks up names with two underscores; these must not load the extension.
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(load(), name)

@@ -56,7 +56,7 @@ def state_of(info: native.PolicyInfo) -> PolicyState:
 
 
 def _number(name: str, value: Any) -> str:
-    item = getattr(value, "item", None)  # numpy numbers; their text would contain the type
+    item = getattr(value, "item", None)  # to a Python number: repr of a NumPy number has its type
     value = item() if callable(item) else value
     if isinstance(value, bool | int):
         return str(int(value))
@@ -98,18 +98,18 @@ _FILE = re.compile(r"(.*?\.(?:so|py))[ \t\n]*(:|$)", re.DOTALL)
 
 
 def split(text: str) -> tuple[str, str, str]:
-    """Splits into (name or path, colon, parameters), as native/engine/policies/policy_choice.cc."""
+    """Splits text into (name or path, colon, parameters), as the engine's policy_choice.cc does."""
     file = _FILE.match(text)
     if file is not None:
         return file[1].strip(), file[2], text[file.end() :]
-    # Slashes after the first '=' separate values.
+    # A slash after the first '=' separates values, and is not part of a path.
     slash = text.rfind("/", 0, text.find("=")) if "=" in text else text.rfind("/")
     name, colon, values = text[slash + 1 :].partition(":")
     return (text[: slash + 1] + name).strip(), colon, values
 
 
 def is_broken(text: str) -> bool:
-    """Whether the text names an existing library that no policy family can load."""
+    """Whether the text names an existing file that is a policy library of no family."""
     file = split(text)[0]
     return Path(file).is_file() and all(native.policy_problem(one, file) for one in FAMILIES)
 
@@ -118,7 +118,7 @@ _CHOICE = re.compile(rf"(?:^|\s+)(?=(?:{'|'.join(FAMILIES)})=)")
 
 
 def split_set(text: str) -> list[str]:
-    """Splits "window=dctcp path=reps" before each family=."""
+    """Splits text such as "window=dctcp path=reps" before each family."""
     return [choice.strip() for choice in _CHOICE.split(text) if choice.strip()]
 
 

@@ -58,7 +58,7 @@ def interface_addresses(name: str) -> tuple[str, ...]:
             answer = fcntl.ioctl(asker.fileno(), siocgifaddr, request)
             found.append(socket.inet_ntoa(answer[20:24]))
         except OSError:
-            pass  # no IPv4 address
+            pass  # the interface has no IPv4 address
     for line in read_text("/proc/net/if_inet6").splitlines():
         fields = line.split()
         if fields[-1] == name:
@@ -147,7 +147,7 @@ def socket_buffer_bytes(wanted_bytes: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, so_rcvbufforce, wanted_bytes)
         except OSError:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes)
-        # The kernel reports twice the granted size, to account for its bookkeeping.
+        # The kernel reports twice the size that it grants, to include its own overhead.
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
@@ -182,7 +182,7 @@ def nccl_library() -> tuple[str, str]:
 
 
 def cuda_devices() -> tuple[int, str]:
-    """Number of CUDA devices and the driver's version, or 0 and why there are none."""
+    """The number of CUDA devices and the driver's version, or 0 and the reason."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

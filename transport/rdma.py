@@ -22,7 +22,7 @@ class Gid:
 
     index: int
     address: str
-    kind: str  # "RoCE v2", "IB/RoCE v1"
+    kind: str  # type in sysfs: "RoCE v2" or "IB/RoCE v1"
     interface: str  # empty on InfiniBand
 
 
@@ -40,11 +40,11 @@ class Port:
     vendor: str = ""
     numa_node: int = -1  # -1: unknown
     pci_path: str = ""  # real sysfs path; empty for a virtual device
-    limits: dict[str, int] = field(default_factory=dict)  # from pyverbs: queue pairs, work requests
+    limits: dict[str, int] = field(default_factory=dict)  # most queue pairs and work requests
 
     @property
     def name(self) -> str:
-        """device:port, as in WEFT_RDMA_DEVICES."""
+        """The port as "device:port", like in WEFT_RDMA_DEVICES."""
         return f"{self.device}:{self.number}"
 
 
@@ -60,7 +60,7 @@ def _gids(port: Path) -> tuple[Gid, ...]:
     for entry in sorted(port.glob("gids/*"), key=lambda path: number(path.name)):
         text = read_text(entry)
         if len(text) != 39 or set(text) <= set("0:"):
-            continue  # empty entry
+            continue  # the entry of the GID table is empty
         kind = read_text(port / "gid_attrs/types" / entry.name)
         interface = read_text(port / "gid_attrs/ndevs" / entry.name)
         found.append(Gid(number(entry.name), _address(text), kind, interface))
@@ -100,7 +100,7 @@ def _with_pyverbs(port: Port) -> Port:
             limits = {"queue_pairs": told.max_qp, "work_requests": told.max_qp_wr}
             limits |= {"shared_receives": told.max_srq_wr, "completions": told.max_cqe}
             return replace(port, firmware=told.fw_ver or port.firmware, limits=limits)
-    except Exception:  # pyverbs raises its own classes; the values from sysfs remain
+    except Exception:  # pyverbs has its own exceptions; the port keeps the values from sysfs
         return port
 
 
@@ -117,7 +117,7 @@ def ports() -> list[Port]:
 
 
 def pci_distance(one: str, other: str) -> int:
-    """Path length between two PCI devices in the sysfs tree, by their real paths; 0: the same.
+    """Hops between two PCI devices in the sysfs tree, given their real paths; 0: the same device.
 
     1,000 if they are below different root complexes, or if one is not a PCI device.
     """
@@ -159,7 +159,7 @@ def parse_map(text: str) -> dict[str, str]:
 
 
 def pairing(gpus: dict[str, str], found: list[Port], manual: str = "") -> dict[str, str]:
-    """GPU -> the nearest active RDMA device by PCI distance; `manual` (a map text) overrides.
+    """GPU -> the nearest active RDMA device by PCI distance, unless the text `manual` names one.
 
     At equal distance the device with the fewest GPUs is chosen.
     """

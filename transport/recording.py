@@ -48,8 +48,8 @@ class LiveRecording:
             raise error_for(status, "record", error)
         self._runtime: native.Runtime | None = runtime
         self.path = Path(written)
-        self.decisions = 0  # number in the file; set when the recording ends
-        self.lost = 0  # decisions dropped because the buffer was full; the file marks where
+        self.decisions = 0  # number of decisions in the file; set when the recording ends
+        self.lost = 0  # decisions dropped because the buffer was full; the file notes each gap
         self.size_bytes = 0
 
     def stop(self) -> None:
@@ -86,10 +86,10 @@ class Step:
 
     policy: RecordedPolicy
     hook: int  # index in family.hooks
-    owner: int  # engine in the highest 8 bits; then the flow, or for path policies the peer
+    owner: int  # the highest 8 bits: the engine; the others: flow, or peer for path policies
     failed: bool
-    event: np.ndarray[Any, Any]  # shape (1,), the family's event record
-    result: np.ndarray[Any, Any]  # shape (1,), as the policy left it
+    event: np.ndarray[Any, Any]  # shape (1,), an event record of the family
+    result: np.ndarray[Any, Any]  # shape (1,), the result record after the hook
     heads: np.ndarray[Any, Any]  # shape (paths,), PATH_HEAD; empty except for path policies
     paths: int = 0  # number of paths, for path and loss policies
 
@@ -125,7 +125,7 @@ class Recording:
 
 
 def read(path: str | Path, limit: int | None = None) -> Recording:
-    """Reads (the first `limit`) decisions of a file; RecordingError if it is not a recording."""
+    """Reads a file's decisions (the first `limit`); RecordingError if it is not a recording."""
     path = Path(path)
     try:
         image = path.read_bytes()
@@ -135,7 +135,7 @@ def read(path: str | Path, limit: int | None = None) -> Recording:
 
 
 def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -> Recording:
-    """Like `read`, from bytes in memory, which begin with MAGIC."""
+    """Like `read`, but from a recording in memory, which begins with MAGIC."""
     if image[: len(MAGIC)] != MAGIC:
         if image.startswith(_ANY_VERSION):
             raise RecordingError(f"{path}: {OTHER_VERSION}")
@@ -152,7 +152,7 @@ def parse(image: bytes, path: str | Path = "memory", limit: int | None = None) -
 
 
 class _DamageError(Exception):
-    """An entry is invalid, so later entries cannot be found."""
+    """Raised if an entry is invalid, so that later entries cannot be found."""
 
 
 class _Parser:

@@ -38,9 +38,9 @@ class Track:
     owners: list[int] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
     answers: list[tuple[float, ...]] = field(default_factory=list)
-    differs: int = 0  # answers that differ from the recorded ones in any bit
+    differs: int = 0  # number of answers that differ from the recorded answers in any bit
     failures: int = 0
-    # The recorded policy has this name and another source: its parameters are not used.
+    # True: the recorded policy has the same name, but other source, so its parameters don't apply.
     other_version: bool = False
 
     def column(self, index: int) -> np.ndarray[Any, Any]:
@@ -78,14 +78,14 @@ class _Owner:
         self.recorded, self.paths = step.policy, step.paths  # the recorded policy, path count
 
     def outlives(self, step: Step) -> bool:
-        """Whether a recorded start replaced a policy of a living flow, which is not a new flow."""
+        """Whether a recorded start is of a new policy on an old flow, and not of a new flow."""
         names = step.event.dtype.names or ()
         if "hint_window_bytes" in names:
             return float(step.event["hint_window_bytes"][0]) > 0
         if "granted_bytes" in names:
             return int(step.event["granted_bytes"][0]) > 0
         then, now = self.recorded, step.policy
-        # An idle flow restarts its own policy, perhaps with new parameters: that is no swap.
+        # The same policy, perhaps with new parameters, restarts on an idle flow: not replaced.
         same = (then.name, then.source_sha256) == (now.name, now.source_sha256)
         return not same and self.paths == step.paths
 
@@ -95,7 +95,8 @@ class Replay:
 
     Given parameters override the defaults. If none are given and the policy is the recorded one (by
     name and source), the recorded parameters are used, with their changes. The recorded policy
-    restarts wherever the recording shows a start; another policy continues across policy swaps.
+    restarts wherever the recording shows a start; another policy goes on when the recording
+    replaces the policy of an existing flow.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Replay:
         return track
 
     def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
-        """The answer to one event; its record and counts go into `track`."""
+        """The policy's answer to one event; `track` gets the answer and the counts."""
         hook = self.policy.family.hooks[step.hook]
         self.follow(step)
         owner = self.owners.get(step.owner)
@@ -196,7 +197,7 @@ class Replay:
         return None
 
     def standing(self, owner: _Owner, event: Any, hook: str) -> np.ndarray[Any, Any]:
-        """Fills the result record as the core does, and the event's fields of the last answer."""
+        """Makes the initial result record, and sets event fields that repeat the last answer."""
         family = self.policy.family.name
         result = self.policy.family.result.zeros()
         if family == "window":
@@ -215,7 +216,7 @@ class Replay:
         return result
 
     def remember(self, owner: _Owner, event: Any, result: np.ndarray[Any, Any]) -> None:
-        """Keeps the answer as the core would apply it (native/core/window_control.cc)."""
+        """Stores the answer as the core would apply it (native/core/window_control.cc)."""
         if self.policy.family.name == "window":
             low = 2 * int(event["segment_bytes"][0])
             high = max(int(event["window_bytes_max"][0]), low)
@@ -247,7 +248,7 @@ def replay(policy: Policy, steps: Iterable[Step], params: dict[str, Any] | None 
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of a track; `figures` names their units."""
+    """Statistics of a track; figures() lists their units."""
 
     name: str
     decisions: int

@@ -17,7 +17,7 @@ from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyName, resolve, split
 from transport.recording import RecordingError
 
-_FOLDERS = {"paths": "path"}  # folders of congestion/ whose name differs from the family's
+_FOLDERS = {"paths": "path"}  # folder of congestion/ -> family, where the names differ
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Replayed:
     family: str
     name: str
     source_sha256: str
-    decisions: int  # number replayed
-    differ: int  # answers that differ in any bit
-    failed: int  # hooks that had failed when recorded
-    skipped: int  # not replayed: the owner's start was not recorded, or the policy is unknown
+    decisions: int  # number of replayed decisions
+    differ: int  # number of answers that differ from the recorded answers in any bit
+    failed: int  # number of recorded decisions whose hook had failed
+    skipped: int  # decisions not replayed: no recorded on_start before them, or unknown policy
     known: bool  # whether a library compiled from the recorded source was found
     by_hook: dict[str, int]
 
@@ -64,7 +64,7 @@ class ReplayedRecordings:
 
 
 def shipped() -> list[tuple[str, str]]:
-    """Family and name of the shipped policies."""
+    """Family and name of each shipped policy."""
     parts = [module.split(".")[-2:] for module in SHIPPED]
     return [(_FOLDERS.get(folder, folder), name) for folder, name in parts]
 
@@ -72,7 +72,7 @@ def shipped() -> list[tuple[str, str]]:
 def replay_files(
     files: Iterable[str | Path], policies: Sequence[tuple[str, PolicyName]] = ()
 ) -> ReplayedRecordings:
-    """Replays recordings in order; `policies`: (family, policy) besides the shipped ones."""
+    """Replays recordings in order; `policies` adds (family, policy) pairs to the shipped ones."""
     replay = native.Replay()
     for family, policy in (*shipped(), *policies):
         if family not in FAMILIES:

@@ -8,7 +8,7 @@ from numbers import Real
 
 from transport.errors import InvalidArgumentError
 
-PATIENCE_S_MAX = 4e9  # 126 years; in nanoseconds it still fits into 63 bits
+PATIENCE_S_MAX = 4e9  # cap of timeouts: 126 years, which in nanoseconds fit into 63 bits
 
 
 def patience(timeout_s: float | None) -> float | None:
@@ -18,7 +18,7 @@ def patience(timeout_s: float | None) -> float | None:
     """
     if timeout_s is None:
         return None
-    given: object = timeout_s  # callers without a type checker may pass anything
+    given: object = timeout_s  # a caller without a type checker may pass any object
     if not isinstance(given, Real):
         kind = type(given).__name__
         raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
@@ -30,6 +30,6 @@ def patience(timeout_s: float | None) -> float | None:
 
 
 def deadline(timeout_s: float | None) -> float | None:
-    """The monotonic time at which the timeout expires, or None; raises as patience() does."""
+    """The monotonic time at which the timeout expires, or None; same errors as patience()."""
     seconds = patience(timeout_s)
     return None if seconds is None else time.monotonic() + seconds

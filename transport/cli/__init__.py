@@ -12,7 +12,7 @@ import click
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
-# Name -> one line of help. Module transport.cli.NAME defines it as `command` or as `NAME`.
+# Subcommand -> one line of help. Module transport.cli.NAME defines `command` or `NAME`.
 COMMANDS = {
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
@@ -78,12 +78,12 @@ def invoke(arguments: list[str] | None = None) -> int:
     except NativeMissingError as error:
         return fail(str(error), 1)
     except BrokenPipeError:
-        # The reader closed the pipe. Without this, Python would complain again when it exits.
+        # The reader closed the pipe: Python must not fail when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the `weft` console script."""
     sys.exit(invoke())

@@ -14,7 +14,7 @@ from transport.cli.lookup import named
 from transport.cli.options import SEED
 from transport.cli.output import json_option, print_table, write_json
 
-EVENTS_MAX = 100_000_000  # takes some hours
+EVENTS_MAX = 100_000_000  # largest value of --events; such a run takes some hours
 
 if TYPE_CHECKING:
     from transport.conformance import Report
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
-    """A transient progress bar on stderr; nothing if stderr is not a terminal."""
+    """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, share: None

@@ -142,7 +142,7 @@ def check_descriptors() -> Finding:
         return Finding("descriptors", LIMITED, f"unknown: {problem}")
     soft, hard, opened, reserve = limits
     wanted = most + opened + reserve
-    # Under a small limit, a quarter stays for the program (DescriptorState::left_to_program).
+    # The reserve is at most a quarter of the limit, like DescriptorState::left_to_program.
     fits = most + opened + min(reserve, hard // 4) <= hard
     text = f"{most} wanted for all paths, soft limit {soft}"
     remedy = f"ulimit -Hn {wanted} (LimitNOFILE={wanted} of a service) for all paths"
@@ -232,7 +232,7 @@ def check_verbs() -> Finding:
 
 
 def describe_port(port: rdma.Port) -> tuple[str, str]:
-    """A port's description, and what keeps it from being used ("" if it can be used)."""
+    """A port's description, and the reason why weft cannot use it ("" if it can)."""
     text = f"{port.name} {port.link_layer} {port.rate_gbit_per_s:g} Gb/s"
     if port.firmware:
         text += f" firmware {port.firmware}"

@@ -172,7 +172,7 @@ def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
 
 
 def change_of(word: str) -> tuple[str, Any]:
-    """A key=value of the command line, as the lab file would hold it."""
+    """Parses KEY=VALUE of the command line; the value gets the type that TOML would give it."""
     from transport.lab import LabModelError
     from transport.lab.model import LINK_KEYS, nearest
 

@@ -1,4 +1,4 @@
-"""Telemetry pages as text: what running and just killed processes count, for `weft counters`."""
+"""Telemetry pages as text, for `weft counters`: counters of running and just killed processes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -105,7 +105,7 @@ def _print_engines(page: telemetry.Page) -> None:
 
 
 def _spread(counts: Sequence[int]) -> str:
-    """The number of values in a histogram, and bounds of two quantiles."""
+    """The number of values in a histogram, and upper bounds of two quantiles."""
     median, high = (telemetry.quantile(counts, share) for share in (0.5, 0.99))
     return "0" if median is None else f"{sum(counts)}: p50 <= {median}, p99 <= {high}"
 

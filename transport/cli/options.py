@@ -14,7 +14,7 @@ SEED = click.IntRange(0, (1 << 63) - 1)
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range; refuses nan and inf."""
+    """Parses a number in a range; refuses nan and inf."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -22,7 +22,7 @@ json_option = click.option(
 
 
 def write_json(value: Any, path: str) -> None:
-    """JSON to a file, or to stdout for '-'."""
+    """Writes JSON to a file, or to stdout if the path is '-'."""
     text = json.dumps(value, indent=2) + "\n"
     if path == "-":
         click.echo(text, nl=False)

@@ -27,7 +27,7 @@ from transport.replay_native import ReplayedRecordings, replay_files
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60
 
-# The plotted answers of each family: (index in the answer record, label, unit).
+# Family -> its plotted answers: (index in the answer record, label, unit).
 DRAWN = {
     "window": ((0, "window", "bytes"), (1, "pacing rate", "bytes/s")),
     "path": ((0, "path", ""),),
@@ -37,7 +37,7 @@ DRAWN = {
 
 
 def sparkline(values: np.ndarray[Any, Any], cells: int = CELLS) -> str:
-    """A one-line chart of a value over time: each character is the mean of a slice of it.
+    """A one-line chart of a value over time: each character is the mean of a slice of time.
 
     Values that are not finite are left out; a slice without finite values is a blank.
     """
@@ -59,7 +59,7 @@ def finite_answers(track: Track) -> np.ndarray[Any, Any]:
 
 
 def summary_of(track: Track) -> Summary:
-    """The track's figures for the table, computed from the finite answers only."""
+    """One policy's statistics for the table, computed from its finite answers only."""
     finite = finite_answers(track)
     if finite.all():
         return summarize(track)
@@ -110,7 +110,7 @@ def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
 
 
 def figure_text(name: str, value: float) -> str:
-    """A figure with its unit, as text for a table."""
+    """A number with its unit, as text for a table."""
     if not math.isfinite(value):
         return "not finite"
     if "bytes_per_s" in name:
@@ -152,7 +152,7 @@ def choose(steps: list[Step], owner: int | None) -> list[Step]:
 
 
 def decided(steps: list[Step]) -> Track:
-    """The recorded decisions as a track, named after all the policies that made them."""
+    """The recorded decisions, labelled with the names of all policies that made them."""
     track = recorded(steps)
     names = dict.fromkeys(step.policy.name for step in steps)
     track.name = f"{', '.join(names)} (recorded)"
@@ -161,7 +161,7 @@ def decided(steps: list[Step]) -> Track:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A policy to replay. Without `params`, a recorded policy keeps its recorded parameters."""
+    """Makes a policy to replay. Without `params`, a recorded policy keeps its parameters."""
 
     policy: Policy
     params: dict[str, Any] | None
@@ -244,7 +244,7 @@ def command(
     """
     if natively:
         if family is not None or owner is not None or limit is not None or plot is not None:
-            raise click.UsageError("--native excludes --family, --owner, --limit and --plot")
+            raise click.UsageError("--native allows no --family, --owner, --limit or --plot")
         replay_again(file, names, json_path)
         return
     pyplot = plots.prepared(plot) if plot is not None else None
@@ -345,12 +345,12 @@ def show(tracks: Sequence[Track]) -> None:
 
 
 def family_named(words: Sequence[str]) -> str:
-    """The family of the first policy given."""
+    """The family of the first policy on the command line."""
     return named(split(words[0])[0], first=True).family.name if words else "window"
 
 
 def document(recording: Recording, tracks: Sequence[Track]) -> dict[str, Any]:
-    """The --json document: every answer with its time, and the figures; null: not finite."""
+    """The --json document: every answer with its time, and statistics; null: not finite."""
     return {
         "lost_decisions": recording.lost,
         "cut": recording.cut,

@@ -23,7 +23,7 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     # With NCCL_NET set, NCCL fails if the plugin does not load. Otherwise it would silently fall
     # back to its own sockets.
     chosen["NCCL_NET"] = "weft"
-    # NCCL 2.28 and 2.29 unload a plugin with its last communicator and forget NCCL_NET_PLUGIN then
+    # NCCL 2.28 and 2.29 unload a plugin with its last communicator and then forget NCCL_NET_PLUGIN
     # (NVIDIA/nccl issue 1978): the next communicator finds no network. A reference prevents it.
     chosen.setdefault("NCCL_NET_PLUGIN_REF_COUNT", "1")
     if net_debug:
@@ -57,7 +57,7 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     except WeftError as error:
         raise click.UsageError(str(error)) from None
     try:
-        # Valid knobs may name an interface, policy or file that does not exist.
+        # Fails if a knob names an interface, policy or file that does not exist.
         Endpoint().close()
     except WeftError as error:
         # A library that exists and cannot be loaded is a failure (1), not wrong usage (2).

@@ -48,7 +48,7 @@ class Files:
 
 
 class TimeType(click.ParamType[int]):
-    """A virtual time such as "5 ms", in ns."""
+    """Parses a virtual time such as "5 ms"; the result is in ns."""
 
     name = "time"
 
@@ -63,7 +63,7 @@ class TimeType(click.ParamType[int]):
 
 
 class SeedsType(click.ParamType[list[int]]):
-    """A list of seeds such as "1-10" or "1,5,9"."""
+    """Parses a list of seeds such as "1-10" or "1,5,9"."""
 
     name = "seeds"
 
@@ -99,7 +99,7 @@ def setting(text: str) -> tuple[str, list[Any]]:
         else:
             parts.append(part)
     if values.lstrip().startswith("[") or re.fullmatch(r"workload(\.[0-9]+)?\.hosts", key.strip()):
-        parts = [values]  # a list is one value, and "0-3,8" are hosts
+        parts = [values]  # a TOML list is one value, and so is a list of hosts like "0-3,8"
     return key.strip(), [value_of(part) for part in parts]
 
 
@@ -145,7 +145,7 @@ def check_memory(needed: int, jobs: int = 1) -> None:
 
 
 class Watch:
-    """Progress on a terminal; silent elsewhere."""
+    """Shows progress if stderr is a terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         console = Console(stderr=True)
@@ -387,7 +387,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The values of every key that --set or --limit, --seed sets; refuses duplicates."""
+    """The values of every key that --set, --limit or --seed sets; refuses duplicates."""
     settings: dict[str, list[Any]] = {}
     for text in given["settings"]:
         key, values = setting(text)
@@ -409,7 +409,7 @@ def of_all_runs(
     single: Mapping[str, Any],
     several: Mapping[str, list[Any]],
 ) -> tuple[Scenario, dict[str, list[Any]]]:
-    """Applies the single-valued settings; returns the scenario and the policy settings left over.
+    """Applies settings that have one value; returns the scenario and the policy settings.
 
     Policy settings are applied to each run, because a parameter belongs to the run's policy.
     """

@@ -1,6 +1,6 @@
 """`weft swarm`: runs randomly generated scenarios and writes those that break an invariant.
 
-transport.sim.swarm checks a run. `weft sim` replays the files.
+transport.sim.swarm checks each run. `weft sim` replays the written files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transport.sim.swarm import Finding, header, replay_command
 from transport.sim.toml_text import written
 
 WALL_S = 60.0  # a scenario takes some milliseconds, so a minute is probably a hang
-CONFIRM_WALL_S = 240.0  # for a second run, alone, that tells whether the hang repeats
+CONFIRM_WALL_S = 240.0  # time limit of a second run, alone, to see whether it hangs again
 SHRINK_WALL_S = 10.0
 SHRINK_S_MAX = 120.0
 KINDS_SHRUNK_MAX = 5  # the first finding of each kind is minimised
@@ -37,7 +37,7 @@ DEFAULT_SEEDS = "1-1000"
 
 @dataclass
 class Found:
-    """A seed with a finding, its generated scenario and its file."""
+    """A seed whose run broke an invariant: the finding, the scenario and its file."""
 
     seed: int
     finding: Finding
@@ -96,7 +96,7 @@ def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
 
 
 class Watch:
-    """Progress on a terminal; silent elsewhere."""
+    """Shows progress if stderr is a terminal."""
 
     def __init__(self, total: int) -> None:
         self.console = Console(stderr=True, highlight=False)
@@ -124,7 +124,7 @@ class Watch:
 
 
 def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
-    """A task for each seed, until --minutes have passed or --first has its finding."""
+    """Yields a task per seed, until --minutes have passed or, with --first, one broke a check."""
     for seed in wish.seeds:
         late = wish.minutes is not None and monotonic() - began > 60 * wish.minutes
         if late or (wish.first and tally.found):

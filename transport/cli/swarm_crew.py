@@ -19,7 +19,7 @@ from transport.sim.draw import Tables
 from transport.sim.swarm import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
 from transport.sim.workers import follow_parent, interrupts_held
 
-MEMORY_BYTES_MAX = 8 << 30  # address space of a worker; a run needs some MB
+MEMORY_BYTES_MAX = 8 << 30  # limit of a worker's address space; a run needs some MB
 
 
 @dataclass(frozen=True)

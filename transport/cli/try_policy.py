@@ -22,7 +22,7 @@ MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
 
 def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
-    """Policies by family, from words such as "dctcp", "mine.py" or "path=reps:freeze_ns=1000"."""
+    """Policies by family, from arguments like "dctcp", "mine.py" or "path=reps:burst_bytes=1"."""
     chosen: dict[str, str] = {}
     for word in words:
         family, equals, policy = word.partition("=")
@@ -41,7 +41,7 @@ def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def asked_for(word: str) -> tuple[str, str]:
-    """The family of a name or file, and the text to load it by, with its parameters."""
+    """The family of a named policy or file, and the text that loads it with its parameters."""
     name, colon, values = split(word)
     if name.endswith(".so"):
         raise click.UsageError(f"{name}: give the library's family, as in window={name}")
@@ -125,7 +125,7 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
 
 
 def queue_bytes_p99(outcome: Outcome) -> list[int]:
-    """The p99 queue of each path, capped at the queue's size.
+    """The 99th percentile of each path's queue length, capped at the queue's size.
 
     The histogram gives the upper end of a bucket, which can be more than the queue holds.
     """

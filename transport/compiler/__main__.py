@@ -16,7 +16,7 @@ from transport.compiler.linked import write_linked
 
 
 def write_all(out: Path, cpu: str) -> None:
-    """Writes each shipped policy as OUT/<family>_<name>.so, and object files to link in.
+    """Writes each shipped policy as OUT/<family>_<name>.so, and object files for static linking.
 
     The `fixed` policies are OUT/fixed_<family>.o; all others together are OUT/linked.o.
     """

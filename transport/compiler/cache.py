@@ -18,7 +18,7 @@ from congestion.api import Policy
 from transport.compiler import emit, source
 from transport.compiler.errors import PolicyError
 
-KEPT_MAX = 64  # libraries; the least recently used are removed
+KEPT_MAX = 64  # libraries in the cache; those not used for longest are removed
 
 
 def directory() -> Path:
@@ -36,7 +36,7 @@ def directory() -> Path:
             "set XDG_CACHE_HOME to a writable folder",
         ) from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        # The libraries in this folder are loaded and run.
+        # Not safe, because the libraries in this folder are loaded and run.
         raise PolicyError(
             str(folder),
             0,
@@ -47,7 +47,7 @@ def directory() -> Path:
 
 
 def _reached(policy: Policy) -> Iterator[FunctionType]:
-    """Every function that the hooks may call, directly or not."""
+    """Every function that the hooks may call, directly or through other functions."""
     seen: set[FunctionType] = set()
     waiting: list[FunctionType] = list(policy.hooks)
     while waiting:

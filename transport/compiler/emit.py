@@ -21,7 +21,7 @@ from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
 
 ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
-DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol
+DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol in native/policy/policy.h
 DESCRIPTOR_BYTES = 232
 HOOKS_MAX = 4
 
@@ -39,7 +39,7 @@ def baseline() -> str:
 
 @functools.cache
 def _llvm() -> Any:
-    lower._numba()  # brings the llvmlite it was built against
+    lower._numba()  # imports numba first, which loads the llvmlite version that it needs
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -52,7 +52,7 @@ def _bytes_ir(data: bytes) -> str:
 
 
 def _hook_ir(name: str, inner: str) -> str:
-    """IR of a hook that calls a numba function; every numba status except 0 becomes 1."""
+    """LLVM IR of a hook that calls a numba function; every numba status except 0 becomes 1."""
     given = "ptr %flow, ptr %shared, i64 %count, ptr %params, ptr %event, ptr %result"
     return f"""
 declare i32 @"{inner}"(ptr, ptr, ptr, ptr, i64, ptr, ptr, ptr)
@@ -102,7 +102,7 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         pointer = "ptr @params_default"
     named = _fields_text(policy.params).encode() + b"\0"
     defaults += f"@params_fields = internal constant [{len(named)} x i8] {_bytes_ir(named)}\n"
-    # The descriptor of an object to link in must not be exported by the library it is linked into.
+    # An object's descriptor must not be exported by the library that the object is linked into.
     reach = "" if symbol == DESCRIPTOR else "hidden "
     slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
     return (
@@ -134,7 +134,7 @@ Lowered = list[tuple[str, str]]
 
 
 def lowered(policy: Policy) -> Lowered:
-    """Checks and types the hooks; this is most of the work, and the same for all outputs."""
+    """Checks the hooks and infers their types: most of the work, done once for all outputs."""
     lint.check(policy)
     return lower.lower(policy)
 
@@ -148,7 +148,7 @@ def build(
             policy.module,
             0,
             f"unknown CPU baseline {cpu!r}",
-            "there are: " + ", ".join(sorted(BASELINES)),
+            "choose one of: " + ", ".join(sorted(BASELINES)),
         )
     if cpu != baseline():
         raise PolicyError(

@@ -1,4 +1,4 @@
-"""The error of a policy that cannot be compiled: file, line, reason and remedy."""
+"""The exception for a policy that cannot be compiled: file, line, reason and remedy."""
 
 from __future__ import annotations
 

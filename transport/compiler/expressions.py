@@ -23,7 +23,7 @@ class Role(NamedTuple):
 
     name: str
     layout: Record
-    many: bool = False  # the whole array of paths
+    many: bool = False  # True: the argument is the whole array of paths
     cores: frozenset[str] = frozenset()  # fields that only the core writes
 
 
@@ -40,7 +40,7 @@ def definition(function: FunctionType) -> ast.FunctionDef:
     for node in ast.walk(tree(code.co_filename)):
         if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
             continue
-        # The first line of a decorated function's code is that of its first decorator.
+        # For a decorated function, co_firstlineno is the line of its first decorator.
         if code.co_firstlineno not in (node.lineno, *(d.lineno for d in node.decorator_list)):
             continue
         if not source.is_current(code):
@@ -78,14 +78,14 @@ class Expressions:
         self.roles = dict(roles)
         self.stack = (*stack, function)
         self.steps = steps
-        self.calls = calls  # all calls of helpers, counted as if inlined
+        self.calls = calls  # number of helper calls, counted as if every helper were inlined
         self.locals = frozenset(function.__code__.co_varnames)
 
     def refusal(self, node: ast.AST, reason: str, remedy: str) -> PolicyError:
         return PolicyError(self.file, getattr(node, "lineno", self.node.lineno), reason, remedy)
 
     def constant(self, node: ast.expr) -> int | None:
-        """The value of a constant loop bound, or the largest value of len; None if not constant."""
+        """The value of a constant loop bound, or the maximum of len(paths), or None."""
         match node:
             case ast.Constant(value=int(value)):
                 return int(value)
@@ -162,7 +162,7 @@ class Expressions:
         """Refuses a constant index out of range; other indices are checked at run time."""
         self.value(node, bound)
         if isinstance(node, ast.Call):
-            return  # the constant of len(paths) is the maximum, not the actual length
+            return  # len(paths) has only a constant maximum: the index is checked at run time
         constant = self.constant(node)
         if constant is not None and not 0 <= constant < size:
             raise self.refusal(
@@ -252,7 +252,7 @@ class Expressions:
             raise self.refusal(by, "a shift by a variable is undefined past 63", "use a constant")
 
     def arity(self, node: ast.Call, name: str) -> None:
-        """Checks the argument count of a builtin: min(x) is an error in Python, but x compiled."""
+        """Checks a builtin's argument count: min(x) fails in Python, but gives x when compiled."""
         given = len(node.args)
         if (given < 2) if name in {"min", "max"} else (given != 1):
             raise self.refusal(
@@ -285,5 +285,5 @@ class Expressions:
         self.enter(helper, roles)
 
     def enter(self, helper: FunctionType, roles: Roles) -> None:
-        """Checks a helper with the roles of its arguments in this call."""
+        """Checks the body of a helper function, given the roles of its arguments in this call."""
         raise NotImplementedError

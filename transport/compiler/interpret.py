@@ -15,7 +15,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Field:
-    """An array field; checks bounds, types and write access."""
+    """An array field of a record; it checks bounds, types and write access."""
 
     __slots__ = ("_data", "_integer", "_writable")
 
@@ -32,7 +32,7 @@ class _Field:
 
     def __setitem__(self, index: int, value: int | float) -> None:
         if not self._writable:
-            raise AttributeError("read only")
+            raise AttributeError("this array field is read only")
         self._data[index] = _stored(value, self._integer)
 
 
@@ -64,7 +64,7 @@ class View:
 
     def __setattr__(self, name: str, value: int | float) -> None:
         if not self._writable:
-            raise AttributeError(f"{name} is read only")
+            raise AttributeError(f"the field {name} is read only")
         if name not in self._layout.defaults:
             raise AttributeError(f"no field {name!r}")
         self._one[name] = _stored(value, self._layout.dtype[name].kind == "i")
@@ -109,7 +109,7 @@ class Interpreted:
     def run(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
     ) -> None:
-        """Calls a hook and lets exceptions pass, for a debugger."""
+        """Calls a hook and does not catch its exceptions, so that a debugger sees them."""
         policy, family = self.policy, self.family
         if shared is not None and len(shared) > MAX_PATHS:
             raise ValueError(f"{len(shared)} paths: give at most {MAX_PATHS}")

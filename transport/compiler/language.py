@@ -1,11 +1,11 @@
-"""The policy language as tables: the Python that a hook may use, and remedies for the rest."""
+"""The policy language as tables: the Python that a hook may use, and remedies for other code."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 
-STEPS_MAX = 65_536  # in nested loops: about 50 us, the longest time a hook may block the engine
+STEPS_MAX = 65_536  # most loop steps of a hook: about 50 us, for which it blocks the engine
 CALLS_MAX = 1_000
 INT64_MAX = (1 << 63) - 1
 BUILTINS = frozenset({"int", "float", "min", "max", "abs", "len", "range"})
@@ -25,7 +25,7 @@ ERRORS = frozenset(
 )
 READ_ONLY = frozenset({"event", "params"})
 
-# The allowed constructs. All others are refused; REMEDIES says what to write instead.
+# The allowed syntax nodes. All others are refused; REMEDIES says what to write instead.
 ALLOWED: tuple[type[ast.AST], ...] = (
     ast.arguments,
     ast.arg,

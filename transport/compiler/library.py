@@ -26,7 +26,7 @@ _HOOK = ctypes.CFUNCTYPE(
 
 
 class Descriptor(ctypes.Structure):
-    """struct Descriptor of native/policy/policy.h."""
+    """The C struct Descriptor of native/policy/policy.h."""
 
     _fields_ = (
         ("descriptor_bytes", ctypes.c_uint32),
@@ -58,7 +58,7 @@ class Library:
     def __init__(self, descriptor: Descriptor, keep: Any) -> None:
         self.descriptor = descriptor
         self._keep = keep
-        self.raised = ""  # reason of a hook's first failure, if a conformance bench looked it up
+        self.raised = ""  # why a hook failed first, if a conformance bench determined it
         self.failures = 0  # calls that failed or gave a non-finite answer, counted by the benches
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family

@@ -1,6 +1,6 @@
 """Writes one object with all shipped policies except `fixed`, and a table of their descriptors.
 
-The plugin is linked with it, so that a copy of the plugin alone has every policy.
+It is linked into the plugin, so that the plugin file alone contains every shipped policy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from congestion.api import Policy
 from transport.compiler import emit
 from transport.compiler.errors import PolicyError
 
-TABLE = "weft_linked_policies"  # in native/policy/loader.cc
+TABLE = "weft_linked_policies"  # the symbol that native/policy/loader.cc reads
 
 
 def table_image(symbols: Sequence[str], cpu: str) -> bytes:
-    """An object file with a null-terminated array of pointers to the descriptors."""
+    """An object file with a null-terminated array of pointers to the policies' descriptors."""
     pointers = ", ".join([*(f"ptr @{symbol}" for symbol in symbols), "ptr null"])
     declared = "".join(f"@{symbol} = external hidden constant i8\n" for symbol in symbols)
     return emit.assembled(

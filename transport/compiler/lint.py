@@ -1,8 +1,8 @@
 """Refuses Python constructs that a policy may not use, before compilation.
 
-An accepted hook behaves the same interpreted and compiled, ends after a bounded number of steps,
-reads only its records, and writes only to its state and the result. lower.py refuses what only
-type inference can find.
+An accepted hook behaves the same whether it is interpreted or compiled, ends after a bounded number
+of steps, reads only its records, and writes only to its state and the result. lower.py refuses
+further code, whose errors only type inference can find.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Function(Expressions):
                 )
                 raise self.refusal(node if hasattr(node, "lineno") else statement, reason, remedy)
 
-    # Each returns the names that are bound after it, or None if execution does not continue there.
+    # Each method returns the names bound after its statements, or None if control does not pass on.
 
     def block(self, statements: list[ast.stmt], bound: set[str]) -> set[str] | None:
         after: set[str] | None = set(bound)

@@ -2,9 +2,9 @@
 
 numba is imported only here, when first needed.
 
-Division by zero, an index out of range, a failed assert, and int() of a nan or an infinity raise in
-Python; compiled, the hook returns 1. Integer overflow wraps when compiled; when interpreted, the
-number grows and storing it raises.
+Division by zero, an index out of range, a failed assert, and int() of a nan or an infinity raise an
+exception in Python; a compiled hook returns 1 instead. Integer overflow wraps in compiled code; in
+interpreted code the number grows beyond 64 bits, and storing it in a record raises an exception.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _numba() -> Any:
 
 @functools.cache
 def _checked() -> dict[str, Any]:
-    """Replacements for globals of a hook: the same functions, with Python's errors."""
+    """Replacements for global functions that a hook uses, with the errors that Python raises."""
     jit = _numba().njit(**OPTIONS)
     checked_math = python_types.ModuleType("math")
     for name in ("pi", "e", "tau", "inf", "fabs", "isnan", "isinf", "isfinite"):
@@ -201,7 +201,7 @@ def lower(policy: Policy) -> list[tuple[str, str]]:
     import numba.core.compiler as numba_compiler
     from numba.core.registry import cpu_target
 
-    internals: Any = numba_compiler  # its type annotations are incomplete
+    internals: Any = numba_compiler  # Any, because numba's type annotations are incomplete
 
     lowering = _Lowering(policy)
     done: dict[Any, tuple[str, str]] = {}

@@ -11,14 +11,14 @@ _DYNSYM = 11
 
 @dataclass(frozen=True)
 class Symbols:
-    """Names of global symbols."""
+    """Names of the undefined and defined global symbols."""
 
     undefined: frozenset[str]
     defined: frozenset[str]
 
 
 def symbols(image: bytes, dynamic: bool = False) -> Symbols:
-    """The global symbols of a 64-bit little-endian ELF file; `dynamic`: from its dynamic table."""
+    """The global symbols of a 64-bit little-endian ELF file; `dynamic`: of its dynamic table."""
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     (table_at,) = struct.unpack_from("<Q", image, 40)
@@ -36,6 +36,6 @@ def symbols(image: bytes, dynamic: bool = False) -> Symbols:
             name_at, info, _other, where = struct.unpack_from("<IBBH", image, at)
             start = strings_at + name_at
             name = image[start : image.index(b"\0", start)].decode()
-            if name and info >> 4:  # not local
+            if name and info >> 4:  # binding is global or weak, not local
                 (defined if where else undefined).add(name)
     return Symbols(frozenset(undefined), frozenset(defined))

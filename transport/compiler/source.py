@@ -1,7 +1,7 @@
 """Loads policies from files and gives access to their source text.
 
 A file is read once, so that the same text is run, checked, hashed and compiled even if the file
-changes meanwhile or has stale byte code.
+changes meanwhile, or if Python has outdated byte code of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _texts: dict[str, str] = {}  # the text of each loaded file, by resolved path
 
 
 def load(policy_or_path: Policy | str | Path) -> Policy:
-    """Returns a given policy, or loads the POLICY that a file declares."""
+    """Returns `policy` itself, or loads the POLICY that a file declares."""
     if isinstance(policy_or_path, Policy):
         return policy_or_path
     path = Path(policy_or_path).resolve()
@@ -37,7 +37,7 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
         raise PolicyError(str(path), line or 0, f"syntax: {error.msg}", "correct it") from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # anything that a user's file raises, even SystemExit
+    except BaseException as error:  # a user's file may raise anything, even SystemExit
         raise PolicyError(
             str(path),
             _line_in(error, path),
@@ -90,7 +90,8 @@ def sha256(policy: Policy) -> str:
 def is_current(code: types.CodeType) -> bool:
     """Whether a function's byte code matches the text of its file.
 
-    Python may use stale byte code: a file saved twice within a second looks unchanged to it.
+    Python may run outdated byte code, because it does not notice a second change of a file within
+    a second.
     """
     fresh = _codes(code.co_filename, text_of(code.co_filename)).get(
         (code.co_name, code.co_firstlineno)
@@ -113,7 +114,7 @@ def _comparable(constants: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def global_names(function: types.FunctionType) -> list[str]:
-    """The distinct global names that a function uses, without attribute names."""
+    """The global names that a function uses, each once, without names of attributes."""
     loads = (
         str(step.argval)
         for step in dis.get_instructions(function)

@@ -1,11 +1,11 @@
-"""Lists the properties that a policy of its family could declare and does not."""
+"""Lists the properties that a policy could declare for its family and does not."""
 
 from __future__ import annotations
 
 from congestion.api import Policy
 from congestion.promises import NOTHING
 
-# Declared property -> the families for which it is checked.
+# Property of Promises -> the families for which it is checked.
 _HELD = {
     "state_bytes_max": ("window", "path", "loss", "credit"),
     "growth_segments or growth_factor": ("window",),

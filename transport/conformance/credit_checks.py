@@ -22,7 +22,7 @@ SEGMENT_BYTES = 4_096
 
 
 class CreditBench:
-    """One sender at a port of known speed; granted bytes arrive one round trip later."""
+    """Simulates one sender to a port of known speed; granted bytes arrive an RTT later."""
 
     def __init__(self, policy: Policy, library: Library) -> None:
         self.side = NativeSide(policy, library)
@@ -53,7 +53,7 @@ class CreditBench:
         self.failed |= self.side.witnessed(hook, self.event, self.result) != 0
         granted_bytes, self.tick_ns = self.result.records[0].item()
         if hook == START:
-            return  # the core ignores the answer
+            return  # the core ignores the answer of on_start
         self.fell = self.fell or granted_bytes < self.granted_bytes
         self.granted_bytes = max(self.granted_bytes, granted_bytes)
         self.beyond_bytes = max(self.beyond_bytes, self.granted_bytes - self.demand_bytes)
@@ -108,7 +108,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
 
 
 def crowd(cast: Cast, limit_ns: int) -> ArenaPlan:
-    """Eight senders to one port, over a network that is faster than it."""
+    """Eight senders to one port, over a network that is faster than the port."""
     wide = Cast(cast.parts | {"window": "fixed"}, cast.params)
     plan = plan_of(
         wide,

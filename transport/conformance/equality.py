@@ -1,8 +1,8 @@
 """Checks that a policy gives equal results interpreted, compiled in the process, and from a file.
 
-Answers, statuses and records must be equal bit by bit, and nothing else may be written. The forms
-may differ if integers exceed 64 bits or cannot be converted to a float exactly (see
-transport.compiler.lower): such events are counted and not compared.
+Answers, statuses and records must be equal bit by bit, and nothing else may be written. Interpreted
+and compiled results may differ if integers exceed 64 bits or have no exact float value (see
+transport.compiler.lower); such events are counted and not compared.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Trial:
-    """The results of a stream of events."""
+    """The results of comparing the forms of a policy on a stream of events."""
 
     events: int = 0
-    beyond: int = 0  # events where the forms may differ, which are not compared
+    beyond: int = 0  # events that are not compared, because the forms may differ
     failures: int = 0  # hooks that returned status 1 in every form
     wrong: list[str] = field(default_factory=list)  # the first difference of each kind
-    unsound: list[str] = field(default_factory=list)  # answers that the core would correct
+    unsound: list[str] = field(default_factory=list)  # out-of-range answers; the core corrects them
 
     def add(self, other: Trial) -> None:
         self.events += other.events
@@ -47,7 +47,7 @@ class Trial:
 
 
 class Bout:
-    """Runs the forms of one policy on the same events and compares them."""
+    """Runs one policy interpreted, compiled and from a file, and compares the results."""
 
     def __init__(
         self, policy: Policy, libraries: dict[str, Library], seed: int, interpret: bool = True
@@ -79,7 +79,7 @@ class Bout:
         hook = self.policy.family.hooks[chunk.hooks[at]]
         self.trial.wrong.append(f"seed {self.seed}, event {self.trial.events + at}, {hook}: {what}")
 
-    # Plausible events: each form runs the whole chunk, then the results are compared.
+    # Chunks of plausible events: each form runs a whole chunk, then the results are compared.
 
     def at_once(self, chunk: Chunk) -> None:
         answers = {name: play_native(side, chunk) for name, side in self.sides.items()}
@@ -107,7 +107,7 @@ class Bout:
         differ = np.flatnonzero(one[1] != other[1])
         if len(differ):
             at = int(differ[0])
-            self.fail(at, chunk, f"status {one[1][at]} {one[0]}, {other[1][at]} {other[0]}")
+            self.fail(at, chunk, f"status {one[1][at]} {one[0]}, status {other[1][at]} {other[0]}")
             return
         words = [side[2].view(np.uint64).reshape(len(side[2]), -1) for side in (one, other)]
         differ = np.flatnonzero((words[0] != words[1]).any(axis=1))
@@ -116,9 +116,9 @@ class Bout:
             said = [f"{side[0]} answers {side[2][at].tolist()}" for side in (one, other)]
             self.fail(at, chunk, ", ".join(said))
         elif one[3] != other[3]:
-            self.fail(len(chunk.hooks) - 1, chunk, f"{one[0]} and {other[0]} leave other records")
+            self.fail(len(chunk.hooks) - 1, chunk, f"{one[0]} and {other[0]}: records differ")
 
-    # Extreme values: event by event, with integers that detect when the forms may differ.
+    # Chunks of extreme values: compared event by event; Whole integers detect allowed differences.
 
     def step_by_step(self, chunk: Chunk) -> None:
         result = {name: Guarded(chunk.presets.dtype, 1) for name in self.sides}
@@ -163,23 +163,25 @@ class Bout:
         self.trial.failures += bool(statuses[first])
         for name, side in self.sides.items():
             if name != first and statuses[name] != statuses[first]:
-                self.fail(at, chunk, f"status {statuses[name]} {name}, {statuses[first]} {first}")
+                self.fail(
+                    at, chunk, f"status {statuses[name]} {name}, status {statuses[first]} {first}"
+                )
             elif name != first and not statuses[first]:
                 same = side.state() == self.sides[first].state()
                 if not same or result[name].records.tobytes() != result[first].records.tobytes():
                     self.fail(at, chunk, f"{name} and {first} differ")
         if not beyond and status != statuses[first]:
-            self.fail(at, chunk, f"status {status} interpreted, {statuses[first]} {first}")
+            self.fail(at, chunk, f"status {status} interpreted, status {statuses[first]} {first}")
         elif not beyond and not status:
             answer = np.array([tracked.answer()], chunk.presets.dtype)
             native = result[first].records
             if answer.tobytes() != native.tobytes() and not same_nan(answer, native):
                 self.fail(at, chunk, f"interpreted answers {answer[0]}, {first} {native[0]}")
             elif not same_state(tracked.state(), self.sides[first].state()):
-                self.fail(at, chunk, f"interpreted and {first} leave other records")
+                self.fail(at, chunk, f"interpreted and {first}: records differ")
         side = self.sides[first]
         if statuses[first] or status:
-            # As in the core, a policy that failed restarts.
+            # A policy that failed is restarted, as in the core.
             for one in self.sides.values():
                 one.restart(chunk.shared)
             tracked.restart(chunk.shared)
@@ -200,7 +202,7 @@ def same_nan(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def same_state(one: bytes, other: bytes) -> bool:
-    """Whether the records are equal word by word, with all NaNs considered equal."""
+    """Whether the records are equal bit by bit, except that all NaNs count as equal."""
     if one == other:
         return True
     words = [np.frombuffer(state, np.uint64) for state in (one, other)]

@@ -24,7 +24,7 @@ def language(policy: Policy) -> Outcome:
 
 
 def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
-    """Compiles the policy into the user's cache, as set_policy does; `folder`: if that fails."""
+    """Compiles the policy into the user's cache, as set_policy does, or else into `folder`."""
     try:
         cache.directory()
     except PolicyError:
@@ -34,7 +34,7 @@ def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
 
 
 def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library], Path]:
-    """Compiles the policy as a file and in the process; no libraries if the compiler refuses."""
+    """Compiles the policy as a file and in memory; no libraries if the compiler refuses it."""
     bound = "libm alone; no Python, no heap"
     try:
         hooks = emit.lowered(policy)

@@ -14,7 +14,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.result import Outcome, verdict
 from transport.conformance.streams import Chunk, Stream
 
-EVENTS = (1 << 20) + (1 << 16)  # overflows a 20-bit counter
+EVENTS = (1 << 20) + (1 << 16)  # enough to overflow a 20-bit counter
 OTHER_EVERY = 64  # every 64th event of a window policy is not an acknowledgment
 # Fields that grow during a flow's life; negative times and sequence numbers mean "none".
 CLOCKS = (
@@ -55,7 +55,7 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
 
 
 def _one_life(policy: Policy, seed: int) -> Chunk:
-    """Plausible events; for windows nearly all of them acknowledgments."""
+    """Makes plausible events; for a window policy nearly all are acknowledgments."""
     stream = Stream(policy.family, seed)
     chunk = stream.chunk(False)
     if policy.family.name != "window":

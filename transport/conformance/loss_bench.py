@@ -1,4 +1,4 @@
-"""A test harness for one loss policy: a path with segments at a steady pace, some lost or late.
+"""A test harness for one loss policy: segments sent at a steady pace, some lost or late.
 
 The policy runs alone; the harness calls it and applies its answers as the core would.
 """
@@ -15,7 +15,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 
 START, ACK, TIMER = 0, 1, 2
 RTT_NS = 100_000
-GAP_NS = RTT_NS // 32  # between two segments: 32 in flight
+GAP_NS = RTT_NS // 32  # time between two segments, so that 32 are in flight
 RTO_NS = 1_000_000
 BACKSTOP = 4  # kBackstopTimeouts of native/core/loss_control.cc
 CHECK_NS_MIN = 10_000
@@ -31,12 +31,12 @@ class Segment:
     sent_ns: int
     first_ns: int
     verdicts: list[int] = field(default_factory=list)  # times at which it was declared lost
-    beyond: int = 0  # segments delivered out of order at the first verdict
+    beyond: int = 0  # segments delivered out of order when it was first declared lost
     acked: bool = False
 
 
 class LossBench:
-    """One path. `late_ns` gives an acknowledgment's delay beyond one RTT; None: a lost segment."""
+    """One path. `late_ns(seq)` is the delay of an acknowledgment beyond an RTT; None: lost."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class LossBench:
         self.late_ns = late_ns
         self.now_ns = 1_000_000_000_000
         self.segments: list[Segment] = []
-        self.order: list[int] = []  # in flight, by send time
-        self.due: list[tuple[int, int, int]] = []  # when, seq, sent
+        self.order: list[int] = []  # sequence numbers in flight, by send time
+        self.due: list[tuple[int, int, int]] = []  # acknowledgments: arrival time, seq, send time
         self.check_ns = NEVER
         self.newest_acked_ns = -1
         self.highest_acked = self.cumulative = self.acked_count = 0
-        self.needless = 0  # spurious resends that were not yet reported to the policy
+        self.needless = 0  # spurious retransmissions that the policy was not yet told of
         self.failed = False
         self.call(START, -1, 0)
 

@@ -13,7 +13,7 @@ from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
 from transport.conformance.window_arena import Ledger
 
 MESSAGES = 60
-WINDOWS = (16, 512)  # segments
+WINDOWS = (16, 512)  # window sizes in segments
 FAR_RTO_NS = 1_000 * MS
 FLOWS = 2
 TAIL_TIMEOUTS = 2.5
@@ -88,7 +88,7 @@ def repairs_in_windows(policy: Policy, library: Library) -> Outcomes:
 
 
 def tolerates(policy: Policy, library: Library) -> Outcomes:
-    """Delays every seventh segment by the declared number of places."""
+    """Delays every seventh segment so that the declared number of segments overtakes it."""
     promised = policy.promises.reorder_segments
     if promised is None:
         return
@@ -145,7 +145,7 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
 
 
 def copies(cast: Cast, ledger: Ledger) -> Outcome:
-    """Drops a few segments every 5 ms; no copy is lost, so each segment needs only one copy."""
+    """Checks that a lost segment is resent once: a few are dropped every 5 ms, none twice."""
     gusts = range(5, 95, 5)
     plan = plan_of(
         cast,

@@ -1,4 +1,4 @@
-"""Calls compiled hooks by address, with records between guard bytes."""
+"""Calls compiled hooks by their addresses, on records that lie between guard bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUARD = 0xA5
 
 
 class Guarded:
-    """Records between guard bytes, which show writes outside of the records."""
+    """Records between guard bytes, which reveal writes outside of the records."""
 
     def __init__(self, dtype: np.dtype[Any], count: int) -> None:
         size = dtype.itemsize * count
@@ -44,14 +44,14 @@ class NativeSide:
 
     def __init__(self, policy: Policy, library: Library) -> None:
         self.policy = policy
-        self._library = library  # keeps the code loaded
+        self._library = library  # a reference, so that the code stays loaded
         self._hooks = [library.hook(name) for name in policy.family.hooks]
         self.flow = Guarded(policy.flow.dtype, 1)
         self.params = Guarded(policy.params.dtype, 1)
         if policy.params.size_bytes:
             self.params.records[:] = policy.params.filled()
         self._params_before = self.params.records.tobytes()
-        self.damage = ""  # a write into records that belong to the caller
+        self.damage = ""  # describes a write into records that belong to the caller
         self._count = 0
         self.shared = Guarded(policy.shared.dtype, 0)
         self.restart(1)
@@ -96,7 +96,7 @@ class NativeSide:
             self._library.raised = f"{name} answers {answer[0]} and {answer[1]}: not finite"
 
     def bound(self) -> tuple[list[Any], tuple[int, ...]]:
-        """The hooks and their first arguments; valid until a restart with other paths."""
+        """Addresses of the hooks and records; a restart with more or fewer paths changes them."""
         given = (self.flow.address, self.shared.address, self._count, self.params.address)
         return self._hooks, given
 

@@ -1,4 +1,4 @@
-"""A test harness for one path policy, with paths that answer, drop everything, or recover.
+"""A test harness for one path policy, with paths that work, drop everything, or recover.
 
 The policy runs alone; the harness calls it as the core would.
 """
@@ -16,7 +16,7 @@ from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
 
 START, CHOOSE, FEEDBACK = 0, 1, 2
-GAP_NS = 10_000  # between two picks
+GAP_NS = 10_000  # time between two picks
 RTT_NS = 100_000
 RTO_NS = 1_000_000
 SEGMENT_BYTES = 4_096
@@ -28,12 +28,12 @@ FLOWS = 16
 class Conduct:
     """How the harness treats a path that timed out."""
 
-    retires: bool = True  # it stops being usable until something comes back
+    retires: bool = True  # True: the path is not usable until feedback arrives
     rto_ns: int = RTO_NS
 
 
 class PathBench:
-    """Asks for picks at a steady pace; each burst that is not lost is answered after one RTT."""
+    """Asks for picks at a steady pace; a burst that is not lost is acknowledged after an RTT."""
 
     def __init__(
         self, policy: Policy, library: Library, paths: int, conduct: Conduct | None = None
@@ -48,10 +48,10 @@ class PathBench:
         self.draw = np.random.Generator(np.random.PCG64(paths))
         self.now_ns = 1_000_000_000_000
         self.dead: set[int] = set()
-        self.slow_ns: dict[int, int] = {}  # what a path adds to the round trip
-        self.marking: set[int] = set()  # paths whose every answer is marked
+        self.slow_ns: dict[int, int] = {}  # path -> time that it adds to the round trip
+        self.marking: set[int] = set()  # paths on which all feedback is ECN
         self.heard_ns = [-1] * paths
-        # When, kind, path; when it was sent, how much, of which flow.
+        # Pending feedback: due time, kind, path; send time, bytes and flow of the burst.
         self.due: list[tuple[int, int, int, int, int, int]] = []
         self.failed = False
         self.picks: list[int] = []
@@ -125,6 +125,6 @@ class PathBench:
         self.call(FEEDBACK, GOOD, path=path, rtt_ns=RTT_NS)
 
     def shares(self, last: int) -> np.ndarray[Any, Any]:
-        """The share of each path in the last picks, as a multiple of the fair share."""
+        """The share of each path in the last `last` picks, as a multiple of the fair share."""
         counts = np.bincount(np.array(self.picks[-last:]), minlength=self.paths)
         return counts * self.paths / last

@@ -44,7 +44,7 @@ def spreads(policy: Policy, library: Library) -> Outcomes:
 
 
 def keeps_off(policy: Policy, library: Library) -> Outcomes:
-    """Checks picks for 1 to 256 paths: resends, dead paths, and no usable path at all."""
+    """Checks picks for 1 to 256 paths: retransmissions, dead paths, and no usable path at all."""
     onto, unusable, outside, failed = 0, 0, 0, 0
     for paths in range(1, 257):
         bench = PathBench(policy, library, paths)
@@ -86,7 +86,7 @@ def keeps_off(policy: Policy, library: Library) -> Outcomes:
 
 
 def heeds(policy: Policy, library: Library) -> Outcomes:
-    """Checks that a path that is always marked, or slow, gets less, for the declared signals."""
+    """Checks that marked or slow paths get less traffic, if the policy declares the signals."""
     for signal, what in (("ecn", "always marked"), ("rtt", "ten times as long")):
         if signal not in policy.promises.signals:
             continue
@@ -110,7 +110,7 @@ def heeds(policy: Policy, library: Library) -> Outcomes:
 
 
 def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
-    """Number of picks of a path that died until it gets less than 10% of its fair share."""
+    """How often a dead path is picked until it gets less than 10% of its fair share."""
     bench.dead.add(dead)
     before = len(bench.picks)
     for _ in range(turns):
@@ -129,7 +129,7 @@ def shuns(policy: Policy, library: Library) -> Outcomes:
         return
     conducts = [("", Conduct())]
     if "timeout" in policy.promises.signals:
-        # A probe, or another flow's traffic, may keep a path usable in spite of timeouts.
+        # A path may stay usable in spite of timeouts, through probes or another flow's traffic.
         conducts.append((" that stays usable", Conduct(retires=False)))
     for text, conduct in conducts:
         worst, where = 0, ""
@@ -235,7 +235,7 @@ def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray)
     promises = policy.promises
     if promises.dead_path_picks is not None:
         swallowed = report.paths[1].forward.swallowed
-        # The packets of a fair share in 45 of the 60 ms.
+        # The number of packets of a fair share in 45 of the 60 ms for which the path is down.
         fair = 0.045 * BYTES_PER_S / 4_160
         yield verdict(
             "shuns it in the arena",

@@ -1,4 +1,4 @@
-"""Splits the random events of a policy into portions that two processes work on.
+"""Splits the random events for a policy's check into portions that two processes work on.
 
 The portions are the same on any machine, and their results are merged in order.
 """
@@ -18,12 +18,12 @@ from transport.compiler.library import Library
 from transport.conformance.equality import Bout, Trial
 
 PORTIONS = 16
-LEAST = 2_000  # the fewest events of a portion
-SEED_STEP = 1_000_003  # far apart, so that runs with consecutive seeds share no portion
+LEAST = 2_000  # minimum number of events of a portion
+SEED_STEP = 1_000_003  # so large that runs with consecutive seeds share no portion
 
 
 class Portions:
-    """The random events of one policy; the helper process runs while the context is open."""
+    """The random events for one policy; a helper process runs while the context is open."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Portions:
         self.events = -(-events // self.count)
         self.progress = progress
         cores = len(os.sched_getaffinity(0))
-        # Daemonic processes must not start processes.
+        # Python does not let a daemonic process start processes.
         alone = cores < 2 or multiprocessing.current_process().daemon
         self.helpers = (0 if alone else 1) if helpers is None else helpers
         self.done: dict[int, Trial] = {}
@@ -54,7 +54,7 @@ class Portions:
             self._heard, told = self._fork.Pipe(duplex=False)
             self._helper = self._fork.Process(target=self._help, args=(told,), daemon=True)
             with warnings.catch_warnings():
-                # Python warns of fork() with threads; the child uses no lock of another thread.
+                # Python warns of fork() with threads. It is safe here: no lock of a thread is used.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._helper.start()
             told.close()
@@ -71,7 +71,7 @@ class Portions:
             self._heard = None
 
     def take(self) -> int | None:
-        """Claims the next portion that neither process has begun; None if there is none."""
+        """Claims the number of the next portion that neither process has begun; None: no more."""
         with self._next.get_lock():
             number = int(self._next.value)
             self._next.value = number + 1

@@ -21,7 +21,7 @@ BYTES_MAX = 64 << 20
 
 
 def plans(cast: Cast, limit_ns: int) -> Iterator[ArenaPlan]:
-    """Two runs over four paths: with marks and losses, and with neither."""
+    """Plans two runs over four paths: one with marks and losses, and one without."""
     for loss, make in ((2**-7, marking), (0.0, bottleneck)):
         link = make(loss=loss, jitter_ns=3_000)
         plan = plan_of(cast, links=[link] * PATHS, flows=2, limit_ns=limit_ns)
@@ -31,7 +31,7 @@ def plans(cast: Cast, limit_ns: int) -> Iterator[ArenaPlan]:
 
 
 def one_life(steps: list[Step]) -> list[Step]:
-    """The steps of the owner with the most steps, from its last start."""
+    """The recorded steps of the instance with the most steps, from its last on_start."""
     owners = Counter(step.owner for step in steps)
     if not owners:
         return []
@@ -42,7 +42,7 @@ def one_life(steps: list[Step]) -> list[Step]:
 
 
 def chunks(policy: Policy, cast: Cast, quick: bool) -> Iterator[Chunk]:
-    """A chunk per run: the events of one flow, peer or receiver."""
+    """Yields a chunk per run: the events of one flow, peer or receiver."""
     family = policy.family
     for plan in plans(cast, 4 * MS if quick else 20 * MS):
         steps = one_life(parse(run(plan).recording).of(family.name))

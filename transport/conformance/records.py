@@ -1,9 +1,9 @@
 """A fast interpreter of hooks, which uses plain objects instead of NumPy records.
 
-It has the semantics of transport.compiler.interpret at a tenth of the cost: fields are slots, and
-a value stored in a float field is converted as in a record. Floats in integer fields are refused by
-the compiler. An integer beyond 64 bits is detected when the records are packed, or, if integers
-have their own type (see tracked.py), when it is stored.
+It has the semantics of transport.compiler.interpret at a tenth of the cost: fields are __slots__,
+and a value stored in a float field becomes a float, as in a NumPy record. The compiler refuses
+floats in integer fields. An integer beyond 64 bits is detected when it is stored, if integers have
+their own type (see tracked.py), or else when the records are converted to NumPy records.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from congestion.api import Policy, Record
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Exceptions that correspond to status 1 of compiled code.
+# If a hook raises one of these exceptions, compiled code returns status 1.
 RAISED = (ArithmeticError, ValueError, LookupError, AssertionError, RuntimeError)
 
 _place = object.__setattr__
 
 
 def whole(value: Any, made: type[int] = int) -> Any:
-    """Converts a value on its way into an integer field; TypeError or OverflowError if wrong."""
+    """Converts a value for an integer field; raises TypeError or OverflowError if it is wrong."""
     if isinstance(value, float):
         raise TypeError("a float is stored in an integer field: write int(...) around it")
     if not INT64_MIN <= value <= INT64_MAX:
@@ -42,7 +42,7 @@ class _Array(list[Any]):
 
 
 def _float(name: str) -> property:
-    """A float field: stores convert the value; reads go to a slot, without Python code."""
+    """A float field: an assignment converts the value; reads use a slot, without Python code."""
     slot = f"_{name}"
 
     def store(self: Any, value: Any) -> None:
@@ -52,7 +52,7 @@ def _float(name: str) -> property:
 
 
 def _quick_shape(kinds: dict[str, Any]) -> type[Any]:
-    """A class with the record's fields as slots; integer stores, the most frequent, are direct."""
+    """A class with the record's fields as slots; assigning an integer field runs no code."""
     floats = {name for name, kind in kinds.items() if kind == np.float64}
     slots = tuple(f"_{name}" if name in floats else name for name in kinds)
     members: dict[str, Any] = {name: _float(name) for name in floats}
@@ -78,7 +78,7 @@ def _shape(layout: Record, integer: type[int]) -> type[Any]:
 
 
 class Shape:
-    """Makes, fills and reads objects of one record layout; `integer` is the type of integers."""
+    """Makes, fills and reads objects of one record layout; `integer` is the type for integers."""
 
     def __init__(self, layout: Record, integer: type[int] = int) -> None:
         self.layout = layout
@@ -198,7 +198,7 @@ class Interpreter:
         return flow + self.shared_shape.packed(self.shared).tobytes()
 
     def take_state(self, flow: np.ndarray[Any, Any], shared: np.ndarray[Any, Any]) -> None:
-        """Copies the records of a compiled policy, to continue from them."""
+        """Copies the records of a compiled policy, to continue from its state."""
         if self.policy.flow.size_bytes:
             self.flow_shape.take(self.flow, flow[0])
         if self.policy.shared.size_bytes:

@@ -14,7 +14,7 @@ class Outcome:
     measured: str
     bound: str  # the declared property, or the one required of every policy
     passed: bool
-    remedy: str = ""  # what to look at, shown if the check failed
+    remedy: str = ""  # advice where to search for the cause, shown if the check failed
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, object]:

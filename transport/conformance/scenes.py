@@ -19,14 +19,14 @@ DELAY_NS = 25 * US
 RTT_NS = 2 * DELAY_NS
 QUEUE_BYTES = 1 << 20
 MARK_BYTES = 65_536
-PAYLOAD_SHARE = 4_096 / 4_160  # payload per packet
+PAYLOAD_SHARE = 4_096 / 4_160  # payload bytes / bytes of a packet
 # The shipped policies that run in the other families beside the policy under test.
 COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The policy library of each family; COMPANIONS fill the others."""
+    """The library of the policy under test, and those of COMPANIONS for the other families."""
 
     parts: dict[str, str]
     params: dict[str, bytes] = field(default_factory=dict)

@@ -20,7 +20,7 @@ HEADS_EVERY = 50  # number of events between changes of the paths' state
 DEAD_SHARE = 0.02  # share of states without a usable path, where policies search longest
 EXTREME_SHARE = 0.08  # share of chunks with extreme values, which are compared event by event
 EXTREME_CHUNK = 400
-EXTREME_LIFE = 40  # events between restarts, because an overflow spoils all later results
+EXTREME_LIFE = 40  # events between restarts; after an overflow, later results mean nothing
 
 _INT_EDGES = np.array(
     [0, 1, -1, 2, 1 << 31, 1 << 53, (1 << 53) + 1, -(1 << 53), 1 << 62, (1 << 63) - 1, -(1 << 63)],
@@ -46,14 +46,14 @@ class Chunk:
 
 
 class Stream:
-    """The events of one family, from a seed."""
+    """Generates the events of one policy family from a seed."""
 
     def __init__(self, family: Family, seed: int) -> None:
         self.family = family
         self.draw = np.random.Generator(np.random.PCG64(seed))
 
     def chunks(self, events: int) -> Iterator[Chunk]:
-        """Chunks with at least `events` events in total."""
+        """Yields chunks with at least `events` events in total."""
         while events > 0:
             extreme = bool(self.draw.random() < EXTREME_SHARE)
             chunk = self.chunk(extreme)
@@ -82,10 +82,10 @@ class Stream:
         )
 
     def size(self, events: int, paths: int) -> int:
-        """The number of events of a chunk, so that every chunk costs about the same.
+        """The number of events of a chunk, chosen so that every chunk costs about the same.
 
-        A hook loops over all paths. With one path, which is often the path to avoid, its search
-        is as long as possible, so chunks with one path are short too.
+        A hook loops over all paths. If there is only one, it is often the path to avoid, and the
+        hook's search takes as long as it can, so chunks with one path are short, too.
         """
         if self.family.shared == "path" and paths == 1:
             return events // 4
@@ -106,7 +106,7 @@ class Stream:
         return presets
 
     def columns(self, hooks: Array, paths: int) -> dict[str, Any]:
-        """Plausible events of a connection with a round trip and changing network conditions."""
+        """Plausible events of a connection with a given RTT, in changing network conditions."""
         draw, size = self.draw, len(hooks)
         payload = int(draw.choice(_SEGMENTS))
         base_ns = int(np.exp(draw.uniform(np.log(5e3), np.log(2e7))))
@@ -155,7 +155,7 @@ class Stream:
     def _places(
         self, now_ns: Array, sent_ns: Array, known: Array, acked: Array, base_ns: int
     ) -> dict[str, Any]:
-        """Send times and sequence numbers."""
+        """Fills in send times and sequence numbers."""
         draw, size = self.draw, len(now_ns)
         first = draw.integers(0, 1 << 20, size)
         oldest = sent_ns - draw.integers(-base_ns, base_ns, size)
@@ -175,7 +175,7 @@ class Stream:
         return np.where(hooks == 1, 0, feedback)
 
     def _facts(self, size: int, paths: int, payload: int) -> dict[str, Any]:
-        """Fields that are constant for a connection, and fields independent of other events."""
+        """Fills in fields that are constant for a connection or independent of other events."""
         draw = self.draw
         resend = draw.random(size) < 0.2
         return {
@@ -210,12 +210,12 @@ class Stream:
             events[name][hit] = draw.choice(edges, int(hit.sum()))
 
     def heads(self, count: int, paths: int) -> Array:
-        """The state of each path: mostly usable, sometimes all of them dead."""
+        """Draws the state of each path: mostly usable, sometimes all of them dead."""
         draw = self.draw
         heads = np.zeros((count, paths), PATH_HEAD.dtype)
         dead = draw.random((count, 1)) < DEAD_SHARE
         usable = draw.random((count, paths)) < 0.75
-        # One path is always usable: otherwise a single path would be dead a quarter of the time.
+        # Keep one path usable, or a connection's only path would be dead a quarter of the time.
         usable[np.arange(count), draw.integers(0, paths, count)] = True
         heads["usable"] = usable & ~dead
         heads["inflight_bytes"] = draw.integers(0, 1 << 20, (count, paths))

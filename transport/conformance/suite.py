@@ -29,7 +29,7 @@ from transport.conformance.scenes import MS, Cast, cast_of
 FULL_EVENTS = 1_000_000
 QUICK_EVENTS = 12_000
 
-Progress = Callable[[str, float], None]  # called with the current phase and the share done
+Progress = Callable[[str, float], None]  # called with the current phase and the share finished
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def limit_ns(self) -> int:
-        """Virtual time of the longer simulator runs."""
+        """The virtual time that the longer simulator runs take."""
         return (120 if self.quick else 600) * MS
 
 
@@ -69,7 +69,7 @@ def check_policy(
     progress: Progress = lambda what, share: None,
     enough: Callable[[Outcome], bool] = lambda outcome: False,
 ) -> Report:
-    """Runs every check that applies, until one is `enough` or the policy does not compile."""
+    """Runs all checks of a policy; stops if it does not compile, or `enough(outcome)` is true."""
     begin = last = time.perf_counter()
     outcomes: list[Outcome] = []
     with (
@@ -192,7 +192,7 @@ def same_in_every_form(
     settings: Settings,
     rest: Portions,
 ) -> Outcomes:
-    """Checks that the forms of the policy agree on recorded and on random events."""
+    """Checks that the policy gives equal results interpreted, compiled and from a file."""
     played = Bout(policy, libraries, settings.seed)
     for chunk in recorded.chunks(policy, cast, settings.quick):
         played.play(chunk)

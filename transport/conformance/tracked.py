@@ -17,7 +17,7 @@ _EXACT = 1 << 53
 
 
 class Tally:
-    """`left` is set once the results may differ."""
+    """Sets `left` once interpreted and compiled results may differ."""
 
     left = False
 
@@ -87,7 +87,7 @@ def _float(value: Any) -> float:
 
 
 def tracked_hooks(policy: Policy) -> list[Any]:
-    """Copies of the hooks in which int() and float() check their values, too."""
+    """Makes copies of the hooks in which int() and float() also check their values."""
     made: dict[Any, Any] = {}
 
     def rebuilt(function: Any) -> Any:

@@ -33,7 +33,7 @@ SEEDS = (1, 2, 3)
 
 
 def link_for(policy: Policy, **changes: float) -> LinkConfig:
-    """A link with ECN marks, if the policy uses them or declares nothing; else without."""
+    """A link that sets ECN marks if the policy uses them or declares no signals."""
     deaf = policy.promises.signals and "ecn" not in policy.promises.signals
     return (bottleneck if deaf else marking)(**changes)
 
@@ -94,7 +94,7 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
 
 
 def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
-    """Checks that four flows get equal shares: they start within a few round trips; three seeds."""
+    """Checks that four flows get equal shares if they start within a few round trips."""
     jain, utilization = 1.0, 1.0
     for seed in SEEDS:
         plan = plan_of(
@@ -172,12 +172,12 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         plan.flows = [first, second]
         trace = ledger.run(plan).trace
         delivered = np.diff(np.array(trace.delivered_bytes, np.int64).reshape(-1, 2)[:, 1])
-        # Averaged over 32 round trips.
+        # The rate is averaged over 32 round trips: 8 samples, 4 round trips apart.
         rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
         below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
-        # 1 << 60 means never: the rate is still below at the end.
+        # 1 << 60 means never: the rate is below half of the share at the end.
         ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)
-        since_ns = ends_ns[below[-1] + 1]  # below[-1] exists: before it joined its rate was 0
+        since_ns = ends_ns[below[-1] + 1]  # not empty: the rate was 0 at first
         worst = max(worst, (since_ns - join_ns) / RTT_NS)
     yield verdict(
         "converges",

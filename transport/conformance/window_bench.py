@@ -16,7 +16,7 @@ from transport.conformance.native_side import Guarded, NativeSide
 SEGMENT_BYTES = 4_096
 RTT_NS = 100_000
 WINDOW_BYTES_MAX = 64 << 20
-LONG_RUN_BYTES = 1 << 40  # delivered by an old flow
+LONG_RUN_BYTES = 1 << 40  # bytes that an old flow has delivered
 START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
 
 
@@ -25,10 +25,10 @@ class Weather:
     """The congestion signals of a round trip."""
 
     ecn: bool = False
-    ecn_share: float = 0.0  # share of segments that are marked, evenly spaced; `ecn`: all
+    ecn_share: float = 0.0  # share of segments that are marked, evenly spaced, unless ecn is True
     loss_share: float = 0.0  # share of the window that is lost
     queue_rtts: float = 0.0  # queueing delay, as a multiple of the minimum RTT
-    paced: bool = False  # the policy's pacing rate limits the bytes in flight, too
+    paced: bool = False  # True: the policy's pacing rate limits the bytes in flight, too
 
 
 class WindowBench:
@@ -60,7 +60,7 @@ class WindowBench:
         """Starts the policy on an old flow with a known RTT, and returns its window."""
         self.delivered_bytes = LONG_RUN_BYTES
         live = {"rtt_min_ns": self.rtt_ns, "srtt_ns": int(self.srtt_ns)}
-        self.window_bytes = hint_bytes  # the window of the policy before, which is in flight
+        self.window_bytes = hint_bytes  # the replaced policy's window; this much is in flight
         self.call(START, -1, hint_window_bytes=hint_bytes, **live)
         return self.window_bytes
 
@@ -102,11 +102,11 @@ class WindowBench:
         self.in_flight.append(self.effective_bytes)
 
     def round(self, segments_an_ack: int = 8, weather: Weather | None = None) -> None:
-        """One round trip: all bytes in flight at its start are acknowledged, marked or lost."""
+        """Plays one round trip: what is in flight at its start is acknowledged, marked or lost."""
         weather = weather or Weather()
         rtt_ns = int(self.rtt_ns * (1.0 + weather.queue_rtts))
         if weather.queue_rtts:
-            self.srtt_ns = float(rtt_ns)  # a standing queue: earlier samples saw it too
+            self.srtt_ns = float(rtt_ns)  # a standing queue: earlier RTT samples had the same delay
         wanted = self.effective_bytes if weather.paced else self.window_bytes
         in_flight = max(int(wanted) // SEGMENT_BYTES, 1) * SEGMENT_BYTES
         share = int(in_flight * weather.loss_share) // SEGMENT_BYTES * SEGMENT_BYTES

@@ -16,17 +16,17 @@ from transport.conformance.result import Outcome, Outcomes, number, verdict, wit
 from transport.conformance.window_bench import SEGMENT_BYTES, Weather, WindowBench
 
 HINTS = (32, 128, 320)  # window in segments when a policy takes over a live flow
-WINDOWS = (16, 61, 256, 1_021)  # segments; not all powers of two
+WINDOWS = (16, 61, 256, 1_021)  # window sizes in segments; not all powers of two
 ACKS = (1, 8, 1 << 20)  # segments per acknowledgment: one, a few, the whole window
 ROUNDS = 20
-LAST_ROUNDS = 5  # of ROUNDS, in which the result is measured
+LAST_ROUNDS = 5  # the result is measured in the last 5 of ROUNDS round trips
 WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
 TROUBLE = 8  # congested round trips in a row
 LOSS_SHARE = 0.125
 SILENT = 12  # timeouts in a row
-MEETING = (256, 16)  # segments in flight when two flows meet
-MEETING_SEGMENTS = 256  # in flight on the path without queueing
+MEETING = (256, 16)  # windows in segments of the two flows when they begin to share a queue
+MEETING_SEGMENTS = 256  # segments in flight that the path holds without a queue
 MEETING_QUEUE = 256.0
 MEETING_ROUNDS = 400
 
@@ -53,7 +53,7 @@ def starts(policy: Policy, library: Library) -> Outcomes:
 
 
 def constant(policy: Policy, library: Library) -> bool:
-    """Whether the policy always answers the same window; then a hint cannot matter."""
+    """Whether the policy always answers the same window, so that a hint has no effect."""
     answers: set[float] = set()
     for segments in HINTS:
         bench = bench_at(policy, library, segments)
@@ -87,7 +87,8 @@ def takes_over(policy: Policy, library: Library) -> Outcome:
 def growth(policy: Policy, library: Library) -> Outcomes:
     """Checks the declared growth per round trip without congestion, in segments or as a factor.
 
-    It is measured at small and large windows, with acknowledgments of one segment to a window.
+    It is measured at small and large windows, with acknowledgments of one segment, of a few
+    segments and of a whole window.
     """
     promises = policy.promises
     if promises.growth_segments is None and promises.growth_factor is None:
@@ -154,7 +155,7 @@ def cuts(policy: Policy, library: Library) -> Outcomes:
                     bench.round(an_ack)
                 where = f"at {segments} segments, {an_ack} an ack"
                 left, falls = troubled(bench, an_ack, weather)
-                # A queue shows only in RTT samples of the first round: the cut may come in the 2nd.
+                # RTT samples show a queue only during the first round: the cut may come in the 2nd.
                 factors.append((min(left[: 2 if weather.queue_rtts else 1]), where))
                 often += [(count, where) for count in falls]
                 idle.append((longest_idle(falls), where))
@@ -162,7 +163,7 @@ def cuts(policy: Policy, library: Library) -> Outcomes:
 
 
 def troubled(bench: WindowBench, an_ack: int, weather: Weather) -> tuple[list[float], list[int]]:
-    """For each congested round trip: window after / before, and the number of cuts.
+    """Two lists over congested round trips: window after / window before, and number of cuts.
 
     Ends after TROUBLE round trips, or earlier once the window is small.
     """
@@ -267,7 +268,7 @@ def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
 
 
 def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> WindowBench:
-    """A flow after some round trips without congestion; `old`: after a week."""
+    """A flow after some round trips without congestion; if `old`, a week later."""
     bench = bench_at(policy, library, segments)
     for turn in range(WARM_UP):
         if old and turn == 1:
@@ -277,7 +278,7 @@ def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> 
 
 
 def gives_way(policy: Policy, library: Library) -> Outcomes:
-    """Checks that less is sent after many round trips that lose half, and after timeouts."""
+    """Checks that less is sent after many round trips with 50 % loss, and after timeouts."""
     kept: list[tuple[float, str]] = []
     left: list[tuple[float, str]] = []
     for segments, old in product(WINDOWS[1:], (False, True)):
@@ -289,7 +290,7 @@ def gives_way(policy: Policy, library: Library) -> Outcomes:
         first = len(bench.in_flight)
         for _ in range(LAST_ROUNDS):
             bench.round(8, Weather(loss_share=0.5))
-        # A mean over all events, because an acknowledgment may undo the cut of a loss.
+        # The mean over all events, because an acknowledgment may undo a cut after a loss.
         kept.append((statistics.fmean(bench.in_flight[first:]) / before, where))
         bench = warm_bench(policy, library, segments, old)
         before = bench.effective_bytes
@@ -316,7 +317,7 @@ def meets(policy: Policy, library: Library) -> Outcome:
     """Checks that a small and a large window converge when both see the same queue.
 
     Chiu and Jain, "Analysis of the Increase and Decrease Algorithms", 1989: multiplicative increase
-    with multiplicative decrease keeps the ratio of two windows for ever.
+    with multiplicative decrease never changes the ratio of two windows.
     """
     flows = [WindowBench(policy, library) for _ in MEETING]
     for flow, segments in zip(flows, MEETING, strict=True):
@@ -370,7 +371,7 @@ def recovers(policy: Policy, library: Library) -> Outcome:
 
 
 def stays_a_window(policy: Policy, library: Library) -> Outcome:
-    """Checks that answers stay at two segments or more, under all signals in turn."""
+    """Checks that windows stay at two segments or more, under each congestion signal in turn."""
     bench = WindowBench(policy, library)
     bench.start()
     weathers = [Weather(), Weather(ecn=True), Weather(loss_share=0.3), Weather(queue_rtts=8.0)]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transport.native import ArenaPlan
 
 RECORDING_BYTES_MAX = 256 << 20
-_OURS = Path(__file__).parents[1]  # frames in here are skipped: the fault is in the policy
+_OURS = Path(__file__).parents[1]  # stack frames in this folder are skipped
 
 
 def told(error: BaseException) -> str:
-    """ "mine.py:12: ZeroDivisionError: division by zero"."""
+    """An exception and its line, as in "mine.py:12: ZeroDivisionError: division by zero"."""
     place, trace = "", error.__traceback__
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)

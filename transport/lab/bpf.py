@@ -10,7 +10,7 @@ from transport.lab.model import LabError
 
 
 class Register(IntEnum):
-    """R0: result of a call; R1 to R5: its arguments; R6 to R9: kept over calls; R10: the stack."""
+    """R0: result of a call; R1 to R5: its arguments; R6 to R9: kept by calls; R10: stack frame."""
 
     R0 = 0
     R1 = 1
@@ -39,11 +39,11 @@ class Helper(IntEnum):
 ARITHMETIC = {"+": 0x00, "-": 0x10, "*": 0x20, "/": 0x30, "|": 0x40, "&": 0x50, "<<": 0x60}
 ARITHMETIC |= {">>": 0x70, "%": 0x90, "^": 0xA0, "=": 0xB0}
 CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
-SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}  # opcode bits by the bytes of a memory access
+SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}  # bytes of a memory access -> bits of the opcode
 
 # Instruction classes and modes, from linux/bpf.h.
 LOAD_IMMEDIATE_64 = 0x18
-LOAD, STORE_VALUE, STORE = 0x61, 0x62, 0x63  # each with the size added
+LOAD, STORE_VALUE, STORE = 0x61, 0x62, 0x63  # bits of SIZES are added to these opcodes
 ATOMIC_64 = 0xDB
 JUMP, ALU_64, BY_REGISTER = 0x05, 0x07, 0x08
 CALL, EXIT = 0x85, 0x95
@@ -114,13 +114,13 @@ class Assembler:
         self._code.append(
             Instruction(LOAD_IMMEDIATE_64, target, MAP_BY_DESCRIPTOR, value=descriptor)
         )
-        self._code.append(Instruction(0))  # the upper half of the number
+        self._code.append(Instruction(0))  # second slot: the upper half of the 64-bit number
 
     def call(self, helper: Helper) -> None:
         self._code.append(Instruction(CALL, value=helper))
 
     def leave(self, result: int) -> None:
-        """Returns `result` from the program."""
+        """Adds instructions that end the program with the return value `result`."""
         self.let(Register.R0, "=", result)
         self._code.append(Instruction(EXIT))
 

@@ -1,6 +1,6 @@
 """Checks whether this process and this kernel can build a lab.
 
-Each kernel feature is tried in a temporary namespace instead of comparing version numbers.
+It tries each kernel feature in a temporary namespace; version numbers are not compared.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from transport.lab.model import ETHERNET_HEADER_BYTES, Link
 R0, R1, R2, R3, R4, R5 = (Register(number) for number in range(6))
 SKB, ORDERS, STATE, SCRATCH, STACK = (Register(number) for number in range(6, 11))
 
-# The fields of a configuration entry and of a state entry; each field has 8 bytes.
+# Fields of an entry in the configuration map and in the state map; each field has 8 bytes.
 ORDER_FIELDS = (
     *("cut", "loss_every", "burst_enter", "burst_leave", "burst_loss", "loss", "corruption"),
     *("cost", "mark_ns", "limit_ns", "frame_bytes_max"),
@@ -30,13 +30,13 @@ ORDER = {name: 8 * i for i, name in enumerate(ORDER_FIELDS)}
 KEPT = {name: 8 * i for i, name in enumerate(STATE_FIELDS)}
 
 NEVER = (1 << 63) - 1
-CERTAIN = 1 << 32  # probability 1: more than every 32-bit random number
-COST_SHIFT = 20  # ns per byte as a fixed-point number with 20 fractional bits
+CERTAIN = 1 << 32  # probability 1: larger than any 32-bit random number
+COST_SHIFT = 20  # ns per byte are stored as a fixed-point number with 20 fractional bits
 SKB_LEN = 0  # offset of len in struct __sk_buff, linux/bpf.h
 HEADERS_BYTES = 14 + 20  # Ethernet and IPv4; only bytes after them are corrupted
 PASS, SHOT = 0, 2  # TC_ACT_OK and TC_ACT_SHOT in linux/pkt_cls.h
 TRIES = 4  # attempts to update the queue when other CPUs update it at the same time
-KEY, BYTE, NOW = -4, -8, -24  # on the stack
+KEY, BYTE, NOW = -4, -8, -24  # offsets of variables on the stack
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def seen(entry: bytes) -> Seen:
 
 
 def program(*, orders_map: int, state_map: int, index: int) -> bytes:
-    """The program of one direction; its entries are at `index` of the two open maps."""
+    """The program of one link direction; it uses entry `index` of the two open maps."""
     code = Assembler()
     code.let(SKB, "=", R1)
     code.store(STACK, KEY, index, 4)
@@ -117,7 +117,7 @@ def with_chance(code: Assembler, share: str, label: str) -> None:
 
 
 def lose(code: Assembler) -> None:
-    """Drops packets: cut link, too long, every n-th, in a loss burst, and random loss."""
+    """Drops packets: all on a cut link, too long ones, every n-th, in loss bursts, at random."""
     code.load(R1, ORDERS, ORDER["cut"])
     code.jump_if(R1, "==", 0, "not_cut")
     count(code, "cut_drops")
@@ -193,7 +193,7 @@ def corrupt(code: Assembler) -> None:
 
 
 def arguments_of_byte(code: Assembler) -> None:
-    """Arguments of the helpers that copy a byte: packet, offset, stack buffer, length 1."""
+    """Sets a helper's arguments to copy a byte: packet, offset, stack buffer, length 1."""
     code.let(R1, "=", SKB)
     code.let(R2, "=", SCRATCH)
     code.let(R3, "=", STACK)
@@ -202,7 +202,7 @@ def arguments_of_byte(code: Assembler) -> None:
 
 
 def queue(code: Assembler) -> None:
-    """Marks packets CE by a virtual queue, kept as the time at which it will be empty.
+    """Marks packets CE by a virtual queue, which is stored as the time when it will be empty.
 
     The queue drains at the link's rate. Packets above the marking threshold get CE. Packets above
     the limit do not enter the virtual queue, because the real queue after it drops them.

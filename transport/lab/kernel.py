@@ -19,7 +19,7 @@ MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, PROG_LOAD, MAP_BY_ID, INFO = 0, 1, 2, 5, 14,
 MAP_ARRAY = 2
 PROG_SCHED_CLS = 3
 LOG_BYTES = 1 << 16
-# None of the helpers in use is restricted to GPL programs.
+# Not the GPL: no kernel helper that the programs call is restricted to GPL programs.
 LICENSE = b"Apache-2.0\0"
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -21,17 +21,17 @@ CARRIER_S, STEP_S = 10.0, 0.005
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters of one direction of a link. Packets and bytes left the queue, with headers."""
+    """Counters of one direction of a link. `packets` and `bytes` left the queue, with headers."""
 
     packets: int
     bytes: int
-    queue_drops: int  # dropped because the queue was full
-    queued_bytes: int  # in the queue now
-    offered_packets: int  # packets that reached the link's program
-    losses: int  # dropped by loss, loss_every, a burst or a length limit
-    cut_drops: int  # dropped because the link is cut
+    queue_drops: int  # packets dropped because the queue was full
+    queued_bytes: int  # bytes in the queue now
+    offered_packets: int  # packets that reached the link's eBPF program
+    losses: int  # packets dropped by `loss`, `loss_every`, a loss burst or a length limit
+    cut_drops: int  # packets dropped because the link is cut
     corrupted: int
-    marked: int  # CE
+    marked: int  # packets marked CE (ECN)
 
 
 class Lab:
@@ -153,7 +153,7 @@ class Lab:
         return self._change(wire, change).link(link)
 
     def degraded_rate(self, link: str, share: float) -> int:
-        """The given share of the rate that the link was built with."""
+        """The given fraction of the rate that the link was built with."""
         return int(self.model.link(self.plan.wire(link).name).rate_bytes_per_s * share)
 
     def cut(self, link: str, *, down: bool = False) -> None:
@@ -260,7 +260,7 @@ class Lab:
                 )
                 self._at(node, build)
         finally:
-            # The filters keep the programs, and those the maps, as long as the devices exist.
+            # Not needed any more: filters on the devices keep the programs and maps alive.
             netlink.close_all(held)
         self._use_checksums(now)
         self._await_carrier(now)
@@ -288,7 +288,7 @@ class Lab:
                 netlink.add_route(link, route)
 
     def _use_checksums(self, now: state.State) -> None:
-        """If links corrupt, turns off checksum offload, so that receivers see flipped bits.
+        """Turns off checksum offload if links corrupt packets, so that receivers see flipped bits.
 
         With offload, a veth device never computes the checksum, and its peer does not check it.
         """
@@ -343,7 +343,7 @@ class Lab:
             return now
 
     def _await_carrier(self, now: state.State) -> None:
-        """Waits until every link that is not down has a carrier; a veth takes a moment."""
+        """Waits until every link that is not down has a carrier, which takes a veth a moment."""
         deadline = time.monotonic() + CARRIER_S
         for node in self.plan.nodes:
             wires = [one for one in self.plan.wires_of(node) if now.cut(one.name) != "down"]

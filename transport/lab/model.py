@@ -21,13 +21,13 @@ RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(b/s|bit/s|bps|B/s)")
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 NODES_MAX = 65_536
 ETHERNET_HEADER_BYTES = 14
-# The time that a CPU may need to wake up; the token bucket saves the bytes of that time.
+# The time that a CPU may need to wake up; the token bucket holds the bytes of that time.
 BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 2
 
 
 class LabError(Exception):
-    """A lab operation failed; the message is one line that says what to do."""
+    """A lab operation failed; the message is one line that says how to fix it."""
 
 
 class LabModelError(LabError, ValueError):
@@ -136,7 +136,7 @@ def check(name: str, key: Key, value: Any) -> None:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """The hint "; did you mean X?" if a known word is similar, else a list of known words."""
+    """The hint "; did you mean X?" if a known name is similar, else a list of known names."""
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
@@ -187,10 +187,10 @@ class LabModel:
     hosts: int = 2
     spines: int = 4
     hosts_per_leaf: int = 1
-    segmentation_offload: bool = False  # GSO packets of up to 64 KB cross the links unsplit
+    segmentation_offload: bool = False  # True: GSO packets of up to 64 KB cross the links unsplit
     host_links: Link = field(default_factory=lambda: Link(rate_bytes_per_s=500_000_000))
     uplinks: Link = field(default_factory=Link)
-    links: Mapping[str, Link] = field(default_factory=dict)  # exceptions, by link name
+    links: Mapping[str, Link] = field(default_factory=dict)  # links with their own table, by name
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:

@@ -25,7 +25,7 @@ TERM_S, KILL_S, STEP_S = 2.0, 5.0, 0.02
 
 
 def in_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
-    """Runs `work` in a new thread after `enter` has changed its namespace; returns the result."""
+    """Runs `work` in a new thread whose namespace `enter` changes first; returns its result."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -93,7 +93,7 @@ def share_directory() -> None:
     DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
     lock = os.open(DIRECTORY, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # Two processes at once would mount it twice, and the second mount would hide the first.
+        # Lock: if two processes mounted it at once, the second mount would hide the first.
         fcntl.flock(lock, fcntl.LOCK_EX)
         shared = kernel.MS_SHARED | kernel.MS_REC
         try:
@@ -108,7 +108,7 @@ def share_directory() -> None:
 
 
 def remove(name: str) -> None:
-    """Removes a named namespace, even if half created; its devices go with it."""
+    """Removes a named namespace with its devices, even if it is half created."""
     path = DIRECTORY / name
     try:
         kernel.unmount(str(path))
@@ -150,7 +150,7 @@ def end_processes(names: list[str]) -> int:
         deadline = time.monotonic() + seconds
         while pids := processes(names):
             for pid in pids:
-                # Send SIGTERM once per process, and SIGKILL until none is left.
+                # Send each process SIGTERM once, but SIGKILL until no process is left.
                 if pid not in ended or number == signal.SIGKILL:
                     ended.add(pid)
                     try:

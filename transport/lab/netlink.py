@@ -21,8 +21,8 @@ INGRESS, EGRESS = "ffff:fff2", "ffff:fff3"
 NEIGHBOUR_PERMANENT = 0x80
 LOWER_UP = 0x10000
 RATE_MAX = 4_250_000_000  # bytes/s; tbf's rate attribute has 32 bits
-# Segmentation offloads are turned off: with them, one packet at a router is many datagrams, which
-# would be lost or marked together.
+# Segmentation offloads to turn off. With them, one packet at a router can hold many datagrams,
+# which would be lost or marked together.
 SEGMENTATION = (
     *("tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation"),
     *("tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"),
@@ -40,7 +40,7 @@ SYSCTLS = {
     "net/ipv4/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_fields": "0x37",
 }
-# Set if the kernel has them: a flow takes the same path in every lab, and IPv6 sends no packets.
+# Set only if the kernel has them: a flow takes the same path in every lab; IPv6 sends nothing.
 SYSCTLS_IF_THERE = {
     "net/ipv4/fib_multipath_hash_seed": "1",
     "net/ipv6/conf/all/disable_ipv6": "1",
@@ -104,7 +104,7 @@ def write_sysctls(congestion: bool) -> None:
 
 
 def add_veth(link: Any, near: End, far: End, far_namespace: int) -> None:
-    """Creates a veth pair: one device here, the other in another namespace."""
+    """Creates a veth pair: one device in this namespace, the other in another namespace."""
     peer = {"ifname": far.interface, "address": far.mac, "net_ns_fd": far_namespace}
     link.link("add", ifname=near.interface, kind="veth", address=near.mac, peer=peer)
 
@@ -118,7 +118,7 @@ def set_up_end(link: Any, end: End, far: End, mtu_bytes: int) -> None:
     index = index_of(link, end.interface)
     link.addr("replace", index=index, address=end.address, prefixlen=end.prefix)
     link.link("set", index=index, mtu=mtu_bytes, state="up")
-    # A permanent entry: on a cut link, ARP would fail and the kernel would report it to senders.
+    # A permanent entry, because on a cut link ARP would fail, which the kernel reports to senders.
     link.neigh("replace", dst=far.address, lladdr=far.mac, ifindex=index, state=NEIGHBOUR_PERMANENT)
 
 
@@ -229,7 +229,7 @@ def devices(link: Any) -> dict[str, Device]:
 def build_node(
     link: Any, plan: Plan, node: str, programs: dict[int, int], links: Callable[[str], Link]
 ) -> None:
-    """Configures a node whose devices exist; `programs` are descriptors by direction."""
+    """Configures a node whose devices exist; `programs`: direction -> program's descriptor."""
     is_host = node.startswith("host")
     set_up_loopback(link)
     write_sysctls(congestion=is_host)
@@ -252,7 +252,7 @@ def build_node(
 
 
 def hook_of(direction: Direction, node: str) -> str:
-    """The hook of a direction's program at a node; "" if it is attached at the other end.
+    """Where a direction's program is attached at a node; "" if it is at the other end.
 
     A router's program is attached at its egress, before the queue. A host's packets are split into
     datagrams only when they leave it, so their program is attached where they arrive.

@@ -32,7 +32,7 @@ class End:
 
 @dataclass(frozen=True)
 class Wire:
-    """A link and its two ends, the lower tier first."""
+    """A link and its two ends; the end in the lower tier comes first."""
 
     name: str
     ends: tuple[End, End]
@@ -120,7 +120,7 @@ class Plan:
         return next(e.address for w in self.wires_of(host) for e in w.ends if e.node == host)
 
     def routes_of(self, node: str) -> list[Route]:
-        """The routes of a node that do not follow from its own addresses."""
+        """The routes of a node, except those that its own addresses imply."""
         model, number = self.model, int(re.sub(r"\D", "", node))
         if node.startswith("host"):
             return [Route(node, "default", (self.wires_of(node)[0].other_end(node).address,))]

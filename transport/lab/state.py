@@ -26,7 +26,7 @@ class Changed:
     """How a link currently differs from the model."""
 
     link: Link
-    cut: str = ""  # "", "silent" or "down"
+    cut: str = ""  # "" (not cut), "silent" (drops packets) or "down" (no carrier)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class State:
 
 
 def directory() -> Path:
-    """/run/weft/lab, or a folder of the user if /run is not writable."""
+    """The folder of the state files: /run/weft/lab, or one of the user if /run is read-only."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     if os.geteuid() != 0 and own and not os.access("/run", os.W_OK):
         return Path(own) / "weft" / "lab"

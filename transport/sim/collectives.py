@@ -22,7 +22,7 @@ from transport.sim.work import (
     waits,
 )
 
-DRAWS_MAX = 1 << 32  # random draws for the tokens of the experts; these take some minutes
+DRAWS_MAX = 1 << 32  # limit of random draws for tokens; so many take some minutes
 
 Keys = Mapping[str, Any]
 
@@ -33,9 +33,9 @@ def chunks(whole: int, parts: int) -> Array:
 
 
 def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back: bool) -> Job:
-    """Transfers of a ring: at step s, rank r sends piece (r - s) % ranks to its neighbour.
+    """Transfers of a ring: at step s, rank r sends chunk (r - s) % ranks to its neighbour.
 
-    Transfers are numbered by (repeat, step, rank). A rank sends the piece that it received at the
+    Transfers are numbered by (repeat, step, rank). A rank sends the chunk that it received in the
     step before.
     """
     rank = np.arange(ranks)
@@ -50,13 +50,13 @@ def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back:
     made["bytes"] = np.broadcast_to(sizes[piece], shape).ravel()
     number = np.arange(len(made)).reshape(shape)
     within = waits(number[:, :-1][:, :, come_from].ravel(), number[:, 1:].ravel())
-    # A rank begins the next repeat after it has received the last piece of this one.
+    # A rank begins the next repeat after it has received the last chunk of this repeat.
     between = waits(number[:-1, -1][:, come_from].ravel(), number[1:, 0].ravel(), gap_ns)
     return Job(made, np.concatenate([within, between]))
 
 
 def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
-    """`channels` parallel rings, each with its part of the buffer."""
+    """Makes `channels` parallel rings, each with its part of the buffer."""
     channels, size = keys.get("channels", 1), keys["size_bytes"]
     bounded(channels * keys["repeats"] * steps * ranks)
     many, waiting, first = [], [], 0
@@ -75,17 +75,17 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
 
 
 def all_reduce_ring(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """Reduce-scatter, then all-gather: 2 (n - 1) steps."""
+    """All-reduce on a ring: reduce-scatter, then all-gather; 2 (n - 1) steps."""
     return _rings(ranks, keys, 2 * (ranks - 1), 2 * (ranks - 1) / ranks)
 
 
 def reduce_scatter(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """A ring of n - 1 steps."""
+    """Reduce-scatter on a ring of n ranks: n - 1 steps."""
     return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
 
 
 def all_gather(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """A ring of n - 1 steps."""
+    """All-gather on a ring of n ranks: n - 1 steps."""
     return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
 
 
@@ -100,14 +100,16 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     parent = (child - 1) // 2
     shape = (repeats, 2, slices, ranks - 1)
     made = transfers(int(np.prod(shape)))
-    ends = np.stack([np.stack([child, parent]), np.stack([parent, child])])  # way, end, rank
+    ends = np.stack(
+        [np.stack([child, parent]), np.stack([parent, child])]
+    )  # [direction, end, link]
     made["from"] = np.broadcast_to(ends[:, 0][None, :, None], shape).ravel()
     made["to"] = np.broadcast_to(ends[:, 1][None, :, None], shape).ravel()
     made["bytes"] = np.broadcast_to(
         chunks(keys["size_bytes"], slices)[None, None, :, None], shape
     ).ravel()
     number = np.arange(len(made)).reshape(shape)
-    up, down = number[:, 0], number[:, 1]  # repeat, slice, rank - 1
+    up, down = number[:, 0], number[:, 1]  # indices: repeat, slice, rank - 1
     inner = parent > 0  # children whose parent has a parent of its own
     top = ~inner
     found = [
@@ -121,8 +123,8 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         for other in np.flatnonzero(top)
     ]
     if repeats > 1:
-        # A rank begins the next repeat after it received the last slice of this one. This matters
-        # for leaves only: inner ranks and the root wait for their children anyway.
+        # A rank begins the next repeat after it received the last slice of this repeat. Only leaves
+        # need this dependency: inner ranks and the root wait for their children anyway.
         last, leaf = down[:-1, -1], up[1:, 0]
         found.append(waits(last.ravel(), leaf.ravel(), keys["gap_ns"]))
     factor = 2 * (ranks - 1) / ranks
@@ -130,7 +132,7 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """In round i, rank r sends to rank r + i; `window` rounds may be in flight.
+    """All-to-all: in round i, rank r sends to rank r + i; `window` rounds may be in flight.
 
     Transfers are numbered by (repeat, round, rank).
     """
@@ -147,8 +149,9 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     bounded_waits((repeats + window * (repeats - 1)) * rounds * ranks)
     found = [waits(number[:, :-window].ravel(), number[:, window:].ravel())]
     if repeats > 1:
-        # A rank begins the next repeat after it received from all ranks; in round i it receives
-        # from rank r - i. Only its first `window` sends wait; the later sends wait for those.
+        # A rank begins the next repeat after it received from all ranks; in round i, rank r
+        # receives from rank r - i. Only its first `window` sends need this dependency, because
+        # later sends wait for the first ones.
         source = (rank[None, :] - turn[:, None]) % ranks
         got = np.take_along_axis(number[:-1], np.broadcast_to(source, number[:-1].shape), axis=2)
         for first in range(window):
@@ -159,7 +162,7 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
-    """Tokens go to the ranks of their experts (dispatch), and back (combine).
+    """Mixture of experts: tokens go to the ranks of their experts (dispatch) and back (combine).
 
     The number of tokens from each rank to each expert is random. Tokens for a rank's own experts
     are not sent.
@@ -177,7 +180,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
-    last: tuple[Array, Array] | None = None  # transfers of the last combine, and their receivers
+    last: tuple[Array, Array] | None = None  # last combine's transfers, receivers
     for _ in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
         tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)
@@ -204,7 +207,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
-    """Dependencies: each `after` that begins at a rank waits for every `before` that ends there."""
+    """Makes every transfer of `after` wait for all of `before` that end where it begins."""
     wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
     order = np.argsort(ends, kind="stable")
     start = np.concatenate([[0], np.cumsum(wide)])

@@ -19,18 +19,18 @@ from transport.sim.work import generator
 Tables = dict[str, Any]
 T = TypeVar("T")
 
-PURPOSE = 9  # random stream that no other part of a scenario uses
-SEGMENTS_MAX = 4_000  # approximate total of all jobs, which bounds the cost of a run
-PROBED_MAX = 700  # total paths of all connections, because each path is probed
-LIMIT_NS = 600_000_000_000  # virtual time; waiting costs no computation
+PURPOSE = 9  # number of the random stream; no other part of a scenario uses it
+SEGMENTS_MAX = 4_000  # approximate number of segments of all jobs; bounds the cost of a run
+PROBED_MAX = 700  # limit of all connections' paths together, because each path is probed
+LIMIT_NS = 600_000_000_000  # limit of virtual time; it may be long, as idle time costs nothing
 SAMPLED_LIMIT_NS = 20_000_000_000
-DOWN_NS_MAX = 50_000_000  # far below peer_silence_ns
+DOWN_NS_MAX = 50_000_000  # longest time that a link is down; far below peer_silence_ns
 QUEUE_NS_MAX = 50_000_000  # time in which a full queue drains
 SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_384, 65_535)
 HEADER_BYTES = 64
 GRAPH_HOSTS_MAX = 16
 TRIMMED_MIN = 1_024
-TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # up-down routing: no PFC deadlock
+TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # PFC cannot deadlock: up-down routing
 
 
 class Chance:
@@ -76,7 +76,7 @@ def policies_by_family() -> dict[str, list[str]]:
 
 
 FAMILIES = policies_by_family()
-# The range of sensible values of each policy parameter that may be changed.
+# (family, policy) -> parameter -> the range from which its value is drawn.
 PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("window", "fixed"): {"window_bytes": (1_000, 8_000_000)},
     ("window", "aimd"): {"start_segments": (1.0, 64.0), "decrease_factor": (0.2, 0.9)},
@@ -125,8 +125,8 @@ def draw(seed: int) -> Tables:
     tables["hosts"]["paths"] = _paths(chance, jobs.pairs)
     tables["policies"] = _policies(chance)
     if "credit" in tables["policies"]:
-        # A credit request is repeated until it is met; the interval follows the RTO. All requests
-        # together have to leave bandwidth for data.
+        # A credit request is repeated until it is granted, at an interval that depends on the RTO.
+        # The RTO is so long that all requests together leave bandwidth for data.
         said = len(jobs.tables) * jobs.pairs * (2 * HEADER_BYTES + overhead) * 10**9 // slowest
         own = tables["hosts"]
         own["rto_ns_min"] = max(own["rto_ns_min"], 2 * said)
@@ -155,7 +155,7 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def _link(chance: Chance, rate: int, packet: int) -> Tables:
-    """The link keys for [network] or [[links]]."""
+    """Draws the properties of a link, as keys for [network] or [[links]]."""
     made: Tables = {"rate": rate, "delay_ns": chance.near(50, 20_000)}
     if chance.yes(0.7):
         made["queue_bytes"] = _queue(chance, rate, packet)
@@ -171,7 +171,7 @@ def _link(chance: Chance, rate: int, packet: int) -> Tables:
     if chance.yes(0.15):
         made["loss"] = chance.real(0, 0.05)
     if chance.yes(0.08):
-        # At most a tenth of the packets.
+        # So low that at most a tenth of the packets get a bit error.
         made["bit_error_rate"] = chance.real(0, 1) * 0.1 / (8 * packet)
     return made
 
@@ -199,8 +199,8 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    # Without TRIMMED_MIN, the trimmed header would be a third of the packet, and headers could fill
-    # the links.
+    # Trim only packets of TRIMMED_MIN bytes or more: of small packets the header is a third, so
+    # trimmed headers could fill the links.
     own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
@@ -325,7 +325,7 @@ class _Jobs:
         chance = self.chance
         largest = max(self.payload * chance.near(1, 30), 2)
         messages = max(min(segments * self.payload * 2 // largest, 100), 1)
-        # The hosts' rate is not known here: assume the largest, 50 GB/s.
+        # The rate of the hosts' links is not known here: assume the largest, 50 GB/s.
         mean = largest / 2
         duration = max(int(messages * mean / (ranks * 50e9 * 0.5) * 1e9), 1)
         self.pairs += min(messages, ranks * (ranks - 1) // 2)
@@ -404,7 +404,7 @@ def _hosts(chance: Chance, segment: int, overhead: int, trip_ns: int) -> Tables:
 
 
 def _patience(own: Tables) -> None:
-    """Raises peer_silence_ns to at least eight times the largest RTO."""
+    """Sets peer_silence_ns to at least eight times the largest RTO."""
     least = 8 * own["rto_ns_max"]
     if own.get("peer_silence_ns", schema.HOSTS["peer_silence_ns"].default) < least:
         own["peer_silence_ns"] = least

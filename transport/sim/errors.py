@@ -1,4 +1,4 @@
-"""Errors of scenarios (one line with file, line, key and what to do) and of sweeps."""
+"""Exceptions for scenarios (one line with file, line, key and remedy) and for sweeps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from transport.errors import InvalidArgumentError, WeftError
 
 
 class ScenarioError(InvalidArgumentError):
-    """A scenario is wrong; the message is one line that says what to do."""
+    """A scenario is wrong; the message is one line that says how to fix it."""
 
 
 class WorkerLostError(WeftError):
-    """A process of a sweep ended before its runs were done; rows received before are valid."""
+    """A process of a sweep ended before its runs were done; rows received earlier are valid."""
 
 
 class BadKeyError(Exception):
@@ -26,5 +26,5 @@ class BadKeyError(Exception):
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
-    """The path as text: workload.0.pattern."""
+    """The path of a key as text, such as "workload.0.pattern"."""
     return ".".join(str(part) for part in path)

@@ -41,7 +41,7 @@ def _picked(
     chance: np.random.Generator,
     path: tuple[str | int, ...],
 ) -> Array:
-    """Picks `count` of the links at random, with those of their directions that are in `ports`."""
+    """The ports in `ports` that belong to `count` randomly chosen links of them."""
     ends = np.sort(np.stack([network.ports["from"][ports], network.ports["to"][ports]], 1), axis=1)
     _, link = np.unique(ends, axis=0, return_inverse=True)
     there = int(link.max()) + 1
@@ -80,7 +80,9 @@ def _event(
         if until_ns is None:
             raise BadKeyError((*path, "flap_ns"), "flapping has no end: give until_ns")
         if any(event[one] is not None for one in ("up", "rate", "loss")):
-            raise BadKeyError((*path, "flap_ns"), "excludes up, rate and loss: remove them")
+            raise BadKeyError(
+                (*path, "flap_ns"), "cannot be combined with `up`, `rate` or `loss`: remove them"
+            )
         turns = -(-(until_ns - at_ns) // flap_ns)
         if turns * len(ports) > CHANGES_MAX:
             raise BadKeyError((*path, "flap_ns"), f"flaps {turns:,} times: give a longer period")
@@ -88,7 +90,7 @@ def _event(
         up = np.minimum(down + flap_ns // 2, until_ns)
         return [_rows(ports, at, up=state) for when, state in ((down, 0), (up, 1)) for at in when]
     if all(event[one] is None for one in ("up", "rate", "loss")):
-        raise BadKeyError(path, "has no effect: give up, rate, loss or flap_ns")
+        raise BadKeyError(path, "has no effect: set `up`, `rate`, `loss` or `flap_ns`")
     made = [
         _rows(
             ports,

@@ -38,15 +38,15 @@ class GoalError(ValueError):
 
 @dataclass
 class Operation:
-    """One operation of a rank; `needs` and `begun` are indices of other operations of the rank."""
+    """One operation of a rank; `needs` and `begun` are indices of this rank's other operations."""
 
     kind: str
     line: int
     size: int
     peer: int = -1
     tag: int = 0
-    needs: list[int] = field(default_factory=list)  # these end before it begins (requires)
-    begun: list[int] = field(default_factory=list)  # these begin before it begins (irequires)
+    needs: list[int] = field(default_factory=list)  # must end before this one begins (requires)
+    begun: list[int] = field(default_factory=list)  # must begin before this one begins (irequires)
 
 
 @dataclass
@@ -94,7 +94,7 @@ def parse(text: str) -> Schedule:
 def _statement(
     words: str, number: int, operations: list[Operation], labels: dict[str, int], ranks: int
 ) -> None:
-    """One line of a rank's block."""
+    """Parses one line of a rank's block."""
     if (match := _NEEDS.fullmatch(words)) is not None:
         for label in (match[1], match[3]):
             if label not in labels:
@@ -106,12 +106,12 @@ def _statement(
         label, kind, size, way, peer, tag = match.groups()
         if (kind == "send") != (way == "to"):
             raise GoalError(
-                f"line {number}: {kind} is written with {'to' if way == 'from' else 'from'}"
+                f"line {number}: {kind} needs {'to' if way == 'from' else 'from'}, not {way}"
             )
         if int(peer) < 0 or (tag or "").startswith("-"):
             raise GoalError(f"line {number}: wildcards are not supported: give the rank and tag")
         if int(peer) >= ranks:
-            raise GoalError(f"line {number}: rank {peer}: with num_ranks {ranks} it must be lower")
+            raise GoalError(f"line {number}: rank {peer}: must be less than num_ranks, {ranks}")
         made = Operation(kind, number, int(size), int(peer), int(tag or 0))
     elif (match := _CALC.fullmatch(words)) is not None:
         label, made = match[1], Operation("calc", number, int(match[2]))
@@ -126,7 +126,7 @@ def _statement(
     operations.append(made)
 
 
-# The dependencies of an operation: a time in ns, and transfers, each with a delay after its end.
+# When an operation may begin: a time in ns, and transfer -> delay in ns after the transfer's end.
 Wait = tuple[int, dict[int, int]]
 
 
@@ -151,7 +151,7 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
                 spent = round(one.size * ns_per_calc)
                 over[index] = (wait[0] + spent, {k: v + spent for k, v in wait[1].items()})
             elif one.kind == "recv":
-                # Messages of one connection arrive in order: waiting for the last is enough.
+                # Messages of a connection arrive in order, so wait only for its last one.
                 kept = {
                     k: v for k, v in wait[1].items() if v or sends[k] != sends[mine] or k > mine
                 }
@@ -184,7 +184,7 @@ def _ends(
 def _matched(
     schedule: Schedule,
 ) -> tuple[dict[tuple[int, int], int], list[tuple[int, int, int]]]:
-    """The transfer of each send and recv by rank and index, and each transfer's connection.
+    """(rank, index) of each send and recv -> its transfer; and the connection of each transfer.
 
     The n-th send of (from, to, tag) matches the n-th recv of (from, to, tag), as in MPI.
     """

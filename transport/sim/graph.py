@@ -23,7 +23,7 @@ def network(
     links: Sequence[tuple[int, int, LinkKind]],
     notes: Sequence[str] = (),
 ) -> Network:
-    """The network of these nodes (hosts first) and links; ValueError if it is not possible."""
+    """The network of the given nodes (hosts first) and links; ValueError if it is impossible."""
     laid = PortList()
     for one, other, kind in links:
         laid.add(np.array([one]), np.array([other]), kind)
@@ -66,7 +66,7 @@ def _groups(names: Sequence[str], hosts: int, ports: Array) -> tuple[Array, list
 
 
 def _distances(start: Array, hosts: int, nodes: int, ports: Array) -> Array:
-    """Hops from each switch to the nearest node of `start`; -1 without a route, and for hosts."""
+    """Hops from each switch to the nearest node of `start`; -1: no route, or the node is a host."""
     hops = np.full(nodes, -1, np.int64)
     hops[start] = 0
     fresh = np.zeros(nodes, bool)
@@ -102,7 +102,7 @@ def from_tables(nodes: Sequence[dict[str, Any]], links: Sequence[dict[str, Any]]
             named[name] = node["kind"]
     if not named:
         raise BadKeyError(("nodes",), 'topology "file" needs [[nodes]] and [[links]]: give some')
-    # Hosts first, then switches, each in the order of the file.
+    # Hosts come first, then switches, both in the order of the file.
     names = sorted(named, key=lambda name: named[name] != "host")
     numbers = {name: number for number, name in enumerate(names)}
     laid = [_link(index, link, numbers) for index, link in enumerate(links)]

@@ -4,9 +4,9 @@ With n = ceil(bytes / payload of a packet) packets, at least one,
   ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop.
 Wire bytes are those of the message and n headers. The rate of a hop is the sum of its equal-cost
 links that the connection's paths can use together; the bottleneck is the hop with the lowest rate.
-Delays are those of the links on the way. The last packet crosses every other hop by store and
-forward, so no transfer can be faster. Links are taken as they are at the start; acknowledgments,
-probes and receive advertisements are not counted.
+Delays are those of the links on the route. The last packet crosses every other hop by store and
+forward, so no transfer can be faster. Links have their properties at the start of the run;
+acknowledgments, probes and receive advertisements are not counted.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ HEADER_BYTES = 64  # weft's header in a data packet
 
 
 def packets(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """The least number of data packets of each message."""
+    """The number of data packets that each message needs at least."""
     payload = hosts["segment_bytes"] - HEADER_BYTES
     return np.asarray(np.maximum(-(-sizes.astype(np.int64) // payload), 1))
 
 
 def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """The bytes of each message on the wire, with headers and without resends."""
+    """The bytes of each message on the wire, with headers and without retransmissions."""
     headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
     return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
 
 
-Hop = tuple[float, float, int]  # total rate, rate of the fastest link, least delay
+Hop = tuple[float, float, int]  # total rate of its links, rate of the fastest, least delay
 
 
 class Ways:
@@ -42,7 +42,7 @@ class Ways:
     def __init__(self, network: Network, paths: int) -> None:
         self._network = network
         self._paths = paths
-        # Caches: a hop over some sets of ports, and the switches that it leads to.
+        # Cache: sets of ports -> the hop over these ports and the switches that it leads to.
         self._behind: dict[bytes, tuple[Hop, Array] | None] = {}
         self._up: dict[int, tuple[Hop, Array]] = {}
         self._down: dict[int, tuple[Hop, set[int]]] = {}
@@ -75,7 +75,7 @@ class Ways:
         return float(rates[: self._paths].sum()), float(rates[0]), delay
 
     def _next(self, sets: Array) -> tuple[Hop, Array] | None:
-        """The hop over these sets of ports, and the switches behind it."""
+        """The hop over the given sets of ports, and the switches at its far end."""
         net = self._network
         key = sets.tobytes()
         if key not in self._behind:
@@ -111,7 +111,7 @@ def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Ar
     pairs, which = np.unique(
         np.stack([transfers["from"], transfers["to"]], axis=1), axis=0, return_inverse=True
     )
-    least = np.zeros((len(pairs), 3))  # 1 / bottleneck rate, sum of the others' 1 / rate, delays
+    least = np.zeros((len(pairs), 3))  # ns per byte of the slowest hop, of all others; delays
     for number, (one, other) in enumerate(pairs.tolist()):
         hops = np.array(ways.hops(one, other), np.float64)
         narrow = int(np.argmin(hops[:, 0]))

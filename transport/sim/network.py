@@ -1,4 +1,4 @@
-"""The simulated network as arrays: ports, groups of hosts, sets of ports, routes and names.
+"""The simulated network as arrays: ports, groups of hosts, sets of ports, routes, and names.
 
 shapes.py and graph.py build it. Hosts are nodes 0 to hosts - 1; switches follow.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Same fields as PortPlan in native/sim/fabric/fabric_plan.h; the plan copies them one by one.
+# Same fields as PortPlan in native/sim/fabric/fabric_plan.h; they are copied one by one.
 PORT = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes_per_s", np.int64)),
@@ -24,12 +24,12 @@ PORT = np.dtype(
         ("burst_bytes", np.int64),
     ]
 )
-QUEUE_NS = 10_000  # the default queue holds this much time at its link's rate
+QUEUE_NS = 10_000  # a queue of the default size drains in this time at its link's rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKind:
-    """The properties of a link in each direction. None: derived from the rate."""
+    """The properties of a link in each direction; a value of None is derived from the rate."""
 
     bytes_per_s: int
     delay_ns: int = 1_000
@@ -38,10 +38,10 @@ class LinkKind:
     mark_full_bytes: int | None = None
     loss: float = 0.0
     bit_error_rate: float = 0.0
-    burst_bytes: int = 0  # size of a token bucket, which an idle link may send at once
+    burst_bytes: int = 0  # size of a token bucket: bytes that an idle link may send at once
 
     def values(self) -> tuple[int | float, ...]:
-        """The fields of PORT behind `from` and `to`."""
+        """The values of the fields of PORT that follow `from` and `to`."""
         queue = self.queue_bytes
         if queue is None:
             queue = max(self.bytes_per_s * QUEUE_NS // 10**9, 16_384)
@@ -61,13 +61,13 @@ class Network:
 
     hosts: int
     node_names: list[str]
-    node_kinds: list[str]  # host, leaf, spine, core, switch
-    ports: Array  # PORT, sorted by `from`
-    group_of: Array  # by host: hosts of a group are linked to the same switches
-    route: Array  # [switch, group]: the number of a set of ports, or -1
+    node_kinds: list[str]  # of each node: "host", "leaf", "spine", "core" or "switch"
+    ports: Array  # of the type PORT, sorted by `from`
+    group_of: Array  # group of each host; hosts of a group are linked to the same switches
+    route: Array  # route[switch, group]: number of the set of ports to use, or -1: no route
     set_begin: Array
     set_ports: Array
-    notes: list[str] = field(default_factory=list)  # what the simulation leaves out
+    notes: list[str] = field(default_factory=list)  # properties that are not simulated
 
     @property
     def switches(self) -> int:
@@ -79,7 +79,7 @@ class Network:
 
     @cached_property
     def first_port(self) -> Array:
-        """Offsets: the ports of node n are first_port[n] up to first_port[n + 1]."""
+        """Offsets into `ports`; the ports of node n are first_port[n] to first_port[n + 1] - 1."""
         counts = np.bincount(self.ports["from"], minlength=len(self.node_names))
         return np.concatenate([[0], np.cumsum(counts)])
 
@@ -112,7 +112,7 @@ class Network:
         return {t: np.flatnonzero(names == t) for t in sorted(set(names.tolist()), key=place)}
 
     def find_ports(self, pattern: str) -> Array:
-        """The ports of a link's name: a-b is both directions, a>b is one; * matches any text."""
+        """The ports that a link name matches: a-b both directions, a>b one; * matches any text."""
         if not any(one in pattern for one in "*?["):
             return self._exact(pattern)
         oneway = ">" in pattern
@@ -154,7 +154,7 @@ class Network:
 
 
 class PortList:
-    """Collects links, of two ports each; `build` sorts the ports and returns where each went."""
+    """Collects links of two ports each; `build` sorts the ports and returns their new indices."""
 
     def __init__(self) -> None:
         self._ends: list[Array] = []

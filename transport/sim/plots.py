@@ -45,7 +45,7 @@ SWEPT = {
 
 
 def sweep_figure(cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]) -> Any:
-    """One plot per measure: a dot for each run and a line through the medians of the settings.
+    """One plot per measure: a dot for each run, and a line through the median of each setting.
 
     If one number is swept, it is the x axis. Otherwise the settings are categories, in order.
     """
@@ -149,7 +149,7 @@ def link_use(axis: Any, result: Result) -> None:
 
 
 def _stretched(values: Array, width: int) -> Array:
-    """Scales a row to `width` cells: each is the maximum of its links, or a repeated link."""
+    """Scales a row of links to `width` cells: each has the maximum of the links that it covers."""
     edges = np.linspace(0, len(values), width + 1)
     return np.array(
         [
@@ -203,7 +203,7 @@ def windows(axis: Any, result: Result) -> None:
 
 
 def rates(axis: Any, result: Result) -> None:
-    """The acknowledged bytes per second of the sampled connections."""
+    """The rates of the sampled connections, in acknowledged bytes per second."""
     sent = _rows(result, "sent_bytes").astype(np.float64)
     step = np.diff(result.samples["at_ns"], prepend=0).astype(np.float64)
     rate = np.diff(sent, axis=0, prepend=0) / np.maximum(step, 1)[:, None]

@@ -26,7 +26,7 @@ IDEAL = (
 
 
 def spread(values: Array) -> dict[str, float]:
-    """p50, p95, p99 and max; an empty dict if there are no values."""
+    """The p50, p95, p99 and max of some values; an empty dict if there are none."""
     if values.size == 0:
         return {}
     found = {name: float(np.percentile(values, share)) for name, share in QUANTILES.items()}
@@ -44,17 +44,17 @@ class Result:
     """The result of a run. Arrays have a row for each transfer, connection or port."""
 
     scenario: Scenario
-    policies: dict[str, str]  # in force, by family
-    sources: dict[str, str]  # of the policies, by family: sha256
+    policies: dict[str, str]  # family -> the policy that the run used
+    sources: dict[str, str]  # family -> SHA-256 of the policy's source
     totals: dict[str, int | bool]
-    transfers: Array  # ready_ns, received_ns, sent_ns; -1: not yet
+    transfers: Array  # fields ready_ns, received_ns, sent_ns; -1: has not happened
     streams: Array
     ports: Array
     samples: dict[str, Array] = field(default_factory=dict)
     sampled_transfers: tuple[int, ...] = ()
     violation: str = ""
     policy_failure: str = ""
-    partial: bool = False  # it was interrupted
+    partial: bool = False  # True: the run was interrupted
 
     @property
     def seed(self) -> int:
@@ -111,7 +111,7 @@ class Result:
         row |= {"transfers": int(mine.sum()), "done": int(had.sum())}
         if not had.any():
             return row
-        # A mask within the received transfers.
+        # A mask of the job's transfers, for arrays that contain only received transfers.
         own = mine[self.done]
         row |= _named(spread(self.fct_ns[own]), "fct_ns_")
         row |= _named(spread(self.slowdown[own]), "slowdown_")
@@ -142,7 +142,7 @@ class Result:
             row |= {"utilisation": float(busy.mean()), "utilisation_max": float(busy.max())}
             row["imbalance"] = self._imbalance(chosen)
             for share in ("p50", "p95", "p99", "max"):
-                # Queue length that arriving data saw, at the worst port.
+                # Quantile of the queue length that arriving data met, at the worst port.
                 row[f"queue_bytes_{share}"] = int(ports[f"queue_bytes_{share}"].max())
             for what in ("marked", "trimmed", "dropped", "lost", "pauses"):
                 row[what] = int(ports[what].sum())

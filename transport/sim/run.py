@@ -23,7 +23,7 @@ from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 from transport.sim.settings import DEFAULT_POLICIES, beside
 
-STEP_HOPS = 200_000  # a fraction of a second
+STEP_HOPS = 200_000  # packet-hops of one step, which takes a fraction of a second
 # Keys of [hosts] that have another name in the plan.
 PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
 
@@ -40,7 +40,7 @@ def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
 
 
 class Simulation:
-    """A run, step by step. The number of threads changes its speed only."""
+    """Runs a simulation step by step. The number of threads changes only its speed."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Simulation:
         return {name: getattr(found, name) for name in TOTALS}
 
     def result(self, *, partial: bool = False) -> Result:
-        """The result, complete or so far."""
+        """The result of the run up to now."""
         if self._fabric is None:
             self.step(0)
         fabric = self._fabric
@@ -115,7 +115,7 @@ class Simulation:
     def _network(self) -> None:
         own, plan = self.scenario.network, self.plan
         ports = own.ports.copy()
-        # A host's own port must not drop the bursts that the host hands to it.
+        # Make the queues of hosts' ports so long that they do not drop bursts of their host.
         mine = ports["from"] < own.hosts
         least = 2 * self.scenario.keys["hosts"]["burst_bytes_max"]
         ports["queue_bytes_max"][mine] = np.maximum(ports["queue_bytes_max"][mine], least)
@@ -161,7 +161,7 @@ class Simulation:
         keys = self.scenario.keys["samples"]
         if not keys["every_ns"]:
             return
-        # A connection is identified by its first transfer.
+        # Sampled connections are given by the index of their first transfer.
         named = self.scenario.work.transfers[["from", "to", "stream"]]
         first = np.sort(np.unique(named, return_index=True)[1])
         places = np.linspace(0, len(first) - 1, min(keys["transfers"], len(first))).astype(int)
@@ -220,7 +220,7 @@ def run(
     """Runs a scenario to its end and returns the result.
 
     scenario: a Scenario, its file, or the name of one that is shipped with weft.
-    policies: by family; they replace the scenario's.
+    policies: family -> policy; they replace the scenario's policies.
     changes: values that replace keys of the scenario, as {"network.rate": "400 Gb/s"}.
     """
     if not isinstance(scenario, Scenario):

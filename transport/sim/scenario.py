@@ -31,7 +31,7 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One experiment: `tables` is the content of the file, `keys` the same with all defaults."""
+    """One experiment. `tables`: the content of the file; `keys`: the same, plus all defaults."""
 
     tables: Tables
     keys: Tables
@@ -54,8 +54,8 @@ class Scenario:
     def problem(self, error: BadKeyError) -> ScenarioError:
         """A ScenarioError in one line: file, line, key, what is wrong and what to do."""
         said, meant = (_at(one, error.path) for one in (tomllib.loads(self.text), self.tables))
-        if self.text and repr(said) != repr(meant):  # as text: a nan is not equal to itself
-            # The line in the file is not where this value came from.
+        if self.text and repr(said) != repr(meant):  # repr, because nan != nan
+            # No line number, because this value is not from the file.
             told = f"{dotted(error.path)}: {error.text}"
             return ScenarioError(f"{told} (by a change to {self.file})")
         line = line_of(lines_of(self.text), error.path)
@@ -87,7 +87,7 @@ class Scenario:
             raise self.problem(error) from None
 
     def sampled_ports(self) -> Array:
-        """The ports whose queues are sampled."""
+        """The ports whose queue lengths are sampled."""
         try:
             given = self.keys["samples"]["links"]
             return events.ports_of(self.network, given, ("samples", "links"))
@@ -95,7 +95,7 @@ class Scenario:
             raise self.problem(error) from None
 
     def check(self) -> Scenario:
-        """Builds all parts, so that errors are raised before a run; returns itself."""
+        """Builds all parts of the scenario, so that it raises errors before a run; returns self."""
         _ = self.network, self.work, self.changes, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
@@ -118,12 +118,12 @@ class Scenario:
         try:
             return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
         except BadKeyError as error:
-            # The line in the file is not where this value came from.
+            # No line number, because this value is not from the file.
             told = f"{dotted(error.path)}: {error.text}"
             raise ScenarioError(f"{told} (by a change to {self.file})") from None
 
     def content(self) -> str:
-        """Its canonical form, for the fingerprint: every key, and digests of the files it reads."""
+        """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
         kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
         kept["files"] = {
             name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
@@ -161,7 +161,7 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
 
 
 def _at(tables: Any, path: tuple[str | int, ...]) -> Any:
-    """The value at a path, or None."""
+    """The value of the key at a path, or None."""
     for part in path:
         try:
             tables = tables[part]

@@ -16,8 +16,8 @@ from transport.sim.errors import BadKeyError
 
 HOSTS_MAX = 65_536
 BYTES_MAX = 1 << 40
-NS_MAX = 10**15  # eleven days
-RATE_MAX = 1 << 43  # bytes/s, 70 Tb/s
+NS_MAX = 10**15  # largest time: eleven days
+RATE_MAX = 1 << 43  # largest rate in bytes/s: 70 Tb/s
 SAMPLES_MAX = 10_000_000
 
 Path = tuple[str | int, ...]
@@ -29,7 +29,7 @@ class Key:
 
     Kinds: int, bytes, ns, rate, share, number, bool, text, words (text or a list), table, tables
     (an array of tables), sizes and ranks (both text or a list).
-    A default of None: the meaning says how the value is derived.
+    If the default is None, the meaning says how the value is derived.
     """
 
     kind: str

@@ -19,7 +19,7 @@ DEFAULT_POLICIES = {"window": "swift", "path": "power_of_two", "loss": "rack"}
 def applied(
     scenario: Scenario, policies: Mapping[str, str], settings: Mapping[str, Any]
 ) -> tuple[Scenario, dict[str, str]]:
-    """The scenario with its keys changed, and the policies to run it with.
+    """Returns the scenario with its keys changed, and the policies to run it with.
 
     Keys of `settings`: "policies.window" is the policy of a family, "policies.window.p_ns" is one
     of its parameters, other keys belong to the scenario. `policies` replace the scenario's own.
@@ -65,7 +65,7 @@ def _named(text: str) -> list[str]:
 
 
 def is_of_policies(key: str) -> bool:
-    """Whether a setting is a policy or a policy parameter, not another key of the scenario."""
+    """Whether a setting is a policy or a policy parameter, and not a key of the scenario."""
     return key.partition(".")[0] == HEAD
 
 

@@ -19,12 +19,12 @@ from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 from transport.sim.schema import LINK
 
 PORTS_MAX = 1 << 24
-# From a program to its device queue: the rate at which a core hands packets to the kernel.
+# The link from a program to its device queue: the rate at which a core gives the kernel packets.
 DEVICE_BYTES_PER_S, DEVICE_QUEUE_BYTES = 5_000_000_000, 1 << 30
 
 
 def problem(key: str, text: str) -> BadKeyError:
-    """An error in a key of [network]."""
+    """The exception for a wrong key of [network]."""
     return BadKeyError(("network", key), text)
 
 
@@ -63,7 +63,7 @@ def wanted_hosts(keys: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The dimensions of a fat tree; `spines` counts those of one leaf."""
+    """The dimensions of a fat tree; `spines` is the number of spines that a leaf is linked to."""
 
     per_leaf: int
     leaves: int
@@ -73,14 +73,14 @@ class Sizes:
 
 
 def sizes(keys: Mapping[str, Any], hosts: int, *, tiers: int = 2) -> Sizes:
-    """The dimensions of the fat tree in [network]; BadKeyError if its keys do not agree."""
+    """The dimensions of the fat tree in [network]; BadKeyError if its keys are contradictory."""
     share = keys["oversubscription"]
     radix = keys["radix"]
     per_leaf = keys["hosts_per_leaf"]
     if radix is None and per_leaf is None:
         radix = _radix(hosts, tiers)
     if per_leaf is None:
-        # Split the ports of a leaf so that ports down / ports up is the oversubscription.
+        # Divide a leaf's ports so that ports to hosts / uplinks is the oversubscription.
         per_leaf = int(radix * share / (1 + share) + 1e-9) if keys["uplink_rate"] is None else 0
         per_leaf = per_leaf or radix // 2
     leaves = -(-hosts // per_leaf)
@@ -95,7 +95,7 @@ def sizes(keys: Mapping[str, Any], hosts: int, *, tiers: int = 2) -> Sizes:
 
 
 def _radix(hosts: int, tiers: int) -> int:
-    """The least power of two whose full fat tree has at least `hosts` hosts."""
+    """The smallest power of two as radix, with which a full fat tree holds `hosts` hosts."""
     radix = 2
     while (radix**2 // 2 if tiers == 2 else radix**3 // 4) < hosts:
         radix *= 2
@@ -135,7 +135,9 @@ def node_list(hosts: int, **counts: int) -> tuple[list[str], list[str]]:
         names += [f"{kind}{number}" for number in range(count)]
         kinds += [kind] * count
     if len(names) > PORTS_MAX:
-        raise problem("hosts", f"that makes {len(names):,} nodes: at most {PORTS_MAX:,}")
+        raise problem(
+            "hosts", f"the network would have {len(names):,} nodes: at most {PORTS_MAX:,}"
+        )
     return names, kinds
 
 
@@ -153,7 +155,7 @@ def fat_tree(keys: Mapping[str, Any]) -> Network:
 
 
 def two_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
-    """Every leaf has one uplink to every spine."""
+    """A fat tree of two tiers: every leaf has one uplink to every spine."""
     for name in ("pods", "cores"):
         if keys[name] is not None:
             raise problem(name, "needs tiers = 3: remove it, or set tiers")
@@ -164,7 +166,7 @@ def two_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
 
 
 def rail(keys: Mapping[str, Any]) -> Network:
-    """Server s has a NIC on every rail; a leaf serves one rail of hosts_per_leaf servers."""
+    """Rails: each server has a NIC per rail; a leaf serves one rail of hosts_per_leaf servers."""
     hosts, rails = wanted_hosts(keys), keys["rails"]
     if hosts % rails:
         raise problem("hosts", f"{hosts} is not a multiple of rails = {rails}, the NICs per server")
@@ -191,7 +193,7 @@ def multi_plane(keys: Mapping[str, Any]) -> Network:
 def planes(
     keys: Mapping[str, Any], leaf_of: Array, leaves: int, spines: int, up_rate: int
 ) -> Network:
-    """Fat trees of two tiers: leaf_of[host, plane] is the host's leaf in that plane."""
+    """One fat tree of two tiers per plane; leaf_of[host, plane] is the host's leaf in a plane."""
     hosts, count = leaf_of.shape
     names, kinds = node_list(hosts, leaf=leaves * count, spine=spines * count)
     laid = PortList()
@@ -265,7 +267,7 @@ def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
 
 @dataclass(frozen=True)
 class _Tree:
-    """A fat tree of three tiers; ports by (leaf, spine of its pod) and (spine, core of it)."""
+    """A fat tree of three tiers; port arrays are indexed by [leaf, spine] or [spine, core]."""
 
     leaves: int
     per_pod: int
@@ -292,7 +294,7 @@ class _Tree:
             row[:] = sets.add(np.sort(self.spine_up[spine]))
             inside = pod_of == pod
             row[inside] = down[inside, spine % self.spines]
-        # A core of group j reaches every pod through spine j of the pod.
+        # A core switch of group j reaches every pod through spine j of the pod.
         to_pod = sets.add_each(self.spine_down).reshape(self.pods, cores)
         route[self.leaves + spines :, :] = to_pod.T[:, pod_of]
         begin, members = sets.build()
@@ -354,7 +356,7 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
         )
         one, other = name.split("-")
         if devices and one.startswith("host"):
-            # A device queue drops packets that do not fit; it does not push back on the host.
+            # A device queue is a node of its own, which drops packets that do not fit.
             near, one = one, one.replace("host", "device")
             links.append((numbers[near], numbers[one], device))
         links.append((numbers[one], numbers[other], kind))

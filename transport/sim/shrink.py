@@ -13,7 +13,7 @@ from typing import Any
 from transport.sim.draw import LIMIT_NS, Tables
 
 RUNS_MAX = 300
-# Keys whose value may be halved, with the least value, by table.
+# Table -> key whose value may be halved -> its least value.
 HALVED = {
     "network": {"hosts": 2, "hosts_per_leaf": 1, "spines": 1, "pods": 1, "planes": 1, "rails": 1,
                 "queue_bytes": 256, "pause_bytes": 256, "resume_bytes": 0, "cores": 1},
@@ -74,7 +74,7 @@ def candidates(tables: Tables) -> Iterator[Tables]:
 
 
 def _without_entries(tables: Tables) -> Iterator[Tables]:
-    """Scenarios without half of the faults or jobs, then without each single one."""
+    """Scenarios without half of the faults or jobs, then without each single fault or job."""
     for name in ("events", "workload", "links"):
         entries = tables.get(name, [])
         least = 1 if name == "workload" else 0
@@ -153,7 +153,7 @@ def _halved(tables: Tables) -> Iterator[Tables]:
 
 
 def _without_keys(tables: Tables) -> Iterator[Tables]:
-    """Scenarios without one of the keys, so that its default applies."""
+    """Scenarios without one of their keys, so that the key's default applies."""
     for name, needed in NEEDED.items():
         own = tables.get(name)
         if isinstance(own, list):

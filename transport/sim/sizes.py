@@ -30,7 +30,7 @@ NAMED = {"websearch": WEBSEARCH, "hadoop": HADOOP}
 
 
 def points_of(given: Any) -> Array:
-    """An array with columns bytes and cumulative share, from share 0 to 1; ValueError if wrong."""
+    """Checks points (bytes, cumulative share) from share 0 to 1; ValueError if they are wrong."""
     if isinstance(given, str):
         if given not in NAMED:
             raise ValueError(f"{given!r}: choose one of {', '.join(NAMED)}, or give points")
@@ -54,5 +54,5 @@ def mean_bytes(points: Array) -> float:
 
 
 def draw(points: Array, count: int, chance: np.random.Generator) -> Array:
-    """Whole bytes."""
+    """Draws `count` sizes in whole bytes from a distribution."""
     return np.interp(chance.random(count), points[:, 1], points[:, 0]).astype(np.uint64)

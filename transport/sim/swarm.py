@@ -18,12 +18,12 @@ from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario, from_tables
 
 TWICE_EVERY = 8  # every eighth seed also checks P-8: it runs on one thread, on two, and on one
-HOPS_MAX = 20_000_000  # a hundred times the need of a run; a run above it counts as endless
+HOPS_MAX = 20_000_000  # packet-hops after which a run counts as endless; normal is a hundredth
 SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
 KEPT_MAX = 300
 
-# Runs with a finding. Destroying a broken simulation may crash, which would hide the finding.
+# Failed runs, which are never destroyed, because that may crash and hide the finding.
 _kept: list[Simulation] = []
 
 
@@ -31,9 +31,9 @@ _kept: list[Simulation] = []
 class Finding:
     """The failure of a run."""
 
-    kind: str  # P-1 to P-8, wire, window, policy, invalid, crash, hang
+    kind: str  # the broken invariant (P-1 to P-8), wire, window, policy, invalid, crash or hang
     text: str
-    threads: int = 1  # number of threads with which it happens
+    threads: int = 1  # number of threads of the run that failed
     ended_ns: int = 0  # if not 0: the run did not end and was stopped at this virtual time
 
     def line(self) -> str:
@@ -50,13 +50,13 @@ class Looked:
 
 
 def kind_of(violation: str) -> str:
-    """The kind of a violation: P-4 for "P-4: a copy took the path that lost it"."""
+    """The kind of a violation: its text up to the first colon, such as "P-4"."""
     match = re.match(r"([A-Za-z0-9-]+):", violation)
     return match[1] if match else "violation"
 
 
 def judged(result: Result, threads: int) -> Finding | None:
-    """The finding of a run, or None."""
+    """The finding of a run: what failed; None if nothing did."""
     if result.violation:
         return Finding(kind_of(result.violation), result.violation, threads)
     if result.totals["violations"]:

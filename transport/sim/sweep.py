@@ -25,7 +25,7 @@ from transport.sim.settings import applied
 from transport.sim.workers import follow_parent, interrupts_held
 
 CASES_MAX = 100_000
-# Libraries that would start a thread for each core in each process.
+# Thread counts of libraries that would start a thread for each core in each process.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 INSTALL_DASK = "pip install 'weft[sweep]'"
@@ -33,7 +33,7 @@ INSTALL_DASK = "pip install 'weft[sweep]'"
 
 @dataclass(frozen=True)
 class Case:
-    """One run: the values of the varied settings, the policies given as options, and the seed."""
+    """One run of a sweep: its settings, the policies given as options, and the seed."""
 
     settings: Mapping[str, Any]
     policies: Mapping[str, str]
@@ -105,7 +105,7 @@ def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[s
 
 
 def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
-    """one_run, with errors as a row, so that one bad case does not end the sweep."""
+    """Like one_run, but an error becomes a row, so that one bad case does not end the sweep."""
     try:
         return one_run(scenario, case, threads, check)
     except WeftError as error:
@@ -114,7 +114,7 @@ def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[
 
 @contextmanager
 def worker_environment() -> Iterator[None]:
-    """Processes started within use one thread in numerical libraries, and huge pages.
+    """While active, new processes use huge pages, and one thread in numerical libraries.
 
     The C library uses huge pages only if the environment asks for them at process start. A fabric
     accesses memory at random: runs are some 15 % faster with huge pages (docs/DIARY.md).
@@ -171,7 +171,7 @@ def on_dask(
     scenario: Scenario, cases: Sequence[Case], address: str, *, threads: int = 1,
     check: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
-    """The same as `local`, on the workers of a Dask cluster; weft must be installed there."""
+    """Runs the cases on the workers of a Dask cluster, where weft must be installed."""
     try:
         from distributed import Client
         from distributed import as_completed as completed
@@ -195,7 +195,7 @@ def on_dask(
             client.cancel(list(waiting))  # type: ignore[no-untyped-call]
 
 
-# The worst value of these measures is the smallest; of all others it is the largest.
+# Of these measures, the worst value is the smallest; of all other measures, the largest.
 LARGER_IS_BETTER = {"busbw_bytes_per_s", "done", "jain"}
 MEASURES = (
     *("fct_ns_p50", "fct_ns_p99", "fct_ns_max", "slowdown_p50", "slowdown_p99", "slowdown_max"),

@@ -56,7 +56,7 @@ SWEEP = {
 
 
 def cell(key: str, value: Any) -> str:
-    """A value as text, in the unit that its key names."""
+    """A value as text, with the unit that the name of its key implies."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

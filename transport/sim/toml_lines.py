@@ -8,7 +8,7 @@ from collections.abc import Iterator
 Path = tuple[str | int, ...]
 
 _PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)\s*(\.?)""")
-# Strings and comments, which may contain brackets that do not count.
+# Matches strings and comments, in which brackets have no meaning.
 _HIDDEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"""|' + r"'''.*?'''|" + r'"(?:[^"\\\n]|\\.)*"|' + r"'[^'\n]*'|#[^\n]*",
     re.DOTALL,
@@ -28,8 +28,8 @@ def _parts(text: str) -> tuple[list[str], int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Line number and text of each table header and each key = value, which may span lines."""
-    # Blank strings and comments so that brackets can be counted, and keep the line ends.
+    """Line number and first line of each table header and each `key = value`."""
+    # Replace strings and comments by blanks, except line ends, so that brackets can be counted.
     bare = _HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     depth, begin = 0, 0
     for number, (plain, line) in enumerate(zip(bare.split("\n"), text.split("\n"), strict=True), 1):
@@ -47,7 +47,7 @@ def lines_of(text: str) -> dict[Path, int]:
     table: Path = ()
 
     def place(names: list[str]) -> Path:
-        """The path of a table header; in an array of tables it is that of the last table."""
+        """The path of a table header; for an array of tables, the path of its last table."""
         at: Path = ()
         for name in names:
             at = (*at, name)
@@ -75,7 +75,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int:
-    """The line of a key, else of the innermost table around it that has one, else 1."""
+    """The line of a key, or of the innermost table around it that has a line, or 1."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 1)

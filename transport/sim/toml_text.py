@@ -1,4 +1,4 @@
-"""Writes the tables of a scenario as TOML, which tomllib can only read."""
+"""Writes the tables of a scenario as TOML, because tomllib only reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # With underscores, as in handwritten scenarios.
+        # Thousands are separated by underscores, as in handwritten scenarios.
         return f"{value:_}"
     if isinstance(value, float):
         return repr(value)

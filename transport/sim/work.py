@@ -29,7 +29,7 @@ DEPENDENCIES_MAX = 1 << 26
 
 
 class BadWorkError(Exception):
-    """A key of a workload is wrong. The caller adds which workload it is."""
+    """A key of a workload is wrong. The caller adds the number of the workload."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -41,9 +41,9 @@ class BadWorkError(Exception):
 class Job:
     """The transfers of one [[workload]], numbered from 0, between ranks."""
 
-    transfers: Array  # TRANSFER; `from` and `to` are ranks until `place` makes them hosts
-    dependencies: Array  # DEPENDENCY
-    # The buffer size and the factor busbw / algbw of nccl-tests; 0 if it is not a collective.
+    transfers: Array  # of the type TRANSFER; `place` turns `from` and `to` from ranks into hosts
+    dependencies: Array  # of the type DEPENDENCY
+    # Buffer size and factor busbw / algbw, as in nccl-tests; 0 if the job is not a collective.
     buffer_bytes: int = 0
     bus_factor: float = 0.0
     repeats: int = 1
@@ -57,7 +57,7 @@ class Work:
     dependencies: Array
     jobs: list[Job]
     names: list[str]
-    hosts: list[Array]  # for each job: the host of each rank
+    hosts: list[Array]  # hosts[job][rank] is the host of a rank
 
 
 def bounded(count: int) -> int:
@@ -73,7 +73,7 @@ def transfers(count: int) -> Array:
 
 
 def bounded_waits(count: int) -> int:
-    """Checks a number of dependencies as `bounded` does."""
+    """Checks a number of dependencies, as `bounded` checks a number of transfers."""
     if count > DEPENDENCIES_MAX:
         text = f"{count:,} dependencies, at most {DEPENDENCIES_MAX:,}: use fewer hosts or repeats"
         raise BadWorkError("pattern", text)
@@ -81,7 +81,7 @@ def bounded_waits(count: int) -> int:
 
 
 def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
-    """Dependencies: after[i] waits for before[i]."""
+    """Makes dependencies: transfer after[i] waits for transfer before[i]."""
     made = np.zeros(bounded_waits(len(before)), DEPENDENCY)
     made["before"], made["after"], made["delay_ns"] = before, after, delay_ns
     return made
@@ -114,7 +114,7 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:
-    """A random generator that depends only on the seed and `place`, which names its purpose."""
+    """A random generator for the purpose numbered `place`; only it and the seed set its values."""
     mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=mixed))
 
@@ -138,14 +138,14 @@ def _messages(one: Array, other: Array, keys: Mapping[str, Any]) -> Job:
 
 
 def permutation(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
-    """Every rank sends to one other rank and receives from one other rank."""
+    """Permutation: every rank sends to one other rank and receives from one other rank."""
     return _messages(np.arange(ranks), derangement(ranks, chance), keys)
 
 
 def _others(
     ranks: int, key: str, keys: Mapping[str, Any], many: str, chance: np.random.Generator
 ) -> tuple[int, Array]:
-    """The rank in the key `key`, and as many other ranks, at random, as the key `many` says."""
+    """The rank that keys[key] names, and keys[many] randomly chosen other ranks."""
     one, count = keys[key], keys[many]
     if one >= ranks:
         raise BadWorkError(key, f"{one}: ranks are 0 to {ranks - 1}")
@@ -158,13 +158,13 @@ def _others(
 
 
 def incast(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
-    """Many ranks send to one."""
+    """Incast: many ranks send to one rank."""
     to, senders = _others(ranks, "to", keys, "senders", chance)
     return _messages(senders, np.full(len(senders), to), keys)
 
 
 def outcast(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator) -> Job:
-    """One rank sends to many."""
+    """Outcast: one rank sends to many ranks."""
     one, receivers = _others(ranks, "from", keys, "receivers", chance)
     return _messages(np.full(len(receivers), one), receivers, keys)
 
@@ -189,7 +189,7 @@ def poisson(
     counts = chance.poisson(expected)
     made = transfers(int(counts.sum()))
     made["from"] = np.repeat(np.arange(ranks), counts)
-    # Numbers from the sender's on move up by one, so that no rank sends to itself.
+    # Add one to numbers from the sender's rank on, so that no rank sends to itself.
     other = chance.integers(0, ranks - 1, len(made))
     made["to"] = other + (other >= made["from"])
     made["bytes"] = sizes.draw(points, len(made), chance)

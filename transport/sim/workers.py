@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Blocks SIGINT while processes are started within.
+    """Blocks SIGINT while the block starts processes.
 
     A child inherits the blocked signals. Otherwise a child that is still importing when Ctrl-C
     comes would end with a KeyboardInterrupt, and look like a crash of its run.
@@ -32,7 +32,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def follow_parent() -> None:
-    """The first call in a worker: ignores Ctrl-C, and ends the process when its parent ends."""
+    """Prepares a worker: it ignores Ctrl-C, and it ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from transport import native
 from transport.errors import InvalidArgumentError
 
-# Python class -> the scopes of its counters, and further lines of its stub.
+# Python class -> the scopes of its counters, and further lines of its .pyi stub.
 CLASSES = {
     "PathCounters": (("path",), ""),
     "FlowCounters": (("flow",), ""),
@@ -55,8 +55,8 @@ def quantile(counts: Iterable[int], share: float) -> int | None:
     """An upper bound of a quantile of a histogram's values; None if it has counted nothing.
 
     `counts` are the numbers of a histogram, `share` is from 0 to 1. The bound is the largest value
-    of the bucket that contains the quantile, so it is less than twice the quantile, except in the
-    last bucket, which has no largest value: there the smallest is returned.
+    of the bucket that contains the quantile, so it is less than twice the quantile. The last
+    bucket has no largest value, so its smallest value is returned instead.
     """
     numbers = tuple(counts)
     if not 0 <= share <= 1:

@@ -22,7 +22,7 @@ from transport.errors import InvalidArgumentError
 MAGIC = b"weftpage"
 VERSION = 1
 DIRECTORY = Path("/dev/shm")
-# Far above the sizes that weft writes; they limit the cost of reading a damaged page.
+# Limits far above the sizes that weft writes, so that a damaged page costs little to read.
 PAGE_BYTES_MAX = 16 << 20
 ROWS_MAX = 1 << 16
 FIELDS_MAX = 256
@@ -44,18 +44,18 @@ class PageError(InvalidArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a row, from the page's schema; `kind` is that of a counter, or "state"."""
+    """One field of a row, from the page's schema; `kind` is a counter's kind, or "state"."""
 
     name: str
     unit: str
     kind: str
     offset: int
-    text_bytes: int  # 0: numbers
-    numbers: int = 1  # more than one: a histogram
+    text_bytes: int  # size of a text field; 0: the field holds numbers
+    numbers: int = 1  # how many numbers the field holds; more than one: it is a histogram
 
     @property
     def bytes(self) -> int:
-        """The size of the field."""
+        """The size of the field in bytes."""
         return self.text_bytes or 8 * self.numbers
 
 
@@ -130,7 +130,7 @@ def directory() -> Path:
 
 
 def pages(where: Path | str | None = None, pid: int | None = None) -> list[Path]:
-    """This user's pages in a directory (root: every user's), oldest first; `pid`: of one process.
+    """This user's pages in a directory, or for root all users', oldest first.
 
     PageError if the directory cannot be listed.
     """
@@ -152,7 +152,7 @@ def read_page(path: Path | str) -> Page:
     """Reads a page. PageError if the file is not a complete page."""
     where = Path(path)
     try:
-        # Read, not mapped: a mapped file that shrinks raises SIGBUS. O_NONBLOCK: FIFOs would block.
+        # pread, because a mapped file that shrinks raises SIGBUS. O_NONBLOCK, because FIFOs block.
         file = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except (OSError, ValueError) as error:
         raise PageError(f"cannot open {where}: {error}") from None
@@ -185,7 +185,7 @@ def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
         raise PageError("the process's row is not in use")
     paths = layout.sections["path"]
     if sum(_count(row) for row in rows["peer"]) > paths.rows:
-        raise PageError("its peers have more paths than its section path has rows")
+        raise PageError("the peers have more paths than the section `path` has rows")
     return Page(
         path=where,
         pid=layout.pid,
