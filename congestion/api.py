@@ -17,13 +17,13 @@ import numpy as np
 from congestion.promises import NOTHING, Promises
 
 MAX_RECORD_BYTES = 4096  # kMaxRecordBytes in native/policy/policy.h
-MAX_PATHS = 256  # kMaxPaths
-MAX_NAME_CHARS = 47  # Descriptor::name, less the terminating zero
+MAX_PATHS = 256  # kMaxPaths in native/policy/policy.h
+MAX_NAME_CHARS = 47  # length of Descriptor::name in native/policy/policy.h, less the final zero
 
 # Kinds of a path event: a request for a path (PICK), or feedback about a path.
 PICK, GOOD, ECN, NACK, TIMEOUT = 0, 1, 2, 3, 4
 
-Hook = Any  # a plain function; its __code__ is read, which Callable does not have
+Hook = Any  # a plain function; not typed as Callable, because its __code__ is read
 Value = int | float | type | tuple[int, ...] | tuple[float, ...]
 
 
@@ -69,12 +69,12 @@ def _field(name: str, value: Value) -> tuple[tuple[Any, ...], Any]:
 def record(**fields: Value) -> Record:
     """A record of named fields: `record(window_bytes=float, cuts=int)` or with defaults.
 
-    An int makes an int64 field, a float a float64 field, a tuple of either an array of them.
+    An int gives an int64 field, a float gives a float64 field, and a tuple gives an array field.
     """
     described = [_field(name, value) for name, value in fields.items()]
     dtype = np.dtype([spec for spec, _ in described], align=True)
     if dtype.itemsize > MAX_RECORD_BYTES:
-        raise ValueError(f"a record of {dtype.itemsize} bytes; at most {MAX_RECORD_BYTES}")
+        raise ValueError(f"the record has {dtype.itemsize} bytes: at most {MAX_RECORD_BYTES}")
     return Record(dtype, MappingProxyType({spec[0]: start for spec, start in described}))
 
 
@@ -116,7 +116,7 @@ CREDIT_RESULT = _layout("granted_bytes next_tick_ns")
 
 @dataclass(frozen=True)
 class Family:
-    """The interface of one family; codes and hook order are those of native/policy/policy.h."""
+    """The interface of one policy family; codes and hook order match native/policy/policy.h."""
 
     name: str
     code: int
@@ -234,7 +234,7 @@ def _declare(
                 f"and this one takes {code.co_argcount} arguments"
             )
     ordered = tuple(hooks[hook] for hook in family.hooks)
-    module = str(ordered[1].__code__.co_filename)  # on_start may be the family's own
+    module = str(ordered[1].__code__.co_filename)  # ordered[0] may be the default on_start
     whole = _joined(family.shared_head, shared)
     return Policy(family, name, flow, whole, params, ordered, module, promises)
 
@@ -250,7 +250,7 @@ def window_policy(
     on_timeout: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Declares a policy for how much a flow may have in flight, and how fast it sends."""
+    """Declares a window policy: it decides a flow's congestion window and its sending rate."""
     return _declare(
         FAMILIES["window"],
         name,
@@ -278,7 +278,7 @@ def path_policy(
     on_feedback: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Declares a policy for the path and length of the next burst; `flow` is a record per peer."""
+    """Declares a path policy: it picks path and length of a burst; `flow` is a record per peer."""
     return _declare(
         FAMILIES["path"],
         name,
@@ -307,7 +307,7 @@ def loss_policy(
     on_timer: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Declares a policy for which segments count as lost (as cutoffs), and the next timer check."""
+    """Declares a loss policy: it sets loss cutoffs and the time of the next timer check."""
     return _declare(
         FAMILIES["loss"],
         name,
@@ -330,7 +330,7 @@ def credit_policy(
     on_tick: Hook,
     promises: Promises = NOTHING,
 ) -> Policy:
-    """Declares a policy by which a receiver grants credit; all flows share the port record."""
+    """Declares a credit policy: it decides a receiver's grants; all flows share the port record."""
     return _declare(
         FAMILIES["credit"],
         name,

@@ -18,40 +18,42 @@ Range = tuple[float, float]
 class Promises:
     """The declared properties of a policy. A field left at None (or empty) declares nothing.
 
-    Window policies, measured in round trips of a fixed length with a full window acknowledged in
-    each (app_limited 0):
+    Window policies. They are measured in round trips of a fixed length; a full window is
+    acknowledged in each (app_limited is 0).
 
     source: paper or specification, with the section.
     signals: which of SIGNALS it decides by.
     state_bytes_max: upper bound of the flow record plus one path or port record, bytes.
-    growth_segments: growth in a round trip without congestion, after any fast start (from
-        `steady_window_segments` on): least and most, in segments.
-    growth_factor: the same as a factor a round trip, for multiplicative or logarithmic growth.
-    cut_on: the signals that shrink the window, each alone: of "loss", "ecn", "rtt" (a standing
-        queue of `cut_queue_rtts` least round trips). Joined by "+": only together, as "ecn+rtt".
-    cut_factor: window after a congested round trip / window before: least and most.
+    growth_segments: least and most growth of the window in a round trip without congestion, in
+        segments, after any fast start (from `steady_window_segments` on).
+    growth_factor: least and most growth as a factor per round trip, for policies with
+        multiplicative or logarithmic growth.
+    cut_on: the signals that shrink the window, each alone: "loss", "ecn" or "rtt" (a standing
+        queue of `cut_queue_rtts` minimum RTTs). "ecn+rtt" means: only both together.
+    cut_factor: least and most ratio of the window after a congested round trip to the one before.
     cuts_per_rtt: how often the window may shrink in one congested round trip.
-    regain_s: seconds until a window of 1,000 segments that one loss has cut is back at 99 % of its
-        size, at an RTT of 50 ms: least and most.
+    regain_s: least and most seconds until a window of 1,000 segments, cut by one loss, is back at
+        99 % of its size, at an RTT of 50 ms.
     fairness_min: Jain's index of the goodput of four equal flows at one bottleneck.
-    convergence_rtts: round trips after which a flow that joins another has its fair share to within
-        a factor of two.
+    convergence_rtts: round trips until a flow that joins another one has at least half and at most
+        twice its fair share.
     utilization_min: share of a bottleneck that one flow fills.
-    without: which of OWED it lacks on purpose. They are required of every window policy, declared
-        or not: losses at least halve the bytes in flight, and so do timeouts; four equal flows
+    without: which properties of OWED the policy lacks on purpose. Every window policy must have the
+        others: losses at least halve the bytes in flight, and so do timeouts; four equal flows
         reach a Jain's index of 0.6; a flow that meets a larger one gets at least a quarter of its
         fair share; one flow uses half of a bottleneck.
 
     Path policies:
 
     spreads: every healthy path gets at least half of its fair share.
-    dead_path_picks: picks of a path that drops everything (the core reports timeouts) before its
-        share falls below a tenth of the fair one.
-    heals_picks: picks after its recovery within which such a path has half of its fair share.
+    dead_path_picks: how often a path that drops everything (the core reports timeouts) is picked
+        before its share falls below a tenth of the fair share.
+    heals_picks: picks after the recovery of such a path until it has half of its fair share.
 
     Loss policies:
 
-    reorder_segments: reordering within one path, in segments, that is not taken for loss.
+    reorder_segments: how far a segment may be reordered within one path, in segments, without
+        being declared lost.
     repairs_rtts: round trips after which a single lost segment is declared lost, if others were
         delivered after it on the same path.
     repairs_windows: windows of segments delivered after a lost one until it is declared lost,
@@ -60,7 +62,8 @@ class Promises:
     Credit policies (fairness_min and utilization_min hold for senders to one port):
 
     speculative_bytes: most bytes granted beyond a sender's demand, at 10 Gb/s.
-    port_queue_bytes_max: queue length (p99) at a port of 10 Gb/s with eight senders.
+    port_queue_bytes_max: 99th percentile of the queue length at a port of 10 Gb/s with eight
+        senders.
     """
 
     source: str = ""
@@ -91,14 +94,14 @@ class Promises:
         cuts = [signal for together in self.cut_on for signal in together.split("+")]
         for signal in (*self.signals, *cuts):
             if signal not in SIGNALS:
-                raise ValueError(f"signal {signal!r}: there are {', '.join(SIGNALS)}")
+                raise ValueError(f"no signal {signal!r}: choose from {', '.join(SIGNALS)}")
         for name in self.without:
             if name not in OWED:
-                raise ValueError(f"without {name!r}: there are {', '.join(OWED)}")
+                raise ValueError(f"without {name!r}: choose from {', '.join(OWED)}")
         for name in ("growth_segments", "growth_factor", "cut_factor", "regain_s"):
             given = getattr(self, name)
             if given is not None and not given[0] <= given[1]:
-                raise ValueError(f"{name} {given!r}: give the least first")
+                raise ValueError(f"{name} {given!r}: give the smaller value first")
 
 
 NOTHING = Promises()

@@ -64,10 +64,10 @@ class Problem:
     """A registered policy that cannot be used by its name."""
 
     family: str  # empty if the policy could not be loaded
-    name: str  # of the policy, or of its entry point
+    name: str  # name of the policy, or of its entry point if it could not be loaded
     place: str
     text: str  # the reason and the remedy
-    hidden: bool = False  # a shipped policy has the same name
+    hidden: bool = False  # True: a shipped policy has the same name and is used instead
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Registry:
     problems: Sequence[Problem]
 
     def problems_of(self, family: str, name: str) -> list[Problem]:
-        """The problems of a name; an empty `family` means any."""
+        """The problems of the policies with a name; an empty `family` means any family."""
         return [
             one
             for one in self.problems
@@ -95,7 +95,7 @@ def _load(module: str, attribute: str = "POLICY") -> Policy:
             f"{module}:{attribute} cannot be loaded: {type(error).__name__}: {words}"
         ) from error
     if not isinstance(found, Policy):
-        raise RegistryError(f"{module}:{attribute} is no policy but a {type(found).__name__}")
+        raise RegistryError(f"{module}:{attribute} is not a policy but a {type(found).__name__}")
     return found
 
 
@@ -133,7 +133,7 @@ def installed() -> tuple[list[Entry], list[Problem]]:
 
 
 def merged(own: Iterable[Entry], others: Iterable[Entry]) -> Registry:
-    """Merges shipped and other policies.
+    """Merges the shipped policies with those of other packages.
 
     A shipped policy takes precedence. A name that two other packages register is a problem.
     """

@@ -18,29 +18,29 @@ from congestion.api import credit_policy, record
 from congestion.promises import Promises
 
 FAR = 1 << 60  # keeps sums of times and of bytes within an int64
-PULLS_MAX = 32  # for one flow at one event
+PULLS_MAX = 32  # most pulls granted to one flow at one event
 
 Flow = record(
     begun=int,
     waiting=int,  # 1: a slot is reserved
-    turn_ns=int,  # time of that slot
+    turn_ns=int,  # time of the reserved slot
     round_ns=int,
-    round_bytes=int,  # received_bytes at the start of the round
-    marked_segments=float,  # in the current round
-    marked_share=float,  # in the last round
+    round_bytes=int,  # value of received_bytes at the start of the current round trip
+    marked_segments=float,  # ECN-marked segments in the current round trip
+    marked_share=float,  # share of marked segments in the last round trip
 )
 
-Port = record(clock_ns=int)  # the next free slot
+Port = record(clock_ns=int)  # time of the pacer's next free slot
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
-    link_share=0.98,  # share of the link that is granted; headers take 1.5 % at 4 KB segments
+    link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s
+    link_share=0.98,  # share of the link's rate that is granted; headers use 1.5 %
     pull_segments=4,
-    speculative_ns=100_000,  # the first grant, as time at the pacer's rate
-    ahead_ns=500_000,  # most that is granted beyond received_bytes, as time at the pacer's rate
-    late_ns=50_000,  # most that the pacer catches up after a late tick
+    speculative_ns=100_000,  # size of the first grant, in nanoseconds at the pacer's rate
+    ahead_ns=500_000,  # limit of credit beyond received_bytes, in ns at the pacer's rate
+    late_ns=50_000,  # most time that the pacer catches up after a late tick
     round_ns=100_000,
-    skipped_above=0.1,  # share of marks above which pulls are skipped, section 3.5
+    skipped_above=0.1,  # share of marked segments above which pulls are skipped, section 3.5
 )
 
 
@@ -52,7 +52,7 @@ def rate_of(params: Any, event: Any) -> Any:
 
 
 def bytes_in(params: Any, event: Any, span_ns: float) -> Any:
-    """Bytes that the pacer grants in a time, at least four segments."""
+    """How many bytes the pacer grants in the given time; at least four segments."""
     segments = 4.0 * max(event.segment_bytes, 1)
     return int(min(max(rate_of(params, event) * span_ns * 1e-9, segments), 1e18))
 
@@ -60,7 +60,7 @@ def bytes_in(params: Any, event: Any, span_ns: float) -> Any:
 def reserve(
     flow: Any, port: Any, params: Any, event: Any, now_ns: int, share: float, wanted_bytes: int
 ) -> None:
-    """Reserves the next slot for a pull of at most `wanted_bytes`, at a share of the rate."""
+    """Reserves the next slot for a pull of up to `wanted_bytes`, at `share` of the pacer's rate."""
     pull_bytes = params.pull_segments * float(max(event.segment_bytes, 1))
     pull_bytes = min(pull_bytes, max(float(wanted_bytes), 1.0))
     pull_ns = pull_bytes * 1e9 / max(share * rate_of(params, event), 1.0)
@@ -103,7 +103,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
         if now_ns < flow.turn_ns:
             break
         flow.waiting = 0
-        chance += 0.618034  # golden ratio: spreads numbers made from one draw evenly
+        chance += 0.618034  # golden ratio: a sequence that spreads evenly over 0 to 1
         chance -= int(chance)
         if chance >= flow.marked_share - params.skipped_above:
             granted_bytes = min(granted_bytes + pull_bytes, limit_bytes)

@@ -1,6 +1,7 @@
-"""A constant credit: a sender may be a fixed number of bytes ahead of the received bytes.
+"""Constant credit: a sender may send a fixed number of bytes beyond those received.
 
-Requests, load and marks are not used. No source: the receive window of any sliding-window protocol.
+Requests, load and marks are not used. There is no paper: it is the receive window of any
+sliding-window protocol.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Port = record(
     held_back=float,  # share of the window withheld because of marks, 0 to held_back_max
-    marked_segments=float,  # since changed_ns
+    marked_segments=float,  # ECN-marked segments since changed_ns
     changed_ns=int,
 )
 
 Params = record(
-    window_bytes=4 << 20,  # if the link's speed is unknown
-    link_ns=500_000,  # else the window is what the link carries in this time
-    flow_segments_min=4,  # the least that a flow gets, so that it can start
+    window_bytes=4 << 20,  # the port's credit window if the link's speed is unknown
+    link_ns=500_000,  # if the speed is known, the window is what the link carries in this time
+    flow_segments_min=4,  # least credit of a flow, in segments, so that it can start
     interval_ns=100_000,
     held_back_step=0.125,
     held_back_release=0.03125,
@@ -32,7 +32,7 @@ Params = record(
 
 
 def adapt(port: Any, params: Any, event: Any) -> None:
-    """Once per interval: withholds more after marks, and slowly less without them."""
+    """Once per interval, withholds more of the window after marks, else slowly less."""
     port.marked_segments += max(event.ecn_segments, 0)
     if event.now_ns - port.changed_ns < params.interval_ns:
         return

@@ -20,34 +20,34 @@ from congestion.promises import Promises
 Flow = record(
     begun=int,
     waiting=int,  # 1: a slot is reserved
-    turn_ns=int,  # time of that slot
-    seen_bytes=int,  # received_bytes that the port record has counted
+    turn_ns=int,  # time of the reserved slot
+    seen_bytes=int,  # how much of received_bytes the port record has counted
 )
 
 Port = record(
-    clock_ns=int,  # the next free slot
-    rate_share=float,  # current share of the pacer's rate; 0: not started
-    congestion=float,  # g: smoothed share of marks
-    marked_segments=float,  # since adapt_ns
+    clock_ns=int,  # time of the pacer's next free slot
+    rate_share=float,  # current rate as a share of the pacer's rate; 0: not started
+    congestion=float,  # smoothed share of ECN-marked segments
+    marked_segments=float,  # ECN-marked segments since adapt_ns
     received_segments=float,
-    calm_rounds=int,  # consecutive adaptations without a mark
+    calm_rounds=int,  # consecutive rate adaptations without an ECN mark
     adapt_ns=int,
-    wait_ns=int,  # until the next adaptation
+    wait_ns=int,  # time from adapt_ns to the next rate adaptation
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
-    link_share=0.98,  # share that is granted; headers take 1.5 % at 4 KB, and no queue may build up
+    link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s
+    link_share=0.98,  # granted share of the link's rate; headers use 1.5 %, and queues must drain
     pull_segments=4,
-    speculative_ns=100_000,  # the first grant, and the lead of idle flows, as time at that rate
-    ahead_ns=500_000,  # most that is granted beyond received_bytes, as time at the pacer's rate
-    late_ns=50_000,  # most that the pacer catches up after a late tick
-    slow_ns=100_000,  # between ticks of an idle flow
-    oversubscription=1.0,  # of the core; at 1 marks do not change the rate
-    adapt_ns=150_000,  # one and a half round trips, times a random 0.5 to 1.5
+    speculative_ns=100_000,  # the first grant, and an idle flow's credit, in ns at the pacer's rate
+    ahead_ns=500_000,  # limit of credit beyond received_bytes, in ns at the pacer's rate
+    late_ns=50_000,  # most time that the pacer catches up after a late tick
+    slow_ns=100_000,  # time between ticks of an idle flow
+    oversubscription=1.0,  # ratio for the network core; at 1, marks do not change the rate
+    adapt_ns=150_000,  # mean time between rate adaptations: one and a half round trips
     congestion_limit=0.3,
     decrease_gain=0.5,
-    increase=0.01,  # added to rate_share, doubled by each calm round
+    increase=0.01,  # step added to rate_share; each calm round doubles it
     doublings_max=5,
 )
 
@@ -93,7 +93,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     adapt(flow, port, params, event)
     now_ns = min(max(event.now_ns, 0), FAR)
     received_bytes = min(max(event.received_bytes, 0), FAR)
-    # Bytes that arrived, or are known to be lost, have used credit, granted or speculative.
+    # Bytes that arrived, or are known to be lost, have used credit, whether granted or speculative.
     granted_bytes = min(max(event.granted_bytes, received_bytes), FAR)
     product_bytes = 0
     if params.speculative_ns > 0:
@@ -119,7 +119,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     if granted_bytes < limit_bytes:
         result.next_tick_ns = max(flow.turn_ns, now_ns)
     elif granted_bytes < received_bytes + product_bytes:
-        if port.clock_ns <= now_ns - params.late_ns:  # no flow waits: a slow pull
+        if port.clock_ns <= now_ns - params.late_ns:  # no flow waits: a slow pull for an idle flow
             reserve(flow, port, params, event, now_ns, port.rate_share, pull_bytes)
             flow.waiting = 0
             granted_bytes = min(granted_bytes + pull_bytes, received_bytes + product_bytes)

@@ -1,9 +1,11 @@
 """Go-back-N, as in simple hardware: after a gap, everything in flight on that path is lost.
 
-Source: InfiniBand Architecture Specification, volume 1, section 9.7.5, where the answer to a gap is
-a NAK and a replay from there on. Reordering counts as loss.
+Source: InfiniBand Architecture Specification, volume 1, section 9.7.5, where a receiver
+answers a gap with a NAK and the sender resends everything from the gap on. Reordering counts as
+loss.
 
-Selective recovery is measured against this policy: one lost segment costs a path's whole flight.
+It is the baseline for selective recovery: one lost segment makes the sender resend everything in
+flight on its path.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from congestion.promises import Promises
 
 
 def flight_ns(event: Any) -> Any:
-    """A cutoff after the last segment in flight on this path."""
+    """The cutoff that declares every segment in flight on this path lost."""
     newest_ns = max(event.newest_inflight_sent_ns, event.newest_acked_sent_ns)
     return max(min(min(newest_ns, FAR_NS) + 1, event.now_ns), -1)
 
 
 def timed_out_ns(event: Any) -> Any:
-    """A cutoff after the whole flight if its oldest segment timed out (RFC 6298), else -1."""
+    """The cutoff for everything in flight if the oldest segment timed out (RFC 6298), else -1."""
     if 0 <= event.oldest_inflight_sent_ns < overdue_ns(event):
         return flight_ns(event)
     return -1

@@ -3,10 +3,10 @@
 Source: RFC 8985 (RACK-TLP), section 6, kept per path, because reordering between paths is normal
 and says nothing. Sequence numbers are not used.
 
-The tail probe of section 7 is a probe of the path instead of a copy of the last segment. Segments
-that were sent on the path before the probe and are still missing when it is answered were lost, so
-that no segment is sent twice to find out. If probes are lost, too, the first timeout gives up the
-oldest segment only.
+The tail loss probe (section 7) is a probe packet on the path, not a retransmission of the last
+segment: what was sent on the path before the probe and is still missing after its answer was lost.
+So no segment is sent twice to find out. If probes are lost, too, the first timeout declares only
+the oldest segment lost.
 
 Four departures from section 6.2 concern the reordering window:
 
@@ -27,22 +27,22 @@ from congestion.api import loss_policy, record
 from congestion.promises import Promises
 
 Path = record(
-    reorder_quarters=int,  # the window, in quarters of the minimum RTT; 0 counts as 1
-    spurious_ns=int,  # time of the last spurious retransmission, or of the last halving
+    reorder_quarters=int,  # reordering window, in quarters of the minimum RTT; 0 counts as 1
+    spurious_ns=int,  # when reorder_quarters last doubled (spurious retransmission) or halved
     rack_rtt_ns=int,  # RTT of the newest delivered segment
-    newest_ns=int,  # send time of that segment
-    expiries=int,  # timeouts since an acknowledgment
+    newest_ns=int,  # send time of the newest delivered segment
+    expiries=int,  # timeouts since the last acknowledgment
     asked_ns=int,  # time of the last request for a probe
     probed_ns=int,  # send time of the newest answered probe
-    probe_back_ns=int,  # and the time of its answer
+    probe_back_ns=int,  # time of the answer to the newest answered probe
 )
 
 Params = record(
-    reorder_floor_ns=20_000,  # receivers deliver packets in batches
+    reorder_floor_ns=20_000,  # least reordering window, as receivers deliver packets in batches
     reorder_quarters_max=256,
-    forget_rtts=1024,  # round trips without a spurious retransmission that halve the window
-    hold_ns=50_000,  # PTO's max_ack_delay: receivers delay acknowledgments by 30 us and a wake-up
-    probe_rtts=2,  # PTO, section 7.2
+    forget_rtts=1024,  # after so many RTTs without a spurious retransmission the window halves
+    hold_ns=50_000,  # max_ack_delay: receivers delay acknowledgments by 30 us plus a thread wake-up
+    probe_rtts=2,  # probe timeout (PTO) in round trips, RFC 8985 section 7.2
 )
 
 
@@ -52,7 +52,7 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Lost: segments older than an RTT and the window, if a newer one was delivered."""
+    """Declares segments lost that a newer one overtook, after an RTT plus the reordering window."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:
@@ -63,14 +63,14 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
     result.probe = 0
     if event.oldest_inflight_sent_ns >= 0:
         oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
-        if oldest_ns < event.newest_acked_sent_ns:  # overtaken: check again when its time is up
+        if oldest_ns < event.newest_acked_sent_ns:  # a newer one arrived: check again later
             result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
         else:
             judge_tail(path, params, event, result)
 
 
 def judge_tail(path: Any, params: Any, event: Any, result: Any) -> None:
-    """No newer segment was delivered: a probe tells a lost tail from a slow one."""
+    """Sends a probe, as no newer segment was delivered: its answer tells tail loss from delay."""
     if event.oldest_inflight_sent_ns < path.probed_ns:
         due_ns = path.probe_back_ns + params.hold_ns + reorder_ns(path, params, event)
         if event.now_ns >= due_ns:
@@ -93,7 +93,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
         path.probed_ns = event.probed_sent_ns
         path.probe_back_ns = event.now_ns
     if event.spurious_segments > 0:
-        # Adding a step per round trip would allow too many spurious retransmissions.
+        # Doubling, because growth by one step per RTT allows too many spurious retransmissions.
         doubled = 2 * max(path.reorder_quarters, 1)
         path.reorder_quarters = min(doubled, params.reorder_quarters_max)
         path.spurious_ns = event.now_ns
@@ -107,9 +107,9 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
-    """The first timeout gives up the oldest segment only, a second one the whole flight.
+    """The first timeout declares the oldest segment lost, a second one everything in flight.
 
-    An acknowledgment that is late because a host was busy then costs one spurious retransmission.
+    So if an acknowledgment is late because a host was busy, only one segment is resent in vain.
     """
     path = paths[event.path]
     judge(path, params, event, result)

@@ -3,9 +3,9 @@
 Source: RFC 6675, section 4 (DupThresh), counted for each path alone, because reordering between
 paths is normal and says nothing. Time is used only for the timeout and for forgetting.
 
-An acknowledgment of many segments does not tell their order, so all segments of the first one that
-shows a hole count. A spurious retransmission doubles the distance (RFC 4653 is similar); a long
-time without one halves it again.
+An acknowledgment of many segments does not tell in which order they arrived, so all segments of the
+first acknowledgment that shows a hole are counted. A spurious retransmission doubles the distance
+(RFC 4653 is similar); a long time without one halves it again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(
-    patience=int,  # the distance, as a multiple of threshold_segments; 0 counts as 1
-    changed_ns=int,  # time of its last change, or of the last spurious retransmission
+    patience=int,  # distance that declares a loss, in units of threshold_segments; 0 counts as 1
+    changed_ns=int,  # time of the last spurious retransmission, or when patience last halved
 )
 
 Path = record(
-    edge_ns=int,  # the counted segments overtook holes that are older than this
+    edge_ns=int,  # overtook_segments counts deliveries that overtook segments sent before this time
     overtook_segments=float,
 )
 
 Params = record(
-    threshold_segments=3,  # DupThresh
+    threshold_segments=3,  # DupThresh of RFC 6675
     threshold_segments_max=512,
-    forget_rtts=1024,  # round trips without a spurious retransmission that halve it, as in rack
+    forget_rtts=1024,  # after so many RTTs without a spurious retransmission, patience halves
 )
 
 
 def patience_segments(flow: Any, params: Any, event: Any) -> Any:
-    """The current distance, in segments."""
+    """How many later segments must be delivered before an earlier one counts as lost."""
     if event.spurious_segments > 0:
         flow.patience = min(2 * max(flow.patience, 1), max(params.threshold_segments_max, 1))
         flow.changed_ns = event.now_ns
@@ -52,7 +52,7 @@ def on_ack(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     result.lost_sent_before_ns = -1
     result.next_check_ns = -1
     result.probe = 0
-    if not 0 <= event.oldest_inflight_sent_ns < event.newest_acked_sent_ns:  # no hole
+    if not 0 <= event.oldest_inflight_sent_ns < event.newest_acked_sent_ns:  # nothing was overtaken
         path.overtook_segments = 0.0
         return
     if path.overtook_segments == 0.0 or path.edge_ns <= event.oldest_inflight_sent_ns:

@@ -1,4 +1,4 @@
-"""SLEEK: loss once more arrived out of order than reordering explains, at most once a recovery.
+"""SLEEK: loss is declared when too many segments arrive out of order, once per recovery.
 
 Source: Ultra Ethernet Specification 1.0, section 3.6 (SLEEK, recovery without trimming), as
 modelled in its simulator, uet-htsim. Time is not used while segments arrive.
@@ -21,9 +21,9 @@ from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(
-    recoveries=int,  # begun so far
+    recoveries=int,  # number of recoveries begun so far
     recovering=int,
-    end_seq=int,  # recovery ends beyond it
+    end_seq=int,  # recovery ends when the cumulative sequence number passes this one
     began_ns=int,
 )
 
@@ -31,15 +31,15 @@ Path = record(
     recovery=int,  # number of the last recovery that this path took part in
     asked_ns=int,  # time of the last request for a probe
     probed_ns=int,  # send time of the newest answered probe
-    probe_back_ns=int,  # and the time of its answer
+    probe_back_ns=int,  # time of the answer to the newest answered probe
 )
 
 Params = record(
     window_multiple=1.5,
     segments_min=5,
     settle_rtts=2,
-    probe_rtts=3,  # round trips without sending before a probe: the simulator's, with a backlog
-    hold_ns=50_000,  # receivers delay acknowledgments by 30 us, and a wake-up
+    probe_rtts=3,  # round trips without sending after which a probe is sent, as in uet-htsim
+    hold_ns=50_000,  # receivers delay acknowledgments by 30 us plus a thread wake-up
 )
 
 
@@ -48,7 +48,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
         flow.recovering = 0
     segments = event.window_bytes / max(event.segment_bytes, 1)
     reach = max(params.window_multiple * segments, float(params.segments_min))
-    # Retransmissions of the last recovery take a round trip; until then they are still missing.
+    # Segments resent in the last recovery need a round trip until they are acknowledged.
     settled = event.now_ns - flow.began_ns > params.settle_rtts * max(event.srtt_ns, 0)
     if flow.recovering == 0 and event.sacked_segments >= reach and settled:
         flow.recovering = 1
@@ -58,7 +58,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
 
 
 def judge_pause(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Sending on this path has paused: a probe tells lost segments from late ones."""
+    """Sends a probe after a pause in sending: its answer tells lost segments from late ones."""
     now_ns = min(max(event.now_ns, 0), FAR_NS)
     if event.oldest_inflight_sent_ns < path.probed_ns:
         left_ns = params.hold_ns - (event.now_ns - path.probe_back_ns)

@@ -18,29 +18,29 @@ from congestion.promises import Promises
 Flow = record(turn=int, mask=int, width=int)  # as in round_robin
 
 Path = record(
-    penalty=int,  # number of visits at which it is still skipped
-    silent=int,  # 1: timed out, without feedback since
-    heard_bytes=float,  # these two as in reps: a verdict for each burst's worth of bytes
-    marked=int,
+    penalty=int,  # how many more times this path is skipped in its turn
+    silent=int,  # 1: the path timed out and gave no feedback since
+    heard_bytes=float,  # bytes acknowledged since the last penalty update, as in reps
+    marked=int,  # 1: some of heard_bytes were ECN-marked
 )
 
 Params = record(
     burst_bytes=65_536,
     ecn_penalty=1,
     nack_penalty=4,
-    penalty_max=15,  # four bits; the penalty of a timeout
+    penalty_max=15,  # penalty of a timeout; fits in four bits
 )
 
 
 def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
-    """The next path of the round without a penalty; the least penalised one if there is none."""
+    """The next path in turn without a penalty; if all have one, the path with the smallest."""
     for _ in range(STEPS):
         index = advanced(flow, paths, event)
         if index < len(paths) and barred(paths, event, index) == 0:
             path = paths[index]
             if path.penalty <= 0:
                 if path.silent != 0:
-                    path.penalty = params.penalty_max  # one burst as a probe, the next one later
+                    path.penalty = params.penalty_max  # this burst is a probe; the next waits
                 return index
             path.penalty -= 1
     best = 0
@@ -54,7 +54,7 @@ def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
 
 
 def weigh(path: Any, params: Any, event: Any) -> Any:
-    """Updates the penalty; returns the number of bursts delivered unmarked, negative if marked."""
+    """Updates the penalty; returns how many bursts were delivered, negative if ECN-marked."""
     if event.kind == TIMEOUT:
         path.silent = 1
         path.penalty = params.penalty_max

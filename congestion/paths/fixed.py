@@ -1,6 +1,6 @@
 """Plain round robin: each burst takes the next usable path.
 
-RTT, ECN and loss are not used. No source.
+RTT, ECN and loss are not used. There is no paper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Params = record(burst_bytes=65_536)
 
 def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     chosen = -1
-    fallback = -1  # usable, but the segment that is sent again was lost there
+    fallback = -1  # a usable path on which the segment to resend was lost before
     for step in range(len(paths)):
         index = (flow.last_path + 1 + step) % len(paths)
         if paths[index].usable != 0:
@@ -26,7 +26,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
             fallback = index
     if chosen < 0:
         chosen = fallback
-    if chosen < 0:  # none is usable: answer the next one; the core decides whether to send
+    if chosen < 0:  # no path is usable: pick the next; the core decides whether to send
         chosen = (flow.last_path + 1) % len(paths)
     flow.last_path = chosen
     result.path = chosen

@@ -1,8 +1,8 @@
 """A random path for each flowlet, that is, for the data that a flow sends between two pauses.
 
 Source: Vanini et al., "Let It Flow: Resilient Asymmetric Load Balancing with Flowlet Switching",
-NSDI 2017, section 3: flowlets are long on free paths and end on congested ones, whose
-acknowledgments pause. RTT and ECN are not used.
+NSDI 2017, section 3: flowlets are long on free paths; on congested paths acknowledgments pause,
+which ends the flowlet. RTT and ECN are not used.
 
 Flows share 32 slots by their hash.
 """
@@ -18,13 +18,13 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # of the flowlet, plus one; 0: draw one
+    path=(0,) * PLACES,  # index of the flowlet's path, plus one; 0: draw a new path
     used_ns=(0,) * PLACES,  # when the slot last sent
 )
 
 Params = record(
     burst_bytes=65_536,
-    gap_ns=100_000,  # section 4.2: 100 to 500 us work well; hosts here pace by 50 us
+    gap_ns=100_000,  # pause that ends a flowlet; section 4.2: 100 to 500 us work well
 )
 
 
@@ -35,7 +35,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     over = over or event.now_ns - flow.used_ns[place] >= params.gap_ns
     if over or barred(paths, event, chosen) != 0:
         moved = drawn(paths, event)
-        if over or paths[chosen].usable == 0:  # a resend alone does not move the flow
+        if over or paths[chosen].usable == 0:  # retransmissions do not move the flow
             flow.path[place] = moved + 1
         chosen = moved
     flow.used_ns[place] = event.now_ns

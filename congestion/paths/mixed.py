@@ -1,4 +1,4 @@
-"""Recycles paths that delivered without marks; without any, rounds with penalties as in bitmap.
+"""Reuses paths that delivered without marks; if there are none, chooses as bitmap does.
 
 Source: the mixed load balancer of Ultra Ethernet's simulator (uet-htsim): a queue of paths that
 came back unmarked, as in the first REPS, before a bitmap of penalties. RTT is not used.
@@ -16,15 +16,15 @@ from congestion.promises import Promises
 Flow = record(
     queue=(0,) * 16,  # paths that delivered without marks, plus one; 0: none
     head=int,  # where the next entry is written
-    waiting=int,  # number of entries before head
-    turn=int,  # these three as in round_robin
+    waiting=int,  # number of unused entries in the queue, all before head
+    turn=int,  # turn, mask and width have the same meaning as in round_robin
     mask=int,
     width=int,
 )
 
-Path = record(penalty=int, silent=int, heard_bytes=float, marked=int)  # as in bitmap
+Path = record(penalty=int, silent=int, heard_bytes=float, marked=int)  # like Path of bitmap
 
-Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # as in bitmap
+Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # see bitmap
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:
@@ -53,8 +53,8 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
     was_silent = paths[index].silent
     bursts = weigh(paths[index], params, event)
     if was_silent != 0 and paths[index].silent == 0:
-        # It answers again, perhaps only a probe. Without entries in the queue it would not be used
-        # while other paths are recycled; with fewer than its share it would stay below its share.
+        # The path answers again, perhaps only to a probe. It gets a fair share of the queue's
+        # entries, because while other paths are reused, only paths in the queue are chosen.
         bursts = max(bursts, len(flow.queue) // min(max(event.n_paths, 1), len(flow.queue)))
     for turn in range(len(flow.queue)):
         if turn < bursts:

@@ -15,7 +15,7 @@ Params = record(burst_bytes=65_536)
 
 
 def barred(paths: Any, event: Any, index: int) -> int:
-    """0: may be used; 1: the segment that is sent again was lost there; 2: dead."""
+    """0: the path may be used; 1: the segment to resend was lost on it; 2: the path is dead."""
     if paths[index].usable == 0:
         return 2
     if event.is_resend != 0 and index == event.avoid_path:
@@ -24,7 +24,7 @@ def barred(paths: Any, event: Any, index: int) -> int:
 
 
 def drawn(paths: Any, event: Any) -> int:
-    """A random one of the least barred paths; other policies use it as their fallback."""
+    """A random path of those with the lowest `barred` value; other policies use it as fallback."""
     least = 2
     count = 0
     for index in range(len(paths)):

@@ -3,9 +3,10 @@
 Source: Qureshi et al., "PLB: Congestion Signals are Simple and Effective for Network Load
 Balancing", SIGCOMM 2022, section 3.
 
-Flows share 32 slots by their hash. An acknowledgment with a mark counts as marked as a whole. PLB
-moves a flow at a pause, to avoid reordering in TCP: after three congested rounds, or after twelve
-without a pause. Here reordering across paths costs nothing, so three rounds are enough.
+Flows share 32 slots by their hash. If an acknowledgment has a mark, all its bytes count as
+marked. To avoid reordering in TCP, PLB moves a flow at a pause after three congested rounds, and
+without a pause after twelve. Here reordering across paths costs nothing, so the flow moves after
+three rounds.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # of the flow, plus one; 0: draw one
+    path=(0,) * PLACES,  # index of the flow's path, plus one; 0: draw a new path
     rounds=(0,) * PLACES,  # consecutive congested round trips
     round_ns=(0,) * PLACES,  # start of the current round trip
-    acked_bytes=(0.0,) * PLACES,  # in it
+    acked_bytes=(0.0,) * PLACES,  # bytes acknowledged in the current round trip
     marked_bytes=(0.0,) * PLACES,
 )
 
@@ -39,7 +40,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     lost = chosen < 0 or chosen >= len(paths)
     if lost or barred(paths, event, chosen) != 0:
         moved = drawn(paths, event)
-        if lost or paths[chosen].usable == 0:  # a resend alone does not move the flow
+        if lost or paths[chosen].usable == 0:  # retransmissions do not move the flow
             flow.path[place] = moved + 1
             flow.rounds[place] = 0
         chosen = moved
@@ -48,7 +49,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def count(flow: Any, params: Any, event: Any, place: int, span_ns: int) -> None:
-    """Counts marks by round trip; after `rounds_max` congested ones the flow gets a new path."""
+    """Counts marks per round trip; after `rounds_max` congested round trips draws a new path."""
     flow.acked_bytes[place] += event.bytes
     if event.kind == ECN or event.kind == NACK:
         flow.marked_bytes[place] += event.bytes

@@ -1,4 +1,4 @@
-"""The path with the least expected delay among two random ones and the last one chosen.
+"""The path with the least expected delay of two random paths and the last one chosen.
 
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001, and
 with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002. The signals are those of a
@@ -7,12 +7,13 @@ transport: RTT, ECN, NACKs and timeouts.
 ECMP spreads ports unevenly. If two of thirty-two paths cross a link, random draws alone cannot fill
 it; the last choice, kept while it is the best, can. A path is not kept too long, because its own
 bytes in flight raise its expected delay before any feedback arrives; the nanoseconds per byte are
-learnt from queueing on all paths.
+estimated from the queueing delays of all paths.
 
-The score of a path ages towards the mean of all paths, so that a slow path is tried again. The
-slower it was, the later it is tried, because the tries alone could overload it. A path that was
-never measured counts as better than the mean for a few picks and then as worse, so that a path that
-drops everything does not win every draw. A path that timed out rests, longer each time.
+The score of a path moves with age towards the mean of all paths, so that a slow path is used again.
+The slower it was, the longer this takes, because such trials alone could overload it. A path that
+was never measured counts as better than the mean for a few picks and then as worse, so that a path
+that drops everything does not win every draw. A path that timed out is not used for a while, for
+longer after each timeout.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from congestion.promises import Promises
 Flow = record(
     mean_ns=float,
     ns_per_byte=float,  # queueing delay per byte in flight on the same path
-    kept=int,  # the last path chosen, plus one; 0: none
+    kept=int,  # index of the last path chosen, plus one; 0: none
 )
 
 Path = record(
-    least_ns=float,  # minimum RTT of the last seconds, 0: not measured
+    least_ns=float,  # minimum RTT of the last seconds; 0: not measured
     least_from_ns=int,
-    score_ns=float,  # smoothed RTT with penalties, 0: not measured
+    score_ns=float,  # smoothed RTT with penalties; 0: not measured
     fed_ns=int,
     rest_from_ns=int,
-    rest_ns=int,  # 0: it does not rest
+    rest_ns=int,  # how long the path is not used after a timeout; 0: it may be used
     untold_picks=int,  # picks since the last feedback
-    timeouts=int,  # consecutive, without a delivery
+    timeouts=int,  # consecutive timeouts without a delivery
 )
 
 Params = record(
@@ -44,19 +45,19 @@ Params = record(
     smoothing=0.125,
     ecn_multiple=2.0,  # a marked RTT counts this many times
     nack_multiple=4.0,
-    refresh_ns=10_000_000,  # a score ages to the mean in this time,
-    refresh_multiple=8.0,  # or in this multiple of the score if that is longer
-    rest_ns=10_000_000,  # after the first timeout; doubled by each further one
+    refresh_ns=10_000_000,  # least time in which a score moves to the mean of all paths
+    refresh_multiple=8.0,  # the same time as a multiple of the score; the longer one counts
+    rest_ns=10_000_000,  # rest of a path after the first timeout; each further timeout doubles it
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
-    margin=1.1,  # by which another path must be better, as RTTs of equal paths are noisy
+    margin=1.1,  # ratio by which another path must be faster, as RTTs of equal paths are noisy
     least_ns_max=10_000_000_000,  # how long a minimum RTT counts, as routes change
-    queued_ns_per_byte=0.1,  # minimum of ns_per_byte
+    queued_ns_per_byte=0.1,  # lower bound of the flow record's ns_per_byte
 )
 
 
 def bar(paths: Any, event: Any, index: int) -> int:
-    """0: may be drawn; 1: resting; 2: the segment that is sent again was lost there; 3: dead."""
+    """0: the path may be drawn; 1: it rests; 2: the segment to resend was lost on it; 3: dead."""
     if paths[index].usable == 0:
         return 3
     if event.is_resend != 0 and index == event.avoid_path:
@@ -97,7 +98,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
     first_turn = min(int(event.rand * count), count - 1)
     second_turn = min(int(event.rand2 * (count - 1)), count - 2)
     if second_turn >= first_turn:
-        second_turn += 1  # the second differs from the first
+        second_turn += 1  # so that the second path differs from the first
     first = 0
     second = -1
     turn = 0
@@ -131,7 +132,7 @@ def learn(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> No
 
 
 def learn_queues(flow: Any, path: Any, params: Any, event: Any, sample_ns: float) -> None:
-    """Updates the RTT that a byte in flight adds to its path, averaged over all paths."""
+    """Updates the queueing delay per byte in flight on a path, averaged over all paths."""
     old = event.now_ns - path.least_from_ns >= params.least_ns_max
     if path.least_ns == 0.0 or sample_ns < path.least_ns or old:
         path.least_ns = sample_ns

@@ -3,10 +3,11 @@
 Source: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and
 Failure Mitigation", arXiv 2407.21625, section 3. RTT is not used.
 
-The paper's 193 bits of state are a ring of eight paths, here shared by all flows to a peer. There a
-packet has one acknowledgment; here a burst may have several, or share one, so there is one verdict
-for each burst's worth of bytes, marked if any byte was. Two additions, because paths are few and
-known by index: a path that timed out leaves the ring, and a path that may not be used is skipped.
+The paper's state of 193 bits is a ring of eight paths, which here all flows to a peer share. In the
+paper each packet has its own acknowledgment. Here a burst may have several acknowledgments or share
+one, so feedback is counted per burst's worth of bytes, and counts as marked if any byte was marked.
+Two additions, because paths are few and known by index: a path that timed out leaves the ring, and
+a path that may not be used is skipped.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ Flow = record(
     ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that delivered without marks, plus one; 0: none
     head=int,  # where the next entry is written
     fresh=int,  # entries before head that have not been used again
-    turn=int,  # position while frozen
-    explore=int,  # remaining random picks
+    turn=int,  # position in the ring while frozen is 1
+    explore=int,  # how many of the next picks are random
     frozen=int,  # 1: use the ring's entries in turn, fresh or not
     frozen_ns=int,
 )
 
 Path = record(
-    heard_bytes=float,  # acknowledged since the last verdict
-    marked=int,  # 1: some of them were marked
+    heard_bytes=float,  # bytes acknowledged since the last call of verdict() with a result
+    marked=int,  # 1: some of heard_bytes were ECN-marked
 )
 
 Params = record(
     burst_bytes=65_536,
-    freeze_ns=10_000_000,  # section 3.3; long enough for routing to recover
+    freeze_ns=10_000_000,  # how long the ring stays frozen, section 3.3: until routing recovers
     explore_picks=16,
 )
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The oldest fresh entry that may be used, which is then no longer fresh; -1: none."""
+    """Takes the oldest fresh path in the ring that may be used; -1: there is none."""
     for _ in range(len(flow.ring)):
         if flow.fresh <= 0:
             break
@@ -52,7 +53,7 @@ def recycled(flow: Any, paths: Any, event: Any) -> Any:
 
 
 def cycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The next entry that may be used, fresh or not; -1: none."""
+    """The next path in the ring that may be used, fresh or not; -1: there is none."""
     for _ in range(len(flow.ring)):
         index = flow.ring[flow.turn % len(flow.ring)] - 1
         flow.turn = (flow.turn + 1) % len(flow.ring)
@@ -69,7 +70,7 @@ def forget(flow: Any, path: int) -> None:
 
 
 def verdict(path: Any, params: Any, event: Any) -> Any:
-    """Number of bursts delivered unmarked, negative if marked; 0: too early for a verdict."""
+    """How many bursts were delivered, negative if ECN-marked; 0: less than one so far."""
     path.heard_bytes += max(event.bytes, 0)
     if event.kind == ECN:
         path.marked = 1

@@ -13,11 +13,11 @@ from congestion.api import path_policy, record
 from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
-STEPS = 512  # two rounds over 256 paths, the maximum, which contain one whole round
+STEPS = 512  # two rounds over the maximum of 256 paths, so that every path is visited
 
 Flow = record(
     turn=int,
-    mask=int,  # permutes this round: turn ^ mask is the path
+    mask=int,  # determines the order of this round: turn ^ mask is the path's index
     width=int,  # the smallest power of two that is no less than the number of paths
 )
 
@@ -25,7 +25,7 @@ Params = record(burst_bytes=65_536)
 
 
 def advanced(flow: Any, paths: Any, event: Any) -> Any:
-    """The next index of the round, which may lie beyond the last path."""
+    """The next path index of the round; it may lie beyond the last path."""
     if flow.width == 0:
         flow.width = 1
         for _ in range(8):

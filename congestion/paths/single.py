@@ -2,8 +2,9 @@
 
 Source: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm". RTT, ECN and loss are not used.
 
-While its path is dead, a flow uses the next one in order, and so do segments that were lost on its
-path. Several flows may share a path by chance. The other policies are measured against this one.
+While its path is dead, a flow uses the next path in order; segments that were lost on its path are
+resent there, too. Several flows may share a path by chance. This policy is the baseline for the
+others.
 """
 
 from __future__ import annotations

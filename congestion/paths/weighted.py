@@ -1,7 +1,7 @@
 """Random paths, with probabilities in proportion to weights that the control plane writes.
 
 Source: Zhou et al., "WCMP: Weighted Cost Multipathing for Improved Fairness in Data Centers",
-EuroSys 2014, section 3. RTT, ECN and loss are not used; the control plane may use them.
+EuroSys 2014, section 3. RTT, ECN and loss are not used here; the control plane may use them.
 
 A path of weight 0 is used only if no path that may be used has a positive weight.
 """
@@ -14,7 +14,7 @@ from congestion.api import MAX_PATHS, path_policy, record
 from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
-WEIGHT_MAX = 1e12  # keeps sums finite
+WEIGHT_MAX = 1e12  # keeps sums of weights finite
 
 Params = record(
     burst_bytes=65_536,

@@ -3,8 +3,8 @@
 Source: RFC 5681, section 3.1, with the byte counting of RFC 3465, because an acknowledgment may
 cover many segments. Marks count as losses (RFC 3168, section 6.1.2). Delay is not used.
 
-One departure: the first timeout counts as a loss, because one silent path of several does not mean
-that the network has collapsed. A second timeout without an acknowledgment between them does.
+One departure: the first timeout counts as a loss only, because one silent path of several does not
+mean that the network has collapsed. A second timeout without an acknowledgment in between does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # ssthresh: slow start ends here
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
-    timeouts=int,  # consecutive, without an acknowledgment
+    recover_bytes=int,  # value of delivered_bytes when what was in flight at the cut is delivered
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    start_segments=10.0,  # RFC 6928
-    increase_segments=1.0,  # per round trip, RFC 5681 section 3.1
+    start_segments=10.0,  # initial window, RFC 6928
+    increase_segments=1.0,  # window growth per round trip, RFC 5681 section 3.1
     decrease_factor=0.5,  # RFC 5681, equation 4
     timeout_limit=2,
 )
@@ -41,7 +41,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Shrinks the window, once per window of data: data in flight does not reflect the cut yet."""
+    """Shrinks the window once per window of data, as data in flight was sent before the cut."""
     waited = event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns)
     before_bytes = max(event.delivered_bytes - event.acked_bytes, 0)
     if waited and before_bytes >= flow.recover_bytes:
@@ -53,7 +53,7 @@ def cut(flow: Any, params: Any, event: Any) -> None:
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
+    if event.hint_window_bytes > 0.0:  # take over the replaced policy's window; end slow start
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -76,7 +76,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if flow.timeouts == 0:  # RFC 5681, section 3.1: the threshold stays while timeouts repeat
+    if flow.timeouts == 0:  # RFC 5681, section 3.1: repeated timeouts keep the threshold
         cut(flow, params, event)
     answer(flow, event, result)
 

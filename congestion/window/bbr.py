@@ -4,9 +4,9 @@ Source: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 1
 bound on bytes in flight, which losses lower, and the gentler probe for the minimum RTT are those of
 draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4. Marks are not used.
 
-Departures: a round trip is a smoothed RTT by the clock, because acknowledgments cover many
-segments; loss rates are taken over some hundred segments, because one loss in thirty says little;
-the window has room for acknowledgments that the receiver delays; repeated timeouts restart the
+Departures: a round is one smoothed RTT of time, because acknowledgments cover many segments; loss
+rates are computed over some hundred segments, because one loss in thirty says little; the window is
+larger by what is sent while the receiver delays acknowledgments; repeated timeouts restart the
 model.
 """
 
@@ -22,40 +22,41 @@ CYCLE = 8
 
 Flow = record(
     window_bytes=float,
-    rates=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),  # of the last round trips, B/s
+    # Delivery rates of the last ten round trips, in bytes per second.
+    rates=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
     best_rate=float,
     bound_bytes=float,  # limit of the bytes in flight; 0: none yet
-    lost_bytes=float,  # of weighed_bytes
-    weighed_bytes=float,  # sum of bytes in flight per round trip since losses were last judged
-    flight_bytes=float,  # in flight at the start of this round trip; its losses are of these
+    lost_bytes=float,  # how many of weighed_bytes were lost
+    weighed_bytes=float,  # bytes over which the loss rate is computed, a flight per round trip
+    flight_bytes=float,  # bytes in flight at the start of this round trip
     calm_rounds=int,  # consecutive round trips without too many losses
     full_rate=float,  # best_rate when STARTUP last grew by full_growth
-    full_rounds=int,  # round trips since then
+    full_rounds=int,  # round trips since full_rate was set
     mode=int,
     round=int,
     phase=int,  # position of round 0 in the gain cycle
     round_ns=int,  # start of the current round trip
-    round_bytes=int,  # delivered_bytes then
+    round_bytes=int,  # value of delivered_bytes at the start of the current round trip
     rtt_ns=int,  # minimum RTT
-    rtt_stamp_ns=int,  # when it was last seen
+    rtt_stamp_ns=int,  # when the minimum RTT was last measured
     mode_ns=int,  # when PROBE_RTT began
-    timeouts=int,  # consecutive, without an acknowledgment
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    start_segments=32.0,  # one burst of acknowledgments
+    start_segments=32.0,  # initial window
     startup_gain=2.885,  # 2 / ln 2: the smallest gain that doubles the rate in a round trip
     probe_gain=1.25,
     drain_gain=0.75,
-    window_gain=2.0,  # of the bandwidth-delay product, as acknowledgments may be late
-    held_ns=60_000,  # receivers delay acknowledgments by 30 us, and a wake-up takes as long
-    full_growth=1.25,  # STARTUP ends after full_rounds round trips with less growth
+    window_gain=2.0,  # window in bandwidth-delay products: acknowledgments may be late
+    held_ns=60_000,  # acknowledgment delay: 30 us at the receiver, 30 us for a thread wake-up
+    full_growth=1.25,  # STARTUP ends after full_rounds round trips with slower growth of the rate
     full_rounds=3,
     loss_tolerance=0.02,  # loss rate above which the bound is lowered
     judged_segments=256,  # least number of segments over which a loss rate is computed
     loss_factor=0.7,
-    rtt_believed_ns=5_000_000,  # for the paper's 10 s: a hundred round trips of 50 us
-    probe_rtt_ns=200_000,  # for its 200 ms: two round trips, and delayed acknowledgments
+    rtt_believed_ns=5_000_000,  # a hundred round trips of 50 us; the paper has 10 s
+    probe_rtt_ns=200_000,  # two round trips plus delayed acknowledgments; the paper has 200 ms
     timeout_limit=3,
 )
 
@@ -78,7 +79,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
         if flow.bound_bytes > 0.0:
             flow.window_bytes = min(flow.window_bytes, flow.bound_bytes)
         if flow.mode == PROBE_RTT:
-            flow.window_bytes = 0.0  # the minimum, so that the queue drains
+            flow.window_bytes = 0.0  # raised to the minimum below, so that the queue drains
         flow.window_bytes = max(flow.window_bytes, 4.0 * segment_bytes)
     most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
     flow.window_bytes = min(max(flow.window_bytes, 2.0 * segment_bytes), most)
@@ -104,7 +105,7 @@ def measure_rtt(flow: Any, params: Any, event: Any) -> None:
 
 
 def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
-    """The delivery rate of a round trip; if too little was sent, only a new maximum counts."""
+    """Records a round trip's delivery rate; if too little was sent, only if it is a new maximum."""
     rate = (float(event.delivered_bytes) - flow.round_bytes) * 1e9 / elapsed_ns
     held_back = event.app_limited != 0 or flow.mode == PROBE_RTT
     if held_back and rate < flow.best_rate:
@@ -122,9 +123,9 @@ def forget_losses(flow: Any) -> None:
 
 
 def heed_losses(flow: Any, params: Any, event: Any) -> None:
-    """Updates the bound: too many losses cut it, calm round trips raise it faster and faster.
+    """Updates bound_bytes: too many losses cut it; round trips with few raise it ever faster.
 
-    PROBE_RTT does not change it: losses seen there are of an earlier flight, and nothing is probed.
+    PROBE_RTT does not change it: losses reported in this mode are of segments sent before it.
     """
     if flow.mode == PROBE_RTT:
         forget_losses(flow)
@@ -136,7 +137,7 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
     if flow.lost_bytes > params.loss_tolerance * max(flow.weighed_bytes, enough_bytes):
         flow.bound_bytes = params.loss_factor * flow.window_bytes
         flow.calm_rounds = 0
-        flow.full_rounds = params.full_rounds  # ends STARTUP, too
+        flow.full_rounds = params.full_rounds  # so that move_on() ends STARTUP
         forget_losses(flow)
         return
     if flow.bound_bytes > 0.0:
@@ -148,7 +149,7 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
 
 
 def enter_cruise(flow: Any, event: Any) -> None:
-    """Starts at a random position of the cycle, except the first two, which probe and drain."""
+    """Starts the gain cycle at a random position, but not at the two that probe and drain."""
     flow.mode = CRUISE
     flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
 

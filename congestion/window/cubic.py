@@ -2,9 +2,10 @@
 
 Source: RFC 9438, sections 4.1 to 4.10. Delay is not used.
 
-In a data centre the Reno-friendly region applies nearly always, because the curve is in seconds.
+In a data centre the Reno-friendly region applies nearly always, because the curve takes seconds.
 Time in which the application limits the flow does not count (section 5.8). One departure: the first
-timeout counts as a loss, because one silent path of several is no collapse.
+timeout counts as a loss only, because one silent path of several does not mean that the network has
+collapsed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ Flow = record(
     epoch_s=float,  # duration of this epoch of congestion avoidance
     last_ack_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
-    timeouts=int,  # consecutive, without an acknowledgment
+    recover_bytes=int,  # value of delivered_bytes when what was in flight at the cut is delivered
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    start_segments=10.0,  # RFC 6928
+    start_segments=10.0,  # initial window, RFC 6928
     scale=0.4,  # C, section 4.1.2, in segments per cubic second
     decrease_factor=0.7,  # beta, section 4.6
     target_max=1.5,  # limit of the target, as a multiple of the window, section 4.2
@@ -48,7 +49,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cube_root(x: float) -> Any:
-    """Newton's method, from above; unlike libm, it gives the same bits on every platform."""
+    """The cube root by Newton's method; unlike libm, it gives the same bits on every platform."""
     root = max(x, 1.0)
     for _ in range(64):
         root = (2.0 * root + x / (root * root)) / 3.0
@@ -66,7 +67,7 @@ def cut(flow: Any, params: Any, event: Any) -> None:
     if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return
     if max(event.delivered_bytes - event.acked_bytes, 0) < flow.recover_bytes:
-        return  # this data was in flight at the last cut and does not reflect it
+        return  # this data was sent before the last cut
     flow.last_cut_ns = event.now_ns
     flow.recover_bytes = min(max(event.delivered_bytes, 0), FAR)
     flow.recover_bytes += min(max(event.inflight_bytes, 0), FAR)
@@ -102,7 +103,7 @@ def avoid(flow: Any, params: Any, event: Any) -> None:
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
+    if event.hint_window_bytes > 0.0:  # take over the replaced policy's window; end slow start
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -132,7 +133,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if flow.timeouts == 0:  # RFC 5681, section 3.1: the threshold stays while timeouts repeat
+    if flow.timeouts == 0:  # RFC 5681, section 3.1: repeated timeouts keep the threshold
         cut(flow, params, event)
     answer(flow, event, result)
 
@@ -162,7 +163,7 @@ POLICY = window_policy(
         cut_on=("loss", "ecn"),
         cut_factor=(0.7, 0.75),
         cuts_per_rtt=1,
-        regain_s=(5.5, 7.0),  # cbrt(300 / 0.4) - cbrt(10 / 0.4)
+        regain_s=(5.5, 7.0),  # computed: cbrt(300 / 0.4) - cbrt(10 / 0.4) = 6.2 s
         fairness_min=0.8,
         convergence_rtts=60,
         utilization_min=0.8,

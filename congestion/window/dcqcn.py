@@ -3,10 +3,10 @@
 Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.2
 and figure 7. Timers are evaluated when events arrive. Delay is not used.
 
-Departures: periods last at least a round trip, because those between hosts can exceed the paper's
-50 us; the sender, not the receiver, limits how often marks count; a loss counts as a mark, because
-the network may drop packets; and a window limits the bytes in flight to the rate times the minimum
-RTT plus `wait_ns`.
+Departures: periods last at least a round trip, which can exceed the paper's 50 us between hosts;
+the sender, not the receiver, limits how often marks count; a loss counts as a mark, because the
+network may drop packets; and a window limits the bytes in flight to the rate times the sum of the
+minimum RTT and `wait_ns`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from congestion.promises import Promises
 TICKS_MAX = 64  # timer periods per event; after a longer pause the others are skipped
 
 Flow = record(
-    rate=float,  # R_C, bytes per second
-    target_rate=float,  # R_T
+    rate=float,  # current rate (R_C), bytes per second
+    target_rate=float,  # target rate (R_T), bytes per second
     alpha=float,
-    unstaged_bytes=float,  # acknowledged since the byte counter's last stage
+    unstaged_bytes=float,  # bytes acknowledged since the byte counter's last stage
     timer_stages=int,
     byte_stages=int,
     timer_ns=int,  # when alpha and the rate are next updated; both restart at a cut
     cut_ns=int,
-    timeouts=int,  # consecutive, without an acknowledgment
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
-    gain=0.00390625,  # g: 1/256
-    mark_period_ns=50_000,  # between congestion notifications
-    timer_period_ns=55_000,  # of alpha and of the rate's stages
-    stage_bytes=10e6,  # B
-    fast_stages=5,  # F
-    increase_share=0.001,  # R_AI, as a share of the link: 40 Mb/s at 40 Gb/s
-    hyper_share=0.01,  # R_HAI: ten times R_AI, as in NICs
+    link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s
+    gain=0.00390625,  # the paper's g: 1/256
+    mark_period_ns=50_000,  # least time between two marks that count
+    timer_period_ns=55_000,  # period of the timers that update alpha and raise the rate
+    stage_bytes=10e6,  # the byte counter raises the rate after so many bytes (B in the paper)
+    fast_stages=5,  # number of fast recovery stages (F in the paper)
+    increase_share=0.001,  # R_AI as a share of the link's rate: 40 Mb/s at 40 Gb/s
+    hyper_share=0.01,  # R_HAI as a share of the link's rate: ten times R_AI, as in NICs
     least_share=0.001,
     wait_ns=500_000.0,  # queueing delay at which the window stops the flow
     timeout_limit=3,
@@ -63,7 +63,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Handles a congestion notification; further ones count only after a period."""
+    """Handles a congestion notification; ignores others within `mark_period_ns` or an RTT."""
     if event.now_ns - flow.cut_ns < max(params.mark_period_ns, event.srtt_ns):
         return
     flow.target_rate = flow.rate
@@ -77,7 +77,7 @@ def cut(flow: Any, params: Any, event: Any) -> None:
 
 
 def raise_rate(flow: Any, params: Any, event: Any) -> None:
-    """One stage of fast recovery, additive increase or hyper increase."""
+    """Raises the rate by a stage of fast recovery, additive increase or hyper increase."""
     low = min(flow.timer_stages, flow.byte_stages)
     if low > params.fast_stages:
         hyper = (low - params.fast_stages) * params.hyper_share
@@ -112,7 +112,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.alpha = 1.0
     flow.timer_ns = event.now_ns
     flow.rate = link(params, event)  # section 3.1: there is no slow start
-    if event.hint_window_bytes > 0.0:  # the replaced policy's window per round trip
+    if event.hint_window_bytes > 0.0:  # start at the replaced policy's window per round trip
         round_trip_ns = float(event.srtt_ns)
         if event.srtt_ns <= 0:
             round_trip_ns = max(event.rtt_min_ns, 0) + params.wait_ns
@@ -138,7 +138,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts += 1
     cut(flow, params, event)
     if flow.timeouts >= params.timeout_limit:
-        flow.rate = 0.0  # answer() raises both to the minimum rate
+        flow.rate = 0.0  # answer() raises it to the minimum rate
         flow.target_rate = 0.0
     answer(flow, params, event, result)
 
@@ -160,6 +160,6 @@ POLICY = window_policy(
         cuts_per_rtt=1,
         convergence_rtts=30,
         utilization_min=0.8,
-        without=("fairness",),  # it relies on random marks (RED); the check marks by a threshold
+        without=("fairness",),  # DCQCN needs random marks (RED); the check marks above a threshold
     ),
 )

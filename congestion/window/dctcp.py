@@ -2,8 +2,8 @@
 
 Source: RFC 8257 (Data Center TCP), sections 3.3 to 3.5. Delay is not used.
 
-One departure: the first timeout counts as a loss, because one silent path of several says little. A
-second timeout without an acknowledgment between them sets the minimum window.
+One departure: the first timeout counts as a loss only, because one silent path of several says
+little. A second timeout without an acknowledgment in between sets the minimum window.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # ssthresh: slow start ends here
     alpha=float,  # the estimated share of marked segments
-    acked_segments=float,  # in the current round trip
+    acked_segments=float,  # segments acknowledged in the current round trip
     marked_segments=float,
     round_start_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes once everything in flight at the cut is delivered
-    timeouts=int,  # consecutive, without an acknowledgment
+    recover_bytes=int,  # value of delivered_bytes when what was in flight at the cut is delivered
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    start_segments=10.0,  # RFC 6928
-    increase_segments=1.0,  # per round trip
+    start_segments=10.0,  # initial window, RFC 6928
+    increase_segments=1.0,  # window growth per round trip
     gain=0.0625,  # g of section 4.2: 1/16
-    loss_factor=0.5,  # section 3.5: as in TCP
+    loss_factor=0.5,  # a loss multiplies the window by this factor, as in TCP; section 3.5
     timeout_limit=2,
 )
 
@@ -45,7 +45,7 @@ def answer(flow: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, event: Any, factor: float) -> None:
-    """Shrinks the window, once per window of data: data in flight does not reflect the cut yet."""
+    """Shrinks the window once per window of data, as data in flight was sent before the cut."""
     waited = event.now_ns - flow.last_cut_ns >= max(event.srtt_ns, event.rtt_min_ns)
     before_bytes = max(event.delivered_bytes - event.acked_bytes, 0)
     if waited and before_bytes >= flow.recover_bytes:
@@ -69,8 +69,8 @@ def observe(flow: Any, params: Any, event: Any) -> None:
 
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
-    flow.alpha = 1.0  # section 3.3: conservative until measured
-    if event.hint_window_bytes > 0.0:  # the replaced policy's window: no slow start beyond it
+    flow.alpha = 1.0  # section 3.3: the conservative value until marks are measured
+    if event.hint_window_bytes > 0.0:  # take over the replaced policy's window; end slow start
         flow.window_bytes = event.hint_window_bytes
         flow.threshold_bytes = event.hint_window_bytes
     else:
@@ -94,7 +94,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
-    if flow.timeouts == 0:  # RFC 5681, section 3.1: the threshold stays while timeouts repeat
+    if flow.timeouts == 0:  # RFC 5681, section 3.1: repeated timeouts keep the threshold
         cut(flow, event, params.loss_factor)
     answer(flow, event, result)
 
@@ -122,7 +122,7 @@ POLICY = window_policy(
         state_bytes_max=72,
         growth_segments=(0.9, 1.1),
         cut_on=("ecn", "loss"),
-        cut_factor=(0.5, 0.99),  # depends on the share of marks, now and before
+        cut_factor=(0.5, 0.99),  # depends on the share of marks in this round trip and before
         cuts_per_rtt=1,
         fairness_min=0.9,
         convergence_rtts=120,

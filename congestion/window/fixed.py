@@ -1,6 +1,6 @@
 """A constant window, which replaces a window policy that failed.
 
-No signal is used. No source: the bounded bytes in flight of any sliding-window protocol.
+No signal is used. There is no paper: any sliding-window protocol bounds the bytes in flight.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """NSCC: a window from delay and marks, by four quadrants, with quick adaptation.
 
 Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
-"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss takes the place of the
-report of a trimmed packet.
+"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss counts as a trimmed
+packet does there.
 
-Departures, for hosts, and for networks slower than the one that the constants are for: an RTT
-counts as at least `rtt_ns_min`, because wake-ups take as long. Gains count a segment as at most
-4 KiB, and grow with the RTT only up to a bound, because a round trip without congestion would
-otherwise more than double the window. Cuts are a whole measured round trip apart. Quick adaptation
-requires that the application had enough to send.
+Departures, for hosts, and for networks slower than the one that the constants were chosen for: an
+RTT counts as at least `rtt_ns_min`, because thread wake-ups take that long. In the gains, a segment
+counts as at most 4 KiB. The gains grow with the RTT only up to a bound, because a round trip
+without congestion would otherwise more than double the window. There is at most one cut in a
+measured round trip. Quick adaptation requires that the application had enough to send.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ Flow = record(
     window_bytes=float,
     most_bytes=float,
     base_ns=float,  # minimum RTT, smoothed over the paths; also the target of queueing delay
-    scale=float,  # bandwidth-delay product over that of the reference network
+    scale=float,  # bandwidth-delay product, divided by that of the reference network
     delay_ns=float,  # smoothed queueing delay
-    increase=float,  # collected since adjust_ns, in bytes * bytes; applied over the window
+    increase=float,  # increase since adjust_ns, times the window: bytes squared
     unadjusted_bytes=float,
-    clear_bytes=float,  # acknowledged in a row with almost no delay
-    achieved_bytes=float,  # acknowledged since adapt_ns
-    ignore_bytes=float,  # in flight at an adaptation and not acknowledged yet
+    clear_bytes=float,  # bytes acknowledged in a row without marks and delay
+    achieved_bytes=float,  # bytes acknowledged since adapt_ns
+    ignore_bytes=float,  # bytes in flight at the last quick adaptation, not acknowledged yet
     adapt_ns=int,
     adjust_ns=int,
     steady_ns=int,  # time of the last constant increase
     cut_ns=int,
-    troubled=int,  # 1: a loss since adapt_ns
-    timeouts=int,  # consecutive, without an acknowledgment
+    troubled=int,  # 1: a loss or timeout happened since adapt_ns
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
+    link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s
     rtt_ns_min=50_000,
-    reference_bytes=150_000.0,  # bandwidth-delay product of the reference: 100 Gb/s, 12 us
+    reference_bytes=150_000.0,  # bandwidth-delay product of the reference network: 100 Gb/s, 12 us
     reference_ns=12_000.0,
-    slowness_max=2.0,  # bound of base_ns / reference_ns
+    slowness_max=2.0,  # upper bound of base_ns / reference_ns, which scales the gain
     segments_min=2.0,
-    segment_bytes_max=4_096.0,  # for which the gains are chosen
-    proportional_segments=4.0,  # per round trip without delay
+    segment_bytes_max=4_096.0,  # longer segments count as this length in the gains
+    proportional_segments=4.0,  # growth in a round trip without queueing delay
     fair_segments=5.0,
-    steady_segments=0.15,  # eta
-    fast_gain=0.25,  # share of the acknowledged bytes, times the scale; at most 1
+    steady_segments=0.15,  # constant increase (eta in the paper)
+    fast_gain=0.25,  # fast growth per acknowledged byte, times scale; the product is at most 1
     fast_delay_ns=1_000.0,
-    decrease_gain=0.8,  # gamma
+    decrease_gain=0.8,  # gamma in the paper
     decrease_max=0.5,
     base_smoothing=0.125,
     smoothing_per_byte=7.63e-7,  # 0.0125 for an acknowledgment of 16 KiB
     unmarked_share=0.25,  # high delay without marks counts as this share of base_ns
-    window_multiple=1.5,  # of link * (base_ns + hold_ns): the largest window
-    hold_ns=30_000.0,  # by which receivers delay acknowledgments
-    adapt_share=0.125,  # of the largest window: delivering less is a collapse
-    adapt_targets=4.0,  # delay over base_ns that suggests a collapse
+    window_multiple=1.5,  # the largest window, as a multiple of link rate * (base_ns + hold_ns)
+    hold_ns=30_000.0,  # time by which receivers delay acknowledgments
+    adapt_share=0.125,  # delivering less than this share of the largest window is a collapse
+    adapt_targets=4.0,  # queueing delay, in multiples of base_ns, that suggests a collapse
     adjust_segments=8.0,
     timeout_limit=3,
 )
@@ -86,10 +86,10 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window_bytes: float)
 
 
 def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Quick adaptation: whether so little was delivered that the window falls to that amount.
+    """Whether quick adaptation applies: so little was delivered that the window falls to that.
 
-    Checked once in two round trips, but not in the round trip after a cut, whose effect is not
-    visible yet.
+    It is checked once in two round trips, but not in the round trip after a cut, when the effect
+    of the cut is not visible yet.
     """
     if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
         return False
@@ -107,7 +107,7 @@ def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
 
 
 def decreased(flow: Any, params: Any, event: Any) -> Any:
-    """The window after marks and delay: cut by the excess delay, once per round trip."""
+    """The window after marks and high delay: smaller by the excess delay, once per round trip."""
     waited = event.now_ns - flow.cut_ns > max(float(event.srtt_ns), flow.base_ns)
     if not waited or flow.delay_ns <= flow.base_ns:
         return flow.window_bytes
@@ -117,7 +117,7 @@ def decreased(flow: Any, params: Any, event: Any) -> Any:
 
 
 def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """The window by the four quadrants; the marked part of an acknowledgment gives no increase."""
+    """The window by the rules of the four quadrants; marked segments give no increase."""
     window_bytes = flow.window_bytes
     acked_bytes = float(event.acked_bytes)
     grown_bytes = acked_bytes
@@ -152,7 +152,7 @@ def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
 
 
 def adjusted(flow: Any, params: Any, event: Any, window_bytes: float) -> Any:
-    """Applies the collected increase every few segments, or every round trip."""
+    """Adds the accumulated increase to the window every few segments, or every round trip."""
     unadjusted_bytes = flow.unadjusted_bytes + event.acked_bytes
     due = unadjusted_bytes >= params.adjust_segments * event.segment_bytes
     if due or event.now_ns - flow.adjust_ns >= flow.base_ns:
@@ -183,7 +183,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     if not ignored:
         if collapsed(flow, params, event, delay_ns):
             window_bytes = flow.achieved_bytes
-            flow.cut_ns = event.now_ns  # counts as the cut of this round trip
+            flow.cut_ns = event.now_ns  # so that the window is not cut again in this round trip
             flow.achieved_bytes = 0.0
             flow.ignore_bytes = float(event.inflight_bytes)
             flow.increase = 0.0
@@ -226,6 +226,6 @@ POLICY = window_policy(
         fairness_min=0.7,
         convergence_rtts=30,
         utilization_min=0.9,
-        without=("loss_response",),  # the specification relies on trimming, delay and marks
+        without=("loss_response",),  # the specification uses trimming, delay and marks instead
     ),
 )

@@ -10,16 +10,16 @@ Three departures, for hosts whose RTT carries scheduling noise:
 
 - The delay compared with a target is the minimum of the last round trip, because a standing queue
   shows in every sample and a late wake-up only in few.
-- It is measured above the path's own minimum RTT, so that paths of unequal length share one target.
+- Delay means RTT less the path's own minimum RTT, so that paths of unequal length share one target.
   If a flow has several paths, one without a queue keeps the window open; moving traffic to that
   path is the task of the path policy.
 - Losses below a tolerated share of the window count as corruption, not as congestion.
 
-The paper is about data centres. At an RTT of a millisecond and more (a long path) a large first
-window floods a queue, four segments per round trip take minutes to fill the path, and twice the RTT
-is more than queues hold. There a flow starts with a small window and doubles it until delay or loss
-rises (delay as in HyStart++, RFC 9406, section 4.2), then grows per time instead of per round trip,
-and the target has an upper limit.
+The paper is about data centres. On a long path, with an RTT of a millisecond or more, a large
+initial window overflows a queue, growth by four segments per round trip takes minutes to fill the
+path, and a delay of twice the RTT is more than queues hold. There a flow starts with a small window
+and doubles it until delay or loss rises (delay as in HyStart++, RFC 9406, section 4.2). Then its
+growth is set per time instead of per round trip, and the target delay has an upper limit.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ from congestion.promises import Promises
 NO_SAMPLE_NS = 1 << 62
 
 Flow = record(
-    window_bytes=float,  # the network's
+    window_bytes=float,  # the window for the network
     host_window_bytes=float,
     scaling_alpha=float,
     scaling_beta=float,
     round_lost_bytes=float,
     round_start_ns=int,
     round_queue_ns=int,  # minimum queueing delay of the current round trip
-    last_queue_ns=int,  # and of the one before
-    round_host_ns=int,  # the same for the receiver's delay
+    last_queue_ns=int,  # minimum queueing delay of the previous round trip
+    round_host_ns=int,  # minimum delay at the receiving host in the current round trip
     last_host_ns=int,
     last_rtt_ns=int,
     last_cut_ns=int,
     host_cut_ns=int,
-    doubling=int,  # 1 until delay or loss ends it
-    late_samples=int,  # consecutive, while doubling
-    timeouts=int,  # consecutive, without an acknowledgment
+    doubling=int,  # 1: the window doubles every round trip, until delay or loss ends this
+    late_samples=int,  # consecutive late RTT samples while the window doubles
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    target_queue_ns=50_000,  # the smallest target, as wake-ups take as long
-    target_multiple=2.0,  # the target, as a multiple of the minimum RTT
-    host_target_ns=100_000,  # receivers delay acknowledgments by 30 us, and a wake-up takes as long
+    target_queue_ns=50_000,  # the smallest target delay, because thread wake-ups take as long
+    target_multiple=2.0,  # the target delay, as a multiple of the minimum RTT
+    host_target_ns=100_000,  # delayed acknowledgments take 30 us, a thread wake-up another 30 us
     host_target_share=0.125,  # the host's target is at least this share of the minimum RTT
-    scaling_multiple=4.0,  # most that flow scaling adds, as a multiple of the target
+    scaling_multiple=4.0,  # flow scaling adds at most this multiple of the target delay
     scaling_segments_min=4.0,
     scaling_segments_max=256.0,
-    increase_segments=4.0,  # per round trip
+    increase_segments=4.0,  # window growth per round trip
     decrease_gain=0.8,
     decrease_max=0.5,
     loss_tolerance=0.02,  # share of a window that may be lost in a round trip without a cut
     timeout_limit=3,
     long_rtt_ns=1_000_000,  # paths with this RTT or more are long
-    target_max_ns=10_000_000,  # upper limit of the target, before flow scaling
-    doubling_segments=32,  # first window of a flow that doubles it
+    target_max_ns=10_000_000,  # upper limit of the target delay, before flow scaling
+    doubling_segments=32,  # initial window on a long path, where the window doubles
     doubling_samples=8,  # consecutive late samples that end doubling
-    doubling_late_ns_min=4_000_000,  # late: by an eighth of the minimum RTT, within these bounds
+    doubling_late_ns_min=4_000_000,  # bounds of rtt_min / 8, the delay that makes a sample late
     doubling_late_ns_max=16_000_000,
     growth_share_max=0.0625,  # most growth in a round trip on a long path, as a share of the window
     window_segments_min=16,
-    start_divisor=4.0,  # the first window is window_bytes_max over this
+    start_divisor=4.0,  # the initial window is window_bytes_max / start_divisor
     pacing_gain=1.2,
-    pacing_segments_max=64,  # larger windows are not paced, as a burst is a small part of them
-    pacing_gain_long=2.0,  # on long paths they are: a host that was late would send megabytes
+    pacing_segments_max=64,  # larger windows are paced on long paths only
+    pacing_gain_long=2.0,  # pacing of larger windows, so that no burst has megabytes
 )
 
 
@@ -105,8 +105,8 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host:
 def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
     """The window, shrunk at most once per round trip.
 
-    On a long path a full queue makes the round trip longer than the smoothed RTT, and its losses
-    are detected a quarter of a round trip later.
+    On a long path, a full queue makes the round trip longer than the smoothed RTT, and losses in
+    this queue are detected a quarter of a round trip later.
     """
     round_ns = max(event.srtt_ns, event.rtt_min_ns)
     if is_long(params, event):
@@ -134,7 +134,7 @@ def observe(flow: Any, event: Any) -> Any:
 
 
 def increase(flow: Any, params: Any, event: Any) -> Any:
-    """Growth in bytes per round trip: a number of segments; on a long path, per long_rtt_ns."""
+    """Window growth in bytes per round trip; on a long path it is in proportion to the RTT."""
     bytes_ = params.increase_segments * max(float(event.segment_bytes), 1.0)
     if is_long(params, event):
         most = max(params.growth_share_max * flow.window_bytes, bytes_)
@@ -153,14 +153,14 @@ def doubled(flow: Any, params: Any, event: Any) -> Any:
         flow.late_samples = 0
     if flow.late_samples >= params.doubling_samples:
         flow.doubling = 0
-        return cut(flow, params, event, 0.5)  # a round trip ago the window was half as large
+        return cut(flow, params, event, 0.5)  # halve: back to the window of a round trip ago
     if event.app_limited == 0:
         return flow.window_bytes + max(float(event.acked_bytes), 0.0)
     return flow.window_bytes
 
 
 def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float) -> Any:
-    """The network's window, by queueing delay; the target is higher for smaller windows."""
+    """The window for the network, from queueing delay; smaller windows have a higher target."""
     multiple_ns = min(params.target_multiple * event.rtt_min_ns, float(params.target_max_ns))
     base_ns = max(multiple_ns, float(params.target_queue_ns))
     segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), 1.0)
@@ -173,11 +173,11 @@ def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float
 
 
 def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
-    """The host's window: the same rules on the receiver's delay."""
+    """The window for the receiving host, from the delay that the host adds."""
     flow.round_host_ns = min(flow.round_host_ns, event.ack_delay_ns)
     host_ns = min(flow.round_host_ns, flow.last_host_ns)
     target_ns = max(float(params.host_target_ns), params.host_target_share * event.rtt_min_ns)
-    alone = flow.last_host_ns == NO_SAMPLE_NS  # the first round trip has too few samples
+    alone = flow.last_host_ns == NO_SAMPLE_NS  # no cut in the first round trip: few samples
     if host_ns <= target_ns or alone:
         return flow.host_window_bytes + grown / flow.host_window_bytes
     if event.now_ns - flow.host_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
@@ -204,18 +204,18 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     elif event.srtt_ns >= params.long_rtt_ns:
         window_bytes = params.doubling_segments * max(float(event.segment_bytes), 1.0)
         flow.doubling = 1
-    host_bytes = float(event.window_bytes_max)  # no limit until the host is late
+    host_bytes = float(event.window_bytes_max)  # no limit until the host adds delay
     answer(flow, params, event, result, window_bytes, host_bytes)
 
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
     queue_ns = observe(flow, event)
-    grown = 0.0  # bytes * bytes; divided by a window it is the increase
+    grown = 0.0  # window increase times the window, in bytes squared
     if event.app_limited == 0:
         grown = increase(flow, params, event) * event.acked_bytes
     if event.rtt_min_ns > 0 and not is_long(params, event):
-        flow.doubling = 0  # the flow has a short path
+        flow.doubling = 0  # the path is short
     if flow.doubling == 1:
         window_bytes = doubled(flow, params, event)
     else:
@@ -244,7 +244,7 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
         if is_long(params, event):
             flow.doubling = 1
         flow.late_samples = 0
-    elif flow.timeouts > 1:  # on_loss has already judged the bytes of the first timeout
+    elif flow.timeouts > 1:  # on_loss has already counted the bytes of the first timeout
         window_bytes = cut(flow, params, event, 1.0 - params.decrease_max)
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
@@ -265,7 +265,7 @@ POLICY = window_policy(
         cut_on=("rtt",),
         cut_factor=(0.5, 0.99),
         cuts_per_rtt=1,
-        fairness_min=0.6,  # the minimum window is large, as hosts are noisy
+        fairness_min=0.6,  # not higher, because the large minimum window keeps shares unequal
         convergence_rtts=40,
         utilization_min=0.9,
     ),

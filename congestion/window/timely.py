@@ -3,11 +3,11 @@
 Sources: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT 2016,
 section 4.3, and Mittal et al., "TIMELY", SIGCOMM 2015, section 4. Marks are not used.
 
-Departures: thresholds apply to the delay above the path's own minimum RTT, because paths may differ
-in length; above the upper threshold the rate falls at most once per round trip; a gradient is taken
-between samples of one path, per round trip between them; a loss halves the rate at most once per
-round trip, because the network may drop packets; and a window limits the bytes in flight to the
-rate times the minimum RTT plus `high_ns`.
+Departures: thresholds apply to the RTT less the path's own minimum RTT, because paths may differ in
+length; above the upper threshold the rate falls at most once per round trip; a gradient is the
+difference of two samples of one path, divided by the round trips between them; a loss halves the
+rate at most once per round trip, because the network may drop packets; and a window limits the
+bytes in flight to the rate times the sum of the minimum RTT and `high_ns`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from congestion.promises import Promises
 SLOTS = 16  # for the last sample of each path; paths that share a slot overwrite each other
 
 Flow = record(
-    rate=float,  # bytes per second
-    paths=(0,) * SLOTS,  # path of the sample, plus one; 0: none
-    queues_ns=(0.0,) * SLOTS,  # queueing delay of the last sample
+    rate=float,  # sending rate in bytes per second
+    paths=(0,) * SLOTS,  # path index of each slot's sample, plus one; 0: no sample
+    queues_ns=(0.0,) * SLOTS,  # queueing delay of each slot's last sample
     sampled_ns=(0,) * SLOTS,
     difference_ns=float,  # smoothed change of the queueing delay per round trip
     update_ns=int,
     cut_ns=int,
-    timeouts=int,  # consecutive, without an acknowledgment
+    timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
 Params = record(
-    link_bytes_per_s=12.5e9,  # if the OS reports no speed: 100 Gb/s
+    link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s
     low_ns=50_000.0,  # less queueing delay counts as none; TIMELY, section 4.4
     high_ns=500_000.0,
-    smoothing=0.875,  # alpha
-    increase_share=0.001,  # delta, as a share of the link: 10 Mb/s at 10 Gb/s
+    smoothing=0.875,  # weight of a new sample in difference_ns (alpha in the paper)
+    increase_share=0.001,  # delta as a share of the link's rate: 10 Mb/s at 10 Gb/s
     gain=0.008,  # beta of patched TIMELY
     gain_high=0.8,  # beta above the upper threshold
-    start_share=0.5,  # TIMELY, section 4.2: link / (flows + 1)
+    start_share=0.5,  # initial rate as a share of the link's; TIMELY, section 4.2: 1 / (flows + 1)
     least_share=0.001,
     timeout_limit=3,
 )
@@ -68,7 +68,7 @@ def cut(flow: Any, event: Any, factor: float) -> None:
 
 
 def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns: float) -> None:
-    """Updates the smoothed change of the queueing delay; a path's first sample gives none."""
+    """Updates difference_ns by a new sample, if the path has an earlier one to compare with."""
     slot = event.path % SLOTS
     if flow.paths[slot] == event.path + 1:
         round_trips = max((event.now_ns - flow.sampled_ns[slot]) / base_ns, 1.0)
@@ -80,7 +80,7 @@ def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns
 
 
 def update(flow: Any, params: Any, event: Any) -> None:
-    """Algorithm 2 of the CoNEXT paper."""
+    """Updates the rate by a new RTT sample, as algorithm 2 of the CoNEXT paper does."""
     base_ns = max(float(event.rtt_min_ns), 1.0)
     queue_ns = max(float(event.rtt_ns) - base_ns, 0.0)
     note_difference(flow, params, event, queue_ns, base_ns)
@@ -102,7 +102,7 @@ def update(flow: Any, params: Any, event: Any) -> None:
 
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.rate = params.start_share * link(params, event)
-    if event.hint_window_bytes > 0.0:  # the replaced policy's window per round trip
+    if event.hint_window_bytes > 0.0:  # start at the replaced policy's window per round trip
         round_trip_ns = float(event.srtt_ns)
         if event.srtt_ns <= 0:
             round_trip_ns = max(event.rtt_min_ns, 0) + params.high_ns
@@ -112,7 +112,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
-    # Once per minimum RTT, as in section 3.2 of the CoNEXT paper.
+    # The rate is updated once per minimum RTT, as in section 3.2 of the CoNEXT paper.
     if event.rtt_ns > 0 and event.now_ns - flow.update_ns >= event.rtt_min_ns:
         update(flow, params, event)
         flow.update_ns = event.now_ns
