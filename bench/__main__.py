@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-# Name -> one line of help; bench.NAME holds `command`.
+# Benchmark -> one line of help; module bench.NAME defines `command`.
 BENCHES = {
     "all_to_all": "All-to-all over the Python API, counted as in nccl-tests.",
     "beside": "One flow: weft beside every peer that this machine has.",
@@ -66,7 +66,7 @@ class Benches(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Studies write partial results themselves; other benchmarks have none.
+            # Studies have written their partial results by now; other benchmarks have none.
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
 

@@ -1,6 +1,6 @@
 """Measures an all-to-all over the Python API.
 
-Every byte of every part is checked, outside of the timed part.
+Every received byte is checked, outside of the timed loop.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STUDY = Study(
 
 
 def _others(me: int, ranks: int) -> list[int]:
-    """The other ranks, beginning with the neighbour, so that targets differ at any time."""
+    """The other ranks, from the next one on, so that ranks send to different ranks at a time."""
     return [(me + turn) % ranks for turn in range(1, ranks)]
 
 
 def _part(source: int, target: int, ranks: int, count: int) -> Array:
-    """The part that one rank sends to another; no two parts are alike."""
+    """The part of the buffer that one rank sends to another; no two parts are equal."""
     offset = (source * ranks + target) * 37
     return ((np.arange(count) + offset) % 251).astype(np.uint8)
 
@@ -43,7 +43,7 @@ def _prepare(me: int, ranks: int, size_bytes: int) -> Buffers:
 
 
 def step(rank: Rank, buffers: Buffers) -> None:
-    """Posts all receives, then all sends, and waits for them."""
+    """Posts all receives, then all sends, and waits until all are done."""
     under_way = [
         rank.of[other].irecv_into(buffers.made[other]) for other in _others(rank.me, rank.ranks)
     ]

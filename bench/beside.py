@@ -1,6 +1,6 @@
-"""Measures one flow of weft beside every peer that this machine has.
+"""Measures one flow of weft beside every other transport that this machine has.
 
-Foreign programs measure themselves, in their own way; missing programs are reported.
+Foreign programs, such as iperf3, measure themselves; programs that are missing are reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measures the throughput between two hosts one way and both ways at once, weft beside TCP.
+"""Measures the throughput between two hosts in one and in both directions, weft beside TCP.
 
-Contenders take turns: each has both hosts to itself.
+Contenders run one after the other, so that each has both hosts to itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Measures flows over several equal paths, and with one of the paths slow.
 
-A TCP flow takes one path, and several flows may take the same. Rates do not change during a run.
+A TCP flow takes one path, and several flows may take the same path. Link rates do not change during
+a run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.lib.traffic import Flow, Load
 from bench.peers import SOCKETS, peer_of
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
-IN_FLIGHT = 64  # messages of all flows together
+IN_FLIGHT = 64  # number of messages in flight of all flows together
 BATCH = 4  # messages counted at once; larger batches would blur arrival times on slow paths
 EQUAL, SLOW = PATHS = ("equal", "one at 25%")
 SLOW_PERCENT = 25
@@ -63,7 +64,7 @@ def command(
     """Flows over several equal paths of a lab, and with one of the paths slow (root)."""
     given = common(options, labs.equal_paths(path_rate))
     lab = given.lab
-    assert lab is not None  # common() has built it
+    assert lab is not None  # common() has built the lab
     names = chosen(given, USUAL, list(SOCKETS))
     hosts = labs.across(lab)
     slow = [labs.uplinks(lab)[0], labs.uplinks(lab)[0].replace("leaf0", "leaf1")]

@@ -17,7 +17,7 @@ from bench.lib.record import read, seal_state
 from bench.lib.stats import Summary, grouped, summary
 from transport.cli.output import write_json
 
-# Key columns of old results, which do not list them.
+# Key columns for old results, which do not list their key columns.
 KEYS = ("contender", "operation", "what", "mode", "burst", "payload", "provider", "size_bytes")
 RISING = ("per_s", "algbw", "busbw", "jain")
 COLUMNS = ("measure", "A", "B", "B / A", "spread A", "spread B", "runs", "verdict")
@@ -40,7 +40,7 @@ def keys(found: Config) -> tuple[str, ...]:
 
 
 def measures(found: Config) -> dict[str, str]:
-    """The measured columns, and which direction is better; old results imply it by the name."""
+    """The measured columns, and whether higher or lower is better; in old results by the name."""
     if "measures" in found:
         return dict(found["measures"])
     numbers = {
@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """A difference within the larger of the two ranges is noise."""
+    """Whether `new` is better or worse; a difference within the larger range is noise."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median
@@ -104,7 +104,7 @@ def alone(old: Config, new: Config) -> Iterator[str]:
 
 
 def warnings(old: Config, new: Config) -> Iterator[str]:
-    """The differences besides the numbers."""
+    """Warnings about the results: interrupted, without a hash, other machine, other settings."""
     for name, found in (("A", old), ("B", new)):
         if found.get("partial"):
             yield f"{name} is partial: it was interrupted"

@@ -29,8 +29,8 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # number of connections that count as the first, and of those that count as the last
-OPEN_S_MAX = 0.2  # per connection; a slower machine times out
+EDGE_MAX = 32  # so many connections count as the first ones, and as many as the last ones
+OPEN_S_MAX = 0.2  # time limit for opening one connection
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
     ("connections", "connections"),
@@ -61,7 +61,7 @@ STUDY = Study(
 
 
 def checkpoints(maximum: int, factor: int) -> list[int]:
-    """1, factor, factor^2, ... and `maximum`."""
+    """Numbers of connections at which to measure: 1, factor, factor^2, ... and `maximum`."""
     found = [1]
     while found[-1] * factor < maximum:
         found.append(found[-1] * factor)
@@ -69,12 +69,12 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """Number of connections that count as the first, and as the last; they overlap only for 1."""
+    """How many connections count as the first ones, and as the last ones."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """The first (0) and the last (1) connections in turn, with alternating order."""
+    """Yields a first (0) and a last (1) connection in turn, in alternating order."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))
@@ -101,14 +101,14 @@ def _receive(channel: Channel, memory: Array, messages: int) -> int:
         handles[index % IN_FLIGHT].wait(PATIENCE_S)
         wrong += not np.array_equal(row, PATTERN)
         if index + IN_FLIGHT < messages:
-            row.fill(0)  # so that an old message is not taken for a new one
+            row.fill(0)  # so that an old message does not pass as a new one
             handles[index % IN_FLIGHT] = channel.irecv_into(row)
     channel.isend(b"\1").wait(PATIENCE_S)
     return wrong
 
 
 class _Meter:
-    """Processor time of this process and of the whole machine since it was created."""
+    """Measures processor time of this process and of the whole machine since its creation."""
 
     def __init__(self) -> None:
         self._begin = (cpu_ns(), machine_ns(), time.perf_counter_ns())
@@ -138,7 +138,7 @@ def _serve(where: Station, mailbox: Mailbox, memory: Array, config: Config) -> N
         mailbox.hear("go")
         wrong = 0
         for _, channel in turns(held):
-            # Twice, because an unused connection learns its window the first time.
+            # Twice, because the first run on an unused connection only grows its window.
             wrong += sum(_receive(channel, memory, config["messages"]) for _ in range(2))
         mailbox.tell("served", {**cost, "wrong": wrong})
     mailbox.hear("close")
@@ -185,7 +185,7 @@ def side(mailbox: Mailbox, place: Placement, config: Config) -> None:
         raise OSError(f"needs {needed} descriptors, the limit is {limit}: raise ulimit -Hn")
     where = station(config["kind"], place)
     try:
-        # Allocated before memory is measured.
+        # Allocate the buffers before memory is measured.
         memory = np.ones((IN_FLIGHT, MESSAGE_BYTES), dtype=np.uint8)
         mailbox.tell("empty", _resident())
         if config["server"]:
@@ -217,7 +217,7 @@ def _row(number: int, config: Config, places: list[Placement], said: Config) -> 
 
 
 def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -> Iterator[Config]:
-    """One process connects, the other accepts; at every checkpoint both stop and measure."""
+    """Runs a process that connects and one that accepts; at each checkpoint both measure."""
     config = {"kind": kind, "checkpoints": numbers, "messages": messages}
     configs = [config | {"server": True}, config | {"server": False}]
     with gang(side, places, configs) as both:
@@ -265,7 +265,7 @@ def _notes(rows: Any) -> list[str]:
 )
 @study_options(connections=32, iters=16)
 def command(connections: int, stepfactor: int, iters: int, **options: Any) -> None:
-    """The 1st to the N-th connection of a process: open time, memory, first against last."""
+    """The 1st to the N-th connection of a process: open time, memory, speed of first and last."""
     given = common(options)
     names = chosen(given, USUAL, ONE_STREAM)
     places = placed(2, given.places)

@@ -1,6 +1,6 @@
 """Measures the cost of a segment in the protocol core, without sockets and payload copies.
 
-The extension steps the core in one call, on one pinned thread.
+The native extension runs the core in one call, on one pinned thread.
 """
 
 from __future__ import annotations

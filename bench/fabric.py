@@ -1,4 +1,4 @@
-"""Simulates published experiments: results, speed and memory beside the published figures.
+"""Simulates published experiments and compares results, speed and memory with the papers' figures.
 
 Rows have the median and the worst of several seeds. Published figures are those of their authors'
 runs, with the source.
@@ -36,17 +36,17 @@ class Case:
 
     name: str
     scenario: str
-    peer: float  # in the unit of `measure`
+    peer: float  # the published result, in the unit of `measure`
     source: str
-    wanted: float  # upper limit of our result
+    wanted: float  # upper limit of weft's result, in the unit of `measure`
     measure: str = "slowest_us"
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    match: bool = False  # the same mechanism: our result must be equal, not better
+    match: bool = False  # True: weft has the same mechanism, so its result must be equal
 
     @property
     def what(self) -> str:
-        """Identifies the run; figures with equal runs share one."""
+        """Identifies the simulation; figures with the same simulation share its runs."""
         return repr((self.scenario, sorted(self.policies.items()), sorted(self.changes.items())))
 
     def run(self, seed: int) -> Config:
@@ -128,7 +128,7 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
             continue
         values = [run[case.measure] for run in mine]
         worst = max(values)
-        # The peer's tail is from one random run, so it also matches if it lies within our range.
+        # The published tail is from one random run, so a value in the range of weft's runs matches.
         close = abs(float(np.median(values)) / case.peer - 1.0) <= 0.03
         close = close or min(values) <= case.peer <= max(values)
         yield {
@@ -168,12 +168,12 @@ SIZE_COLUMNS = (
     *("hosts", "mbytes_a_host", "data_packets", "packet_hops", "cpu_s", "hops_per_s"),
     *("packets_per_s", "peer_packets_per_s", "ratio", "peak_mb", "cpu_s_per_mhop", "fingerprint"),
 )
-# UET htsim: data packets per second in a permutation on two tiers, the best of its figures.
+# Hosts -> data packets per second that UET htsim simulates, in a permutation on two tiers.
 PEER_PACKETS_PER_S = {1_024: 66_900.0, 8_192: 32_000.0}
 
 
 def size_run(hosts: int, size_bytes: int, threads: int, paths: int) -> Config:
-    """A permutation on two tiers, in its own process, so that its peak memory is its own."""
+    """Simulates a permutation on two tiers, in its own process to measure its peak memory."""
     side = 16 if hosts < 512 else 32 if hosts < 4_096 else 64 if hosts < 16_384 else 128
     changes: dict[str, Any] = {
         "network.hosts": hosts,

@@ -1,4 +1,4 @@
-"""Measures a flow while paths are cut: how long it stops, and how it ends.
+"""Measures a flow while paths are cut: how long it stops, and with which error it ends.
 
 Cuts are silent, like a switch that drops everything, and hit paths that carry traffic.
 """
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
-IN_FLIGHT = 16  # few and small messages, as arrivals are counted message by message
-BACK = 0.9  # share of the rate before at which a flow has recovered
+IN_FLIGHT = 16  # few messages, because arrivals are counted per message
+BACK = 0.9  # a flow has recovered at this share of its rate before the cut
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
 LOOK_S = 0.2  # time before a cut in which the busiest link is determined
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
-SHORTEST_S = 3.0  # a third before the cut, and time to recover
+SHORTEST_S = 3.0  # shortest run: one second before the cut, and time to recover
 STUDY = Study(
     "failover",
     keys=("contender", "cut", "size_bytes"),
@@ -55,7 +55,7 @@ class Hand:
     """Cuts links during a run, and records when."""
 
     lab: Lab
-    cut_s: float  # after the start of the window
+    cut_s: float  # time of the cut, after the start of the timed window
     heal_s: float | None
     every: bool
     window_ns: int = 0
@@ -74,7 +74,7 @@ class Hand:
         busiest = sorted(links, key=lambda link: carried[link], reverse=True)
         if not carried[busiest[0]]:
             raise click.ClickException("no traffic on the paths: there is nothing to cut")
-        # Take the time before the cut, which takes some ms, so that none of them is missed.
+        # Read the clock before the cut, because cutting takes some ms.
         self.moments_ns.append(time.perf_counter_ns())
         for link in busiest if self.every else busiest[:1]:
             with told():
@@ -120,7 +120,7 @@ def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
         "back_ns": timeline.recovered_ns(rates, interval_ns, heal_ns, BACK * usual),
     }
     if not hand.every:
-        # A flow slower than the remaining capacity loses nothing; a faster one keeps that capacity.
+        # The expected rate after the cut: the rate before, or the remaining capacity if less.
         left = min(usual, labs.capacity_bytes_per_s(hand.lab) * (paths - 1) / paths)
         found["moved_ns"] = timeline.dipped_ns(rates, interval_ns, cut_ns, heal_ns, BACK * left)
     return found
@@ -129,7 +129,7 @@ def of_cut(found: Config, hand: Hand, load: Load, paths: int) -> Config:
 def run(name: str, cut: str, given: Common, load: Load) -> Config:
     """Runs one flow with one cut."""
     lab = given.lab
-    assert lab is not None  # common() has built it
+    assert lab is not None  # common() has built the lab
     peer = peer_of(name)
     length_s = load.duration_s
     heal_s = None if cut == FOR_GOOD else length_s / 3 + (length_s / 3 if cut == ONE else ALL_S)
@@ -168,10 +168,10 @@ def command(
 ) -> None:
     """One flow while one path is cut and restored, all for a second, and all for good.
 
-    In a lab (root). `moved`: time until the dip is over, at 0.9 of the rate before or of the
-    remaining capacity, whichever is less; `back`: time from the repair until 0.9 of the rate
-    before. The last cut runs only with weft, whose connection must end with an error after
-    WEFT_PEER_DEAD_NS, 3 s here.
+    In a lab (root). `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
+    or of the remaining capacity if that is less; `back`: time from the repair until the rate is
+    0.9 of the rate before the cut. "all for good" runs only with weft, whose connection must end
+    with an error after WEFT_PEER_DEAD_NS, 3 s here.
     """
     if duration_s < SHORTEST_S and ALL in (cuts or CUTS):
         raise click.UsageError(f"-D {duration_s:g}: {ALL!r} needs {SHORTEST_S:g} s at least")

@@ -35,7 +35,7 @@ STUDY = Study(
 
 
 def mixtures(flows: int) -> dict[str, list[str]]:
-    """Contender -> the peer of each flow."""
+    """Contender -> the transport of each of its flows."""
     half = flows // 2
     made = {f"{flows} {name}": [name] * flows for name in ("weft", *RIVALS)}
     for name in RIVALS:

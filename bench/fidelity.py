@@ -1,4 +1,4 @@
-"""Measures the accuracy of the simulator: the same work in a lab and simulated.
+"""Measures the accuracy of the simulator: the same transfers in a lab and simulated.
 
 The parameters of the hosts are measured once while they are idle; they are not fitted to results.
 """
@@ -30,12 +30,12 @@ Pairs = list[tuple[int, int]]
 
 
 def one(hosts: int) -> Pairs:
-    """One transfer across the lab."""
+    """One transfer from the first host to the last."""
     return [(0, hosts - 1)]
 
 
 def permutation(hosts: int) -> Pairs:
-    """Every host sends to another one, at least half of them to another leaf."""
+    """Every host sends to one other host, and receives from one."""
     return list(enumerate(derangement(hosts, 1)))
 
 
@@ -55,7 +55,7 @@ PATTERNS: dict[str, Callable[[int], Pairs]] = {
     "incast": incast,
     "all_to_all": all_to_all,
 }
-PAIRWISE = 3  # with fewer hosts every pattern but the first is one pair in both directions
+PAIRWISE = 3  # least hosts for the other patterns; with two hosts they are one pair of hosts
 
 STUDY = Study(
     "fidelity",
@@ -79,7 +79,7 @@ STUDY = Study(
 
 
 def host_of(measured: Config, wire_ns: int) -> Config:
-    """The delay that a host adds to a packet and a caller to a message; `wire_ns`: simulated."""
+    """The delays that host and caller add, given the simulated network delay `wire_ns`."""
     delay_ns = max(measured["packet_ns_p10"] - wire_ns, 0)
     jitter_ns = max(2 * (measured["packet_ns"] - wire_ns - delay_ns), 0)
     packet_ns = max(measured["packet_ns"], wire_ns)
@@ -107,7 +107,7 @@ class Experiment:
                 )
             self.labs[file] = labs.build(model)
         self.patterns, self.sizes, self.seeds = patterns, sizes, seeds
-        self.hosts: dict[str, Config] = {}  # by contender: measured delays, and the resulting keys
+        self.hosts: dict[str, Config] = {}  # contender -> its measured delays and [hosts] keys
         self._simulated: dict[tuple[Any, ...], Config] = {}
 
     def measure(self, kind: str) -> Iterator[Config]:
@@ -148,7 +148,7 @@ class Experiment:
         file, lab = next(iter(self.labs.items()))
         places = labs.places(lab)
         ends = [places[0], places[-1]]
-        # On one path, so that RTTs measured while connecting are soon forgotten.
+        # Over one path, so that new RTT samples soon replace those from connecting.
         measured = fidelity_lab.idle(ends, f"{kind}/paths=1", PINGS)
         endpoint = measured.pop("endpoint")
         nothing = {"delay_ns": 0, "jitter_ns": 0}
@@ -161,7 +161,7 @@ class Experiment:
 
 
 def compared(wire_ns: int, simulated: Config, caller_ns: int) -> Config:
-    """Adds a caller's wake-ups to the simulated time, and the simulator's error."""
+    """Adds the caller's wake-up time to the simulated time, and computes the simulator's error."""
     found = {k: v for k, v in simulated.items() if k not in ("sources", "libraries")}
     for name in ("simulated_ns", "simulated_least_ns", "simulated_most_ns"):
         if found[name] is not None:
@@ -172,7 +172,7 @@ def compared(wire_ns: int, simulated: Config, caller_ns: int) -> Config:
 
 
 def same(endpoint: Config, simulated: Config) -> bool:
-    """Whether both loaded the same policy files of the same sources."""
+    """Whether lab and simulator loaded equal policy files."""
     wire: dict[str, str] = endpoint["libraries"]
     files = bool(wire) and all(simulated["libraries"].get(k) == v for k, v in wire.items())
     sources = simulated["sources"]
@@ -183,7 +183,7 @@ def same(endpoint: Config, simulated: Config) -> bool:
 
 
 def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
-    """Notes: the simulator's parameters, the rows that count, and equality of the policies."""
+    """Notes on a result: parameters, the rows that count, and whether the policies are equal."""
     for kind, host in hosts.items():
         yield (
             f"{kind}: idle, a packet takes {host['packet_ns'] / 1e3:.0f} us one way and a message "

@@ -33,11 +33,11 @@ from transport.probes import cuda_devices
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)
-ROUND_BYTES = 2 << 30  # sent per size and round, in messages of that size, at least two
+ROUND_BYTES = 2 << 30  # bytes sent per size and round, in at least two messages
 IN_FLIGHT = 64
 PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
-RING_BYTES_MAX = 32 * MIB  # the value of the device worker
+RING_BYTES_MAX = 32 * MIB  # size of a staging ring, as the device worker has it
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
 KERNEL_BYTES, PIECES = 1024 * MIB, (65_536, 8_900, 1_400)
 CROSS_BUDGET, STAGING_BUDGET, KERNEL_BUDGET = 0.9, 0.9, 0.8
@@ -45,7 +45,7 @@ COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", 
 
 
 def messages_of(size_bytes: int) -> int:
-    """Messages of a round: ROUND_BYTES in total, within a minimum and a maximum number."""
+    """Number of messages of a round: ROUND_BYTES in total, but 2 to IN_FLIGHT messages."""
     return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
 
 
@@ -55,7 +55,7 @@ def short(size_bytes: int) -> str:
 
 
 def gpu_of(side: int) -> int:
-    """The GPU of a side: one for each if there are two."""
+    """The GPU of a process: each process has its own if there are two GPUs."""
     import cupy
 
     return side % int(cupy.cuda.runtime.getDeviceCount())
@@ -93,7 +93,7 @@ class Memory:
 
 
 def receiver(pipe: Pipe, config: Config) -> list[Config]:
-    """Posts all receives of a size, reports so, times the messages and compares them afterwards."""
+    """Posts all receives of a size, tells the sender, times the messages, then compares them."""
     memory = Memory(config["on_gpu"], 1)
     rows = []
     with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
@@ -103,7 +103,7 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
                 count = messages_of(size_bytes)
                 places = [memory.empty(size_bytes) for _ in range(count)]
                 memory.settle()
-                # The first message is a warm-up: it pins the pool and grows windows.
+                # The first message is a warm-up: weft pins its staging memory and grows windows.
                 warm = connection.irecv_into(places[0])
                 connection.send(b"ready", timeout_s=PATIENCE_S)
                 warm.wait(PATIENCE_S)
@@ -146,7 +146,7 @@ def sender(_: Pipe, config: Config) -> str:
 
 
 def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[Config]:
-    """Two processes over lo, GPU to GPU and host to host in turn."""
+    """Measures two processes over lo, GPU to GPU and host to host in turn."""
     for round_, name in rounds(repeats, (*CROSS, WEFT, SOCKET) if nccl else CROSS):
         if name in (WEFT, SOCKET):
             found = measure_nccl(name, sizes, time.time_ns() % 1_000_000)
@@ -163,7 +163,7 @@ def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[
 
 
 def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
-    """Copies through rings with an instant network, against plain copies."""
+    """Measures copies through staging rings, without a network, against plain copies."""
     import cupy
 
     for size_bytes in sizes:
@@ -190,7 +190,7 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
 
 
 def measure_kernels(repeats: int) -> Iterator[Config]:
-    """Each kernel alone, against a copy of as many bytes on the GPU."""
+    """Measures each kernel alone, against a copy of as many bytes on the GPU."""
     import cupy
 
     source, target = (cupy.zeros(KERNEL_BYTES, dtype=cupy.uint8) for _ in range(2))
@@ -204,7 +204,7 @@ def measure_kernels(repeats: int) -> Iterator[Config]:
         kernel_ns, copy_ns, moved = native.bench_kernel(
             work, 0, source.data.ptr, target.data.ptr, KERNEL_BYTES, piece_bytes, 20
         )
-        # A copy reads and writes; a reduction reads twice and writes once.
+        # A copy reads and writes each byte once; a reduction reads twice as much.
         floor_ns = copy_ns * (1.5 if work == "reduce" else 1)
         yield {
             "part": "kernels",
@@ -291,7 +291,7 @@ def libraries() -> dict[str, str]:
 def command(
     repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
 ) -> None:
-    """GPU memory over lo beside host memory and NCCL; staging and kernels beside copies."""
+    """GPU memory over lo against host memory and NCCL; staging and kernels against copies."""
     count, named = devices()
     rows: list[Config] = []
     with interruptible() as cut:

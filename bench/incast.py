@@ -1,6 +1,6 @@
-"""Measures many senders to one receiver, and the effect on a flow beside them.
+"""Measures many senders to one receiver, and the effect on another flow of one sender.
 
-The flow beside them is counted separately.
+That flow, the victim, is counted separately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STUDY = Study(
 
 
 def without_victim(counts: list[list[int]], load: Load) -> Config:
-    """Perftest's columns for the flows of the incast only; counts by flow and interval."""
+    """The columns of perftest, for the flows of the incast without the victim."""
     most = max(map(sum, zip(*counts, strict=True)))
     whole = sum(map(sum, counts))
     return {

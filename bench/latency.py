@@ -36,7 +36,7 @@ TIMES = ("t_min_ns", "t_max_ns", "t_typical_ns", "t_avg_ns", "t_99_ns")
 
 
 def trips(config: Config, size: int, there_and_back: object) -> Config:
-    """Times one size; `there_and_back(data)` returns the answer."""
+    """Times messages of one size; `there_and_back(data)` sends one and returns the answer."""
     assert callable(there_and_back)
     data = np.random.default_rng(size).bytes(size)
     half_ns = []
@@ -165,7 +165,7 @@ def command(
         for name in ("TCP", "weft"):
             mine = [r for r in rows if (r["contender"], r["size_bytes"]) == (name, one)]
             if not mine:
-                continue  # interrupted before its first round
+                continue  # the run was interrupted before this contender's first round
             line: Config = {"contender": name, "size_bytes": one, "iterations": iterations}
             line |= {column: median(mine, column) for column in (*COLUMNS[2:5], *TIMES)}
             summary.append(line | {"corrupt_messages": sum(r["corrupt_messages"] for r in mine)})

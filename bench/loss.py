@@ -1,8 +1,8 @@
 """Measures the goodput of a flow under random loss of datagrams.
 
-Every uplink of the sender's leaf loses in both directions, data and acknowledgments; loss that a
-lab file sets elsewhere is removed. Each contender is compared with its own lossless run in the same
-round.
+Every uplink of the sender's leaf loses data and acknowledgments in both directions; loss that a lab
+file sets on other links is removed. Each contender is compared with its own run without loss in the
+same round.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """One flow over a lab that loses datagrams at random, against the same without loss (root)."""
+    """One flow over a lab that loses datagrams at random, compared with no loss (root)."""
     given = common(options, labs.equal_paths(path_rate))
     lab = given.lab
-    assert lab is not None  # common() has built it
+    assert lab is not None  # common() has built the lab
     names = chosen(given, USUAL, list(SOCKETS))
     hosts = labs.across(lab)
     load = load_of(given, size, duration_s, warmup_s)

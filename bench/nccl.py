@@ -60,7 +60,7 @@ def weft() -> dict[str, str]:
 
 
 def contenders() -> dict[str, dict[str, str]]:
-    """Name -> environment. NVLink and SHM are included for reference."""
+    """Contender -> its environment. NVLink and SHM are included for reference."""
     return {
         "weft": weft(),
         "Socket": SOCKET,
@@ -96,7 +96,7 @@ def environment(
     if not name.startswith("weft"):
         clean = {k: v for k, v in clean.items() if not k.startswith("WEFT_")}
     clean |= variables
-    # Contenders are defined for lo: replace it by the interface of the hosts.
+    # Contenders are defined for the interface lo: replace it by the interface of the lab's hosts.
     interfaces = ("NCCL_SOCKET_IFNAME", "WEFT_INTERFACES")
     clean |= {key: where.interface for key in interfaces if clean.get(key) == "lo"}
     clean |= {"MASTER_ADDR": where.address, "MASTER_PORT": str(free_port())}
@@ -112,7 +112,7 @@ def run(
     task: Config,
     where: Hosts | None = None,
 ) -> list[Config]:
-    """Runs one process per GPU and returns the rows that they printed; ends all of them."""
+    """Runs one process per GPU and returns the rows that these print; ends all processes."""
     where = where or Hosts()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -161,7 +161,7 @@ def await_all(name: str, ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 def prove(name: str, folder: Path) -> None:
-    """Checks the network of every channel in NCCL's log; ClickException if it is another one."""
+    """Checks in NCCL's log that every channel uses the expected network, or raises an error."""
     log = "".join(path.read_text(errors="replace") for path in folder.glob("nccl.*.log"))
     seen = set(re.findall(r"via (NET/\w+|SHM|P2P)", log))
     kind = name.split()[0]
@@ -175,14 +175,14 @@ class Measured:
     """The results of the rounds, perhaps incomplete."""
 
     rows: list[Config] = field(default_factory=list)
-    failed: list[Config] = field(default_factory=list)  # crashes of other contenders
+    failed: list[Config] = field(default_factory=list)  # contenders that crashed
     facts: Config = field(default_factory=dict)
 
 
 def measure(
     gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts, found: Measured
 ) -> None:
-    """Fills `found` run by run, so that an interrupt keeps the finished runs."""
+    """Measures run by run into `found`, so that an interrupt keeps the finished runs."""
     known = contenders()
     for round_, name in rounds(repeats, names):
         before, dropped = where.carried(), where.dropped()
@@ -214,7 +214,7 @@ def medians(rows: list[Config]) -> list[Config]:
 
 
 def ratios(summary: list[Config]) -> list[Config]:
-    """weft's speed divided by that of Socket's default, and of its best, by operation and size."""
+    """weft's speed / speed of NCCL's Socket transport, with its defaults and its best settings."""
     found = []
     for row in summary:
         if row["contender"] != "weft":
@@ -232,7 +232,7 @@ def ratios(summary: list[Config]) -> list[Config]:
 
 
 def compare_ddp(gpus: int, json_path: str | None) -> None:
-    """Runs DDP; losses must be equal bit for bit, because the order of the sums is the same."""
+    """Runs DDP over each network; training losses must be equal bit for bit."""
     rows, losses, facts = [], {}, {}
     for _, name in rounds(1, ("weft", "Socket")):
         variables = (weft() if name == "weft" else SOCKET) | FIXED

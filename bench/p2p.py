@@ -34,7 +34,7 @@ MESSAGE_BYTES = 1 << 20
 BUFFER_BYTES = 64 << 20
 SLOTS = BUFFER_BYTES // MESSAGE_BYTES
 IN_FLIGHT = 32
-BATCH = 16  # messages per wake-up of a caller, as a wake-up costs the engine's core a switch
+BATCH = 16  # messages per wake-up of a caller, because each wake-up costs a context switch
 SEGMENTS = (9_000, 65_472)
 BUDGETS = {9_000: 0.9, 65_472: 1.0}
 CONGESTION = b"cubic"
@@ -182,7 +182,10 @@ def measure(
         else:
             knobs["segment_bytes"] = name.split()[1]
             if name.endswith(UNCHECKED):
-                knobs |= {"payload_crc": "off", "log_level": "error"}  # no warning of it
+                knobs |= {
+                    "payload_crc": "off",
+                    "log_level": "error",
+                }  # no warning that it is off
             config = {"messages": messages, "knobs": knobs}
             if name.endswith(READ):
                 with pages_read(read_hz) as reading:
@@ -223,7 +226,7 @@ def command(
     """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
     rows: list[Config] = []
     with interruptible() as cut:
-        # extend() keeps the rows before an interruption.
+        # extend() has kept the rows that were made before an interruption.
         rows.extend(measure(pairs, passes, segment, unchecked, read_hz))
     by_name: dict[str, list[Config]] = {}
     for row in rows:

@@ -27,8 +27,8 @@ from transport.compiler import compile_policy
 from transport.compiler.library import load
 
 REFERENCE = Path(__file__).parent / "reference"
-POLICIES = ("swift", "nscc")  # each has its reference/<name>.c
-RING = 1_024  # events of 168 bytes, which fit into the second-level cache
+POLICIES = ("swift", "nscc")  # those with a C version, reference/<name>.c
+RING = 1_024  # number of events of 168 bytes each; together they fit into the L2 cache
 LAP_NS = RING * 2_000
 BUDGET = 1.15
 SEGMENT_BYTES = 9_000
@@ -110,7 +110,7 @@ def address(function: Any) -> int:
 
 
 def contenders(name: str, folder: Path) -> tuple[Contender, Contender, list[Contender]]:
-    """The empty call, the compiled policy, and C by every installed compiler."""
+    """The contenders: an empty call, the compiled policy, and C built by each compiler."""
     compilers = [compiler for compiler in ("gcc", "clang") if shutil.which(compiler)]
     if not compilers:
         raise click.ClickException("neither gcc nor clang is installed")
@@ -129,7 +129,7 @@ def contenders(name: str, folder: Path) -> tuple[Contender, Contender, list[Cont
 
 
 def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each contender of one policy: its median, and its ratio to the best C."""
+    """A row for each contender of a policy: its median, and its ratio to the fastest C version."""
     with tempfile.TemporaryDirectory() as folder:
         empty, ours, in_c = contenders(name, Path(folder))
         want = ours.digest(calls)

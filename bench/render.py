@@ -19,7 +19,7 @@ from transport.cli.options import CSV, HTML, output_file
 
 
 def completed(found: Config) -> Config:
-    """Adds what old results lack: keys, measures, and rows that are medians of runs."""
+    """Adds what old results lack: key columns, measures, and rows with medians of the runs."""
     names, measured = keys(found), measures(found)
     if not measured:
         raise click.UsageError(f"this result of {found['bench']} has no measured numbers to show")
@@ -30,7 +30,7 @@ def completed(found: Config) -> Config:
 
 
 def columns(found: Config) -> Columns:
-    """The recorded columns; for old results keys, measures, and the columns of every table."""
+    """The recorded columns; for old results: keys, measures, and the last columns of all tables."""
     if "columns" in found:
         return [(str(key), str(title)) for key, title in found["columns"]]
     names = [*found["keys"], *found["measures"]]

@@ -1,7 +1,7 @@
 """Measures a ring all-reduce over the Python API, summed by NumPy, beside TCP.
 
-The elements are integers, so every sum is exact; every element is checked outside of the timed
-part.
+The elements are integers, so every sum is exact; every element is checked, outside of the timed
+loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _values(rank: int, count: int) -> Array:
 
 
 def _parts(array: Array, ranks: int) -> list[Array]:
-    """Views of the array, one part per rank; the last may be shorter or empty."""
+    """Views of the array, one part per rank; the last parts may be shorter or empty."""
     return np.array_split(array, ranks)
 
 
@@ -49,7 +49,7 @@ def _prepare(me: int, ranks: int, size_bytes: int) -> Buffers:
 
 
 def _exchange(rank: Rank, outgoing: Array, incoming: Array) -> None:
-    """Sends a part while the previous one arrives; empty parts are not sent."""
+    """Sends a part to the next rank and receives one from the previous; skips empty parts."""
     before, after = (rank.me - 1) % rank.ranks, (rank.me + 1) % rank.ranks
     receive = rank.of[before].irecv_into(incoming) if incoming.size else None
     send = rank.to[after].isend(outgoing) if outgoing.size else None
@@ -60,7 +60,7 @@ def _exchange(rank: Rank, outgoing: Array, incoming: Array) -> None:
 
 
 def step(rank: Rank, buffers: Buffers) -> None:
-    """Reduce-scatter, then all-gather: 2 (n - 1) exchanges with the neighbours."""
+    """All-reduce: reduce-scatter, then all-gather; 2 (n - 1) exchanges with the neighbours."""
     np.copyto(buffers.made, buffers.sent)
     parts = _parts(buffers.made, rank.ranks)
     for turn in range(rank.ranks - 1):

@@ -40,14 +40,14 @@ CONTENDERS: dict[str, Config] = {
     "weft, no spinning": {"spin_ns": 0},
     "weft, fixed window": {"window_policy": "fixed"},
 }
-BUDGET = 0.5  # of TCP
-SPIN_BYTES = 1 << 20  # computed by a spinning thread between two readings of the clock
+BUDGET = 0.5  # least accepted throughput, as a share of TCP's
+SPIN_BYTES = 1 << 20  # bytes that a busy thread processes between two readings of the clock
 COLUMNS = ("contender", "round", "mbytes_per_s", "messages", "corrupt_messages", "resent")
 
 
 @contextmanager
 def spinning(threads: int) -> Iterator[None]:
-    """Runs threads that compute, without Python's lock, until the context ends."""
+    """Runs threads that compute, without holding Python's lock, until the context ends."""
     over = threading.Event()
     data = bytes(SPIN_BYTES)
 
@@ -173,7 +173,7 @@ def tcp_sender(_: Pipe, config: Config) -> Config:
 
 @contextmanager
 def two_cores() -> Iterator[None]:
-    """Pins this process, and processes that it starts, to the first two of its cores."""
+    """Pins this process, and the processes that it will start, to the first two of its cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(before)[:2]))
     try:

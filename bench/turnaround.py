@@ -1,4 +1,4 @@
-"""Measures the time from saving a policy file until it is checked, and until it runs live.
+"""Measures the time from saving a policy file until it is checked and runs on a live flow.
 
 Every byte of the live flow is compared, before, during and after the swap.
 """
@@ -27,7 +27,7 @@ COLUMNS = ("round", "check_s", "swap_s", "total_s", "policy_lines", "messages", 
 
 
 class Traffic:
-    """Sends messages one way until it is stopped, and compares each."""
+    """Sends messages in one direction until it is stopped, and compares each of them."""
 
     def __init__(self, here: Connection, there: Connection) -> None:
         self.here, self.there = here, there
@@ -76,7 +76,7 @@ def check(file: Path) -> None:
 
 
 def turn(file: Path, number: int, here: Connection, there: Connection) -> Config:
-    """One edit: a parameter's default changes, so that no cache has the result."""
+    """Times one edit: a parameter's default changes, so that no cache has the result."""
     source = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
     edited = source.replace("factor=0.5", f"factor=0.5{os.getpid() % 1000:03}{number:02}")
     with Traffic(here, there) as traffic:

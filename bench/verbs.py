@@ -1,7 +1,7 @@
 """Measures the cost of a segment and of a path in the verbs datapath, over a fake libibverbs.
 
-Posting ends at the fake (stub_provider), whose own cost is shown beside. The fake carries headers;
-the payload moves only in rows that say so.
+The fake (stub_provider) takes the posted work requests; its own cost is in rows of its own. It
+transfers headers; payloads are copied only in rows that say so.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bench.lib.common import (
 from transport import native
 
 SEGMENT_BYTES = (4_096, 32_768)
-UD_SEGMENT_BYTES_MAX = 4_096  # a message over UD is one packet
+UD_SEGMENT_BYTES_MAX = 4_096  # over UD, a segment must fit into one packet
 BURSTS = (1, 4, 16)
 MODES = ("UC", "RC", "UD")
 PAYLOADS = ("none", "copied", "direct")
 HEADER_BYTES = 64
-COPIED_SHARE = 10  # a copied segment costs this many times as much, so fewer are sent
-BUDGET_GBITS_PER_S = 400  # per core, without payload copies, at 32 KB
+COPIED_SHARE = 10  # a copied segment costs about ten times as much, so a tenth as many are sent
+BUDGET_GBITS_PER_S = 400  # required rate per core, without payload copies, at segments of 32 KB
 MEMORY_BYTES_MAX = 4 << 30
 SETUP_S_MAX = 60.0
-# Usual least and most memory that a provider keeps for each request or completion.
+# Usual least and most bytes of memory that a provider keeps per work request or completion.
 REQUEST_BYTES = (64, 128)
 RECEIVE_REQUEST_BYTES = (16, 32)
 COMPLETION_BYTES = (64, 128)
-SHORT, LONG = 6_400, 25_600  # segments; the difference of the two runs excludes set-up
+SHORT, LONG = 6_400, 25_600  # segments of two runs, whose difference excludes the set-up
 
 COLUMNS = (
     *("what", "mode", "segment_bytes", "burst", "payload", "ns_per_segment"),
@@ -53,7 +53,7 @@ SETUP_COLUMNS = (
 
 
 class Case(NamedTuple):
-    """One way to send; `burst` is 0 if the core chooses the bursts."""
+    """One measured way of sending segments; `burst` is 0 if the core chooses the bursts."""
 
     what: str
     mode: str
@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
 
 def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
-    """Every case except the fake's own."""
+    """Every case except those that measure the fake libibverbs alone."""
     yield from (Case("core", "", segment_bytes, 0, "none") for segment_bytes in SEGMENT_BYTES)
     for mode in modes:
         for segment_bytes in SEGMENT_BYTES:
@@ -82,7 +82,7 @@ def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
                 continue
             for payload in payloads:
                 if mode == "UD" and payload == "direct":
-                    continue  # has no writes
+                    continue  # UD has no RDMA writes
                 for burst in BURSTS:
                     yield Case("datapath", mode, segment_bytes, burst, payload)
                 if payload != "direct":
@@ -92,7 +92,7 @@ def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
 def measure(
     wanted: list[Case], segments: int, paths: int, repeats: int
 ) -> tuple[dict[Case, Config], Cut]:
-    """Medians of interleaved rounds; a datapath's row includes the fake's share."""
+    """Medians of interleaved rounds; the cost of a datapath includes that of the fake."""
     known = {str(case): case for case in (*wanted, *{c.fake for c in wanted if c.burst})}
     runs: dict[Case, list[Config]] = {case: [] for case in known.values()}
     with interruptible() as cut:
@@ -128,8 +128,8 @@ def row_of(case: Case, times: dict[Case, Config]) -> Config:
 def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> None:
     """Adds instruction counts to rows where they are meaningful.
 
-    They are not for copies, whose cost is not in instructions, and not for the stack, whose timers
-    see another clock under valgrind.
+    Rows with payload copies get none, because the cost of a copy is not in instructions; nor do
+    rows of the stack, whose timers see another clock under valgrind.
     """
     counted = [case for case in wanted if case.payload == "none" and case.burst]
     every = list(dict.fromkeys((*counted, *(case.fake for case in counted))))
@@ -154,7 +154,7 @@ def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> No
 
 
 def set_up(mode: str, peers: int, paths: int) -> Config:
-    """Sets up links to many peers: measures weft's cost, and computes the provider's."""
+    """Connects queue pairs to many peers: measures weft's cost, and computes the provider's."""
     found = native.bench_rdma_setup(mode, peers, paths, SEGMENT_BYTES[0])
     heap_bytes = found["datapath_bytes"]
     provider_bytes = [
@@ -238,7 +238,7 @@ def command(
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
     times, cut = measure(wanted, segments, paths, repeats)
-    # After an interrupt in the first round, some cases or their fakes have no run.
+    # If the first round was interrupted, some cases have no run, or their fake has none.
     rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
     if instructions and not cut.short:
         count_instructions(rows, wanted, paths)

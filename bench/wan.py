@@ -1,7 +1,7 @@
 """Measures weft and TCP over long and impaired paths of an emulated network.
 
-There are four paths of one rate, of which one or all are impaired. Results are shares of the
-capacity of the healthy paths. Rates are low, because the network is a process, not a switch.
+There are four paths of equal rate, of which one or all are impaired. Results are shares of the
+capacity of the healthy paths. Rates are low, because a process forwards the packets.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from transport.lab import features
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 7000
-QUIET_S = 10  # a TCP stream without data for this long is over
+QUIET_S = 10  # a TCP stream that delivers nothing for this time counts as ended
 MESSAGE_BYTES = 256 << 10
 IN_FLIGHT = 64
-STREAMS = 16  # TCP streams over four paths
+STREAMS = 16  # number of TCP streams over four paths
 MS = 1_000_000
 RATE = 5_000_000  # bytes/s per path
 MTU_BYTES = 9_000
@@ -56,7 +56,7 @@ COLUMNS = ("case", "contender", "round", "mbytes_per_s", "share", "resent", "nee
 
 @dataclass(frozen=True)
 class Case:
-    """The paths in both directions, and the number of healthy ones."""
+    """The paths in both directions, and the number of healthy paths."""
 
     there: tuple[Road, ...]
     back: tuple[Road, ...]
@@ -76,7 +76,7 @@ def all_alike(count: int = 4, **fields: float) -> Case:
 
 
 def long(delay_ms: int, count: int) -> Case:
-    """Paths with this one-way delay, and queues of half the bytes in flight, at least 256 KiB."""
+    """Long paths; each queue holds half a bandwidth-delay product, and at least 256 KiB."""
     rate = 4 * RATE // count
     queue = max(rate * delay_ms // 1_000, 256 << 10)
     return all_alike(count, rate_bytes_per_s=rate, delay_ns=delay_ms * MS, queue_bytes=queue)
@@ -197,7 +197,7 @@ def receive_tcp(warm_s: float, streams: int) -> Config:
         threads = []
         for _ in range(streams):
             taken, _ = server.accept()
-            taken.settimeout(QUIET_S)  # its reset may be lost
+            taken.settimeout(QUIET_S)  # needed because the peer's reset may be lost
             count = count or Count(warm_s)
             threads.append(threading.Thread(target=drain, args=[taken]))
             threads[-1].start()
@@ -239,7 +239,7 @@ def send_tcp(seconds: float, streams: int) -> Config:
 
 
 def run(case: Case, contender: str, seconds: float) -> Config:
-    """Runs one transfer; returns the receiver's counts and the sender's facts."""
+    """Runs one transfer; returns what the receiver counted and what the sender reports."""
     warm_s = min(seconds / 3, 5.0)
     streams = str(1 if len(case.there) == 1 else STREAMS)
     with Wire(f"wan-{os.getpid()}", case.there, back=case.back, mtu_bytes=MTU_BYTES) as wire:

@@ -22,7 +22,7 @@ LOSS = 0.01
 KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault_loss": LOSS}
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 1_024
-MESSAGES_MAX = 4 * MESSAGES  # on a busy host a path may need longer to get its share
+MESSAGES_MAX = 4 * MESSAGES  # more messages, if a path has not yet carried its share
 IN_FLIGHT = 16
 SECONDS_MAX = 15.0
 PATH_SHARE_MIN = 0.05
@@ -30,12 +30,12 @@ SEED = 1
 
 
 def pattern() -> np.ndarray[Any, Any]:
-    """A message of random bytes; message i is this one rotated by i."""
+    """Message 0: random bytes. Message i has the same bytes, rotated by i."""
     return np.random.default_rng(SEED).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 
 
 def receive(pipe: Pipe) -> None:
-    """The main function of the receiving process; it ends with one line on an error of weft."""
+    """The main function of the receiving process; an error of weft ends it with one line."""
     try:
         receive_all(pipe)
     except WeftError as error:
@@ -93,7 +93,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
                 break
             if i >= IN_FLIGHT:
                 handles[i - IN_FLIGHT].wait(timeout_s=60)
-                # Rotate the buffer to make the message that comes IN_FLIGHT later.
+                # Rotated by IN_FLIGHT, the buffer holds the message that is IN_FLIGHT later.
                 messages[i % IN_FLIGHT] = np.roll(messages[i % IN_FLIGHT], IN_FLIGHT)
             handles.append(connection.isend(messages[i % IN_FLIGHT]))
             progress.update(task, completed=min(i, MESSAGES) * MESSAGE_BYTES)
@@ -101,10 +101,10 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
             one.wait(timeout_s=60)
         seconds = time.monotonic() - begin
         connection.send(b"", timeout_s=60)
-        # Wait until the receiver has compared everything: closing earlier would end its receives.
+        # Wait until the receiver has compared all messages, because closing ends its receives.
         if not pipe.poll(60):
             raise EOFError
-        corrupt, dropped = pipe.recv()  # faults are injected where datagrams arrive
+        corrupt, dropped = pipe.recv()  # the receiver counts drops, as loss is injected on arrival
         return {
             "counters": connection.counters(),
             "corrupt": corrupt,

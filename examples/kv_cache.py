@@ -44,14 +44,14 @@ class Arrays:
             self.make = np.array
 
     def host(self, array: Any) -> np.ndarray[Any, Any]:
-        """A copy as a NumPy array."""
+        """A copy of an array as a NumPy array."""
         if self.library == "cupy":
             return np.asarray(array.get())
         return np.asarray(array.cpu().numpy() if self.library == "torch" else array)
 
 
 class Cache:
-    """A cache: [layers][blocks, 2 (K and V), tokens of a block, heads, head size], float16."""
+    """A KV cache: per layer an array [blocks, 2 (K, V), tokens per block, heads, head size]."""
 
     def __init__(self, arrays: Arrays, layers: int, blocks: int, seed: int | None) -> None:
         shape = (blocks, 2, 16, 8, 128)
@@ -66,7 +66,7 @@ class Cache:
         ]
 
     def pieces(self, layer: int, blocks: Sequence[int]) -> list[Any]:
-        """Views of a request's blocks, from which a message is gathered or to which it goes."""
+        """Views of a request's blocks of a layer, which together are one message."""
         return [self.layers[layer][block] for block in blocks]
 
 
@@ -76,7 +76,7 @@ def blocks_of(request: int, count: int, blocks: int) -> list[int]:
 
 
 def decode(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> None:
-    """Receives every layer into blocks of its own, and reports the number of wrong layers."""
+    """Receives every layer into blocks of its own cache; reports the number of wrong layers."""
     arrays = Arrays(library, 1)
     cache = Cache(arrays, layers, blocks, None)
     expected = Cache(Arrays("numpy", 0), layers, blocks, SEED)

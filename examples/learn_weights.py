@@ -1,6 +1,7 @@
 """Learns path weights from the loss of each path, in plain NumPy, beside the data path.
 
-It reads counters and writes parameters a hundred times a second; packets never wait for it.
+A Python thread reads counters and writes weights a hundred times a second; packets never wait for
+it.
 Two of eight paths lose a fifth of their datagrams (injected), and their weights fall.
 Run it: python -m examples.learn_weights
 """
@@ -22,7 +23,7 @@ PATHS = 8
 BAD_PATHS = (0, 1)
 MESSAGE_BYTES = 1 << 20
 ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
-SECONDS = 0.5  # of each turn
+SECONDS = 0.5  # length of each turn
 KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
 FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BAD_PATHS))}
 
@@ -30,13 +31,13 @@ FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BA
 class Learner:
     """Multiplicative weights (Arora, Hazan, Kale, 2012): a path's weight falls with its loss.
 
-    Each step restores a part of the distance to the best weight (fixed share: Herbster, Warmuth,
-    1998). Otherwise chance would decide between equal paths permanently.
+    Each step also moves every weight towards the best one (fixed share: Herbster, Warmuth, 1998),
+    because otherwise a random difference between equal paths would become permanent.
     """
 
     def __init__(self, paths: int, rate: float = 2.0, back: float = 0.02) -> None:
         self.weight = np.ones(paths)
-        self.rate, self.back = rate, back  # `back` keeps traffic, hence measurements, on each path
+        self.rate, self.back = rate, back  # back > 0 keeps some traffic on each path, to measure it
 
     def __call__(self, telemetry: Telemetry) -> dict[str, dict[str, Any]] | None:
         for seen in telemetry.connections:
@@ -60,7 +61,7 @@ def transfer(here: Connection, there: Connection, stop: threading.Event) -> int:
 
 
 def measure(here: Connection, there: Connection) -> dict[str, Any]:
-    """Measures one turn: bytes moved, seconds, segments resent, and bytes sent by path."""
+    """Measures one turn: bytes moved, seconds, segments resent, and bytes sent on each path."""
     before = here.counters()
     stop = threading.Event()
     timer = threading.Timer(SECONDS, stop.set)
@@ -78,7 +79,7 @@ def measure(here: Connection, there: Connection) -> dict[str, Any]:
 
 
 def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums over all turns of one kind; counts are per byte, as turns move different amounts."""
+    """Sums over the turns with even or with learned weights; counts are per byte moved."""
     moved = sum(turn["moved"] for turn in turns)
     sent = sum(turn["sent"] for turn in turns)
     speeds = sorted(turn["moved"] / turn["seconds"] / 1e9 for turn in turns)
@@ -106,7 +107,7 @@ def show(halves: dict[str, dict[str, Any]], steps: int) -> None:
 
 
 def main() -> int:
-    """Compares even and learned weights; 0 if bad paths carry less than half of a fair share."""
+    """Compares even and learned weights; returns 0 if lossy paths carry under half their share."""
     learner = Learner(PATHS)
     turns: dict[str, list[dict[str, Any]]] = {"even": [], "learned": []}
     steps = 0

@@ -1,4 +1,4 @@
-"""A window like TCP Reno's: one more segment per round trip, half after a loss.
+"""A window like TCP Reno's: it grows by one segment per round trip and halves after a loss.
 
 Try it: weft policy check examples/my_policy.py"""
 
@@ -19,7 +19,7 @@ def grow(flow, params, event, result):
 
 
 def cut(flow, params, event, result):
-    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # once a round trip
+    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # at most one cut per round trip
         flow.window_bytes = max(flow.window_bytes * params.factor, params.window_bytes_min)
         flow.last_cut_ns = event.now_ns
     result.window_bytes = flow.window_bytes

@@ -1,9 +1,9 @@
 """A ring all-reduce with the Python API, summed on GPUs or by NumPy.
 
 Each rank is a process, with a GPU of its own if there are enough. In the first half of the steps, a
-rank adds each part that arrives to its own; Endpoint.reduce writes the sum to its place and to the
-send buffer in one pass. In the second half, the sums go around the ring. The elements are integers,
-so that every sum is exact.
+rank adds each part that arrives to its own part; Endpoint.reduce writes the sum to the array and to
+the send buffer in one pass. In the second half, the sums go around the ring. The elements are
+integers, so that every sum is exact.
 Run it: python -m examples.ring_all_reduce --with cupy
 """
 
@@ -34,7 +34,7 @@ class Arrays:
             self.make, self.cupy = cupy.asarray, cupy
 
     def add(self, endpoint: Endpoint, came: Any, mine: Any, outgoing: Any) -> None:
-        """mine += came, with a copy of the sum in `outgoing`."""
+        """Adds `came` to `mine`, and copies the sum to `outgoing`."""
         if self.library == "cupy":
             endpoint.reduce(came, mine, mine, also=outgoing)
         else:
@@ -42,14 +42,14 @@ class Arrays:
             outgoing[:] = mine
 
     def host(self, array: Any) -> np.ndarray[Any, Any]:
-        """A copy as a NumPy array."""
+        """A copy of an array as a NumPy array."""
         return np.asarray(array.get() if self.library == "cupy" else array)
 
 
 def all_reduce(
     endpoint: Endpoint, before: Connection, after: Connection, me: int, parts: list[Any], two: Any
 ) -> None:
-    """Sums the `parts` of all ranks, in place. two: two buffers as long as a part."""
+    """Sums the `parts` of all ranks in place. two: the array operations, and two buffers."""
     arrays, incoming, outgoing = two
     ranks = len(parts)
     if ranks == 1:

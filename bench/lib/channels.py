@@ -17,8 +17,8 @@ from bench.lib.placement import Placement
 from transport import Connection, Endpoint, Listener
 
 IPPROTO_MPTCP = 262
-TOTAL_RETRANS_OFFSET = 100  # of tcpi_total_retrans in struct tcp_info
-DIRECT_BYTES = 16 << 10  # fits every socket buffer, so a send of it does not block for long
+TOTAL_RETRANS_OFFSET = 100  # byte offset of tcpi_total_retrans in struct tcp_info
+DIRECT_BYTES = 16 << 10  # messages up to this size fit a socket buffer, so a send hardly blocks
 PATIENCE_S = 60.0
 DIAL_S = 20.0
 
@@ -35,14 +35,14 @@ class Channel(Protocol):
     def isend(self, buf: Any) -> Waitable: ...
     def irecv_into(self, buf: Any) -> Waitable: ...
     def finish(self, messages: int) -> None:
-        """Makes at least the next `messages` receives of the peer end with 0 bytes."""
+        """Ends the next `messages` receives of the peer, at least, with 0 bytes."""
 
     def facts(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
 
 class Station(Protocol):
-    """Opens and accepts channels of one kind, in one process."""
+    """Opens and accepts channels of one transport, in one process."""
 
     @property
     def address(self) -> Any: ...
@@ -79,7 +79,7 @@ class WeftChannel:
 
 
 class WeftStation:
-    """An endpoint and its listener."""
+    """An endpoint of weft and its listener."""
 
     def __init__(self, place: Placement, **knobs: Any) -> None:
         settings = {"interfaces": place.interfaces, **knobs}
@@ -117,7 +117,7 @@ class _Promise:
 
 
 class _Receive:
-    """A receive that runs in the waiting thread, after the receives posted before it."""
+    """A receive that is done by the thread that waits, after the receives posted earlier."""
 
     def __init__(self, channel: TcpChannel, view: memoryview) -> None:
         self._channel, self.view, self.nbytes = channel, view, -1
@@ -128,17 +128,17 @@ class _Receive:
 
 
 class TcpChannel:
-    """A stream cut into messages whose sizes both ends know.
+    """Messages over a byte stream; both ends know their sizes.
 
-    With `threads`, large messages move in the background, as collectives need it: one thread a
-    direction. Without, the calling thread moves them, which costs the least.
+    With `threads`, one thread per direction moves large messages in the background, as
+    collectives need it. Without, the calling thread moves them, which costs the least.
     """
 
     def __init__(self, stream: socket.socket, *, threads: bool) -> None:
         self._stream = stream
         self._pending: deque[_Receive] = deque()
         self._pools = [ThreadPoolExecutor(1) for _ in range(2 if threads else 0)]
-        # A Python timeout would cost a poll() per call, so the timeout is set in the kernel.
+        # The timeout is a socket option, because Python's would cost a poll() per call.
         stream.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(PATIENCE_S), 0))
@@ -168,7 +168,7 @@ class TcpChannel:
 
     def facts(self) -> dict[str, int]:
         if self._stream.proto == IPPROTO_MPTCP:
-            return {}  # MPTCP counts by subflow
+            return {}  # MPTCP has no counter of the whole connection, only of subflows
         info = self._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         return {"retransmitted_segments": struct.unpack_from("I", info, TOTAL_RETRANS_OFFSET)[0]}
 
@@ -196,7 +196,7 @@ class TcpChannel:
 
 
 class TcpStation:
-    """A listening socket; `congestion` by its name in the kernel."""
+    """A listening TCP socket; `congestion` is the kernel's name of a congestion control."""
 
     def __init__(
         self, place: Placement, *, congestion: str, protocol: int = 0, threads: bool = False
@@ -234,7 +234,7 @@ class TcpStation:
 
 
 def knobs_of(words: Sequence[str]) -> dict[str, Any]:
-    """Arguments of an endpoint from `window_policy=nscc`; whole numbers become such."""
+    """Arguments of an endpoint from text such as `window_policy=nscc`."""
     pairs = [word.split("=", 1) for word in words]
     return {key: int(value) if value.isdecimal() else value for key, value in pairs}
 
@@ -250,7 +250,7 @@ def station(kind: str, place: Placement, *, threads: bool = False) -> Station:
 
 
 class Mesh:
-    """The channels of one process: it accepts some and connects the others, both at once."""
+    """The channels of one process, which accepts some and at the same time connects others."""
 
     def __init__(self) -> None:
         self.incoming: dict[int, Channel] = {}
@@ -290,7 +290,7 @@ class Mesh:
                 name = bytearray(8)
                 channel.irecv_into(name).wait(DIAL_S)
                 self.incoming[int.from_bytes(name, "little")] = channel
-        except Exception as error:  # read by ready()
+        except Exception as error:  # ready() raises the error
             self._errors.append(error)
 
 
@@ -304,6 +304,6 @@ def raise_descriptor_limit() -> int:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, in bytes."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

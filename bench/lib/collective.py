@@ -1,6 +1,6 @@
 """Runs, times and checks a collective operation for every rank and size.
 
-The bench supplies the operation and its check. Sizes and counts are as in nccl-tests.
+The benchmark supplies the operation and its check. Sizes and counts are as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ Step = Callable[[Rank, Buffers], None]
 
 @dataclass(frozen=True)
 class Operation:
-    """The functions of a collective; top-level ones, which can be sent to other processes."""
+    """The functions of a collective: top-level functions, which can be pickled for processes."""
 
     peers: Callable[[int, int], list[int]]  # (me, ranks) -> the ranks to send to
-    prepare: Callable[[int, int, int], Buffers]  # (me, ranks, size_bytes)
+    prepare: Callable[[int, int, int], Buffers]  # (me, ranks, size_bytes) -> the buffers
     step: Step
-    wrong: Callable[[int, int, Buffers], int]  # number of wrong elements of `made`
+    wrong: Callable[[int, int, Buffers], int]  # (me, ranks, buffers) -> wrong elements of `made`
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes, and the iterations of the warm-up and of the timed part."""
+    """The sizes, and the numbers of warm-up and timed iterations."""
 
     sizes: tuple[int, ...]
     iterations: int
@@ -69,7 +69,7 @@ def _timed(mailbox: Mailbox, rank: Rank, operation: Operation, size: int, plan: 
     wrong = sum(_checked(rank, operation, buffers) for _ in range(plan.warmup_iterations))
     mailbox.tell("ready")
     mailbox.hear("go")
-    # The clock is read last here and first at the end: reading /proc/stat takes longer than a step.
+    # Read the clock last here and first at the end, because reading /proc/stat takes long.
     busy_begin_ns, cpu_begin_ns, begin_ns = machine_ns(), cpu_ns(), time.perf_counter_ns()
     for _ in range(plan.iterations):
         operation.step(rank, buffers)
@@ -78,7 +78,7 @@ def _timed(mailbox: Mailbox, rank: Rank, operation: Operation, size: int, plan: 
         "cpu_ns": cpu_ns() - cpu_begin_ns,
         "machine_ns": machine_ns() - busy_begin_ns,
     }
-    # Check the timed result, and one more from zeros, so that no old result passes as a new one.
+    # Check the timed result, and one more after zeroing, so that no old result passes as new.
     wrong += operation.wrong(rank.me, rank.ranks, buffers) + _checked(rank, operation, buffers)
     return {**found, "wrong": wrong}
 
@@ -102,7 +102,7 @@ def member(mailbox: Mailbox, place: Placement, config: Config) -> None:
         mailbox.tell("address", where.address)
         addresses = mailbox.hear("addresses")
         for other in operation.peers(me, ranks):
-            # A channel's number names both of its ends.
+            # A channel's number identifies the ranks at both ends.
             mesh.dial(where, addresses[other], me * ranks + other)
         mesh.ready()
         to = {number % ranks: one for number, one in mesh.outgoing.items()}

@@ -26,8 +26,8 @@ class Collective:
 
     study: Study
     operation: Operation
-    unit_bytes: Callable[[int], int]  # sizes are multiples of it, and it is the unit of `count`
-    bus_factor: Callable[[int], float]  # busbw = algbw times this
+    unit_bytes: Callable[[int], int]  # sizes are multiples of it; `count` is size / unit
+    bus_factor: Callable[[int], float]  # busbw / algbw
 
 
 def run(one: Collective, options: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def run(one: Collective, options: dict[str, Any]) -> None:
     names = chosen(given, USUAL, ONE_STREAM)
     places = placed(ranks, given.places)
     unit = one.unit_bytes(ranks)
-    # Rounded as in nccl-tests.
+    # Sizes are rounded down to multiples of the unit, as in nccl-tests.
     sizes = dict.fromkeys(size - size % unit for size in sweep(minbytes, maxbytes, stepfactor))
     plan = Plan(tuple(sizes), iters, warmup_iters)
 

@@ -41,7 +41,7 @@ FILES = (
     "--plot",
     "--html",
     "--place",
-)  # not --lab, which is part of the experiment
+)  # without --lab, which is part of the experiment
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]
@@ -59,9 +59,9 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit of this tree, with + if the tree differs from it.
+    """The commit of this source tree, with + if files are modified.
 
-    BENCH_COMMIT gives it for a copy of the tree with another history.
+    The variable BENCH_COMMIT overrides it, for a copy of the tree with another history.
     """
     if named := os.environ.get("BENCH_COMMIT"):
         return named
@@ -108,7 +108,7 @@ class Cut:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Cut]:
-    """Ctrl-C ends only the loop inside, so that its results are written."""
+    """Makes Ctrl-C end only the loop in the `with`, so that its results are written."""
     cut = Cut()
     try:
         yield cut
@@ -155,7 +155,7 @@ def median(rows: Iterable[Config], column: str) -> float:
 
 
 def rounds(count: int, contenders: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Every contender once per round, so that other load affects all of them."""
+    """Yields every contender once per round, so that other load affects all of them."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=count * len(contenders))

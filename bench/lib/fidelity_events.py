@@ -20,11 +20,11 @@ from transport.replay_native import ReplayedRecordings, replay_files
 
 PATIENCE_S = 60.0
 PATHS = 16
-MESSAGES = 20_000  # of one recording of some 100 MB, which is deleted before the next
+MESSAGES = 20_000  # messages of a recording, which has some 100 MB and is deleted after replay
 IN_FLIGHT = 16
-# Bytes of messages: small ones give single segments, large ones bursts.
+# Message sizes: small messages are single segments, large messages are bursts of segments.
 SIZES = (2_000, 9_000, 30_000, 4_000, 120_000, 1_000, 16_000, 300)
-# Together these cover every shipped policy in common use.
+# Policies of each recording; together they include every shipped policy in common use.
 RUNS = (
     {"window": "swift", "path": "power_of_two", "loss": "rack", "credit": "none"},
     {"window": "nscc", "path": "reps", "loss": "rack", "credit": "none"},
@@ -33,13 +33,13 @@ RUNS = (
     {"window": "cubic", "path": "plb", "loss": "sleek", "credit": "grant"},
     {"window": "timely", "path": "flowlet", "loss": "selective", "credit": "none"},
 )
-# In turn: losses that later segments reveal, and so many that timers must detect them.
+# Loss rates, in turn: later segments reveal losses; with 20 %, timers must detect many losses.
 LOSSES = (0.005, 0.2)
 COLUMNS = ("family", "policy", "decisions", "differ", "skipped", "failed", "by_hook", "sha256")
 
 
 def drive(sender: Connection, receiver: Connection, messages: int) -> None:
-    """Sends messages of several sizes, some in flight at a time, and compares each."""
+    """Sends messages of several sizes, several at a time, and compares each of them."""
     content = np.random.default_rng(1).integers(0, 256, max(SIZES), dtype=np.uint8)
     memory = np.zeros((IN_FLIGHT, max(SIZES)), np.uint8)
     sends: list[Any] = [None] * IN_FLIGHT

@@ -1,4 +1,4 @@
-"""Runs transfers in a lab: all messages start at one time and are timed to the last byte.
+"""Runs transfers in a lab: all messages start together, and are timed to their last byte.
 
 It also measures the delay of a message in an idle network.
 """
@@ -22,20 +22,20 @@ from bench.lib.placement import Placement
 from bench.lib.traffic import content, cpu_ns, machine_ns
 from transport import Endpoint
 
-LEAD_NS = 200_000_000  # from "all are connected" to the start, in which queues of connecting drain
+LEAD_NS = 200_000_000  # time between connecting and the start, so that queues drain
 WAIT_S = 120.0
 PING_BYTES = 8
 PING_EVERY_S = 0.004
-NAME_BYTES = 8  # of the first message of a channel, which names it
-# Engines do not spin, because with more hosts than cores they would delay each other. Windows and
-# timeouts are for a slow network: at 50 Mb/s 256 KiB take 42 ms.
+NAME_BYTES = 8  # length of a channel's first message, which identifies the channel
+# Engines do not spin, because with more hosts than cores they would delay each other. Window limit
+# and RTO suit a slow network: at 50 Mb/s, 256 KiB take 42 ms.
 KNOBS = {"spin_ns": 0, "engines": 1, "window_bytes_max": 1 << 18, "rto_ns_min": 100_000_000}
 
 Pairs = Sequence[tuple[int, int]]
 
 
 def interrupts_ns() -> int:
-    """Processor time of interrupts of the whole machine; the kernel forwards packets in them."""
+    """The whole machine's processor time in interrupts, in which the kernel forwards packets."""
     with open("/proc/stat") as stat:
         hard, soft = map(int, stat.readline().split()[6:8])
     return (hard + soft) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
@@ -50,7 +50,7 @@ def libraries() -> dict[str, str]:
 
 
 class Station(WeftStation):
-    """A station that also reports the endpoint's parameters for the simulator."""
+    """A weft station that also reports the endpoint's parameters for the simulator."""
 
     def __init__(self, place: Placement, kind: str) -> None:
         self._words = {**KNOBS, **knobs_of(kind.split("/")[1:])}
@@ -125,7 +125,7 @@ def _drive(
 def _ping(
     mailbox: Mailbox, mesh: Mesh, mine: list[tuple[int, int, int]], me: int, rounds: int
 ) -> Config:
-    """Small messages back and forth with pauses; the sender's times and the core's RTTs."""
+    """Sends small messages back and forth with pauses; returns the caller's times and RTTs."""
     mailbox.tell("prepared")
     mailbox.hear("start")
     word = np.zeros(PING_BYTES, np.uint8)
@@ -161,7 +161,7 @@ def _gather(places: Sequence[Placement], configs: list[Config]) -> tuple[list[Co
 
 
 def run(places: Sequence[Placement], kind: str, pairs: Pairs, size: int) -> Config:
-    """One message per pair, all at once; the time until the last byte is in memory."""
+    """Sends one message per pair, all at once; times it until the last byte is in memory."""
     configs = [
         {"me": me, "pairs": list(pairs), "size_bytes": size, "kind": kind}
         for me in range(len(places))

@@ -1,4 +1,4 @@
-"""Simulates the transfers of a lab: the same lab file, knobs and messages.
+"""Simulates transfers that ran in a lab, with the same lab file, knobs and messages.
 
 The delays measured in the idle lab are inputs.
 """
@@ -19,19 +19,19 @@ from transport.sim import Simulation, parse
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 IP_UDP_BYTES = 20 + 8
 SEGMENT_BYTES_MAX = 9_000
-# A probe measures a connection before its first message. Otherwise a policy would start without an
-# RTT and take the bytes of a name for all that the network carries, unlike in the lab.
+# Time before a connection's first message, in which a probe measures the RTT, as in the lab.
+# Without an RTT, a policy would conclude from 8 bytes how much the network carries.
 OPEN_NS = 50_000_000
-SETTLE_NS = 200_000_000  # from the message that names a channel to the timed one
+SETTLE_NS = 200_000_000  # time from a connection's first message to the timed message
 NAME_BYTES = 8
-# From core::StackConfig; there are no knobs for them.
+# Constants of core::StackConfig, which no knob changes.
 ACK_BYTES, ACK_DELAY_NS = 256 * 1024, 30_000
 LIMIT_NS = 120_000_000_000
 FAMILIES = ("window", "path", "loss", "credit")
 
 
 def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
-    """A GOAL text: each pair's first message names the channel, the second one is timed."""
+    """A GOAL schedule: each pair's first message names the channel, the second is timed."""
     ranks: list[list[str]] = [[] for _ in range(hosts)]
     for number, (source, target) in enumerate(pairs):
         ranks[source] += [
@@ -78,7 +78,7 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
 
 
 def text(lab: Path, hosts: Config, policies: Mapping[str, str]) -> str:
-    """The scenario's text; without priorities, as the lab's routers have none."""
+    """The scenario's text; without priority queues, because the lab's routers have none."""
     lines = [f"limit_ns = {LIMIT_NS}", "[network]", 'topology = "lab"']
     lines += [f"lab = {json.dumps(str(lab))}", "priority = false", "host_queues = true"]
     lines.append("[hosts]")
@@ -100,7 +100,7 @@ def run(
     size: int,
     seeds: int,
 ) -> Config:
-    """Times from the start of the messages to the last byte in memory, over `seeds` seeds."""
+    """Times from the start of the messages to the last byte in memory, for `seeds` seeds."""
     found: list[int | None] = []
     sources: dict[str, str] = {}
     loaded: dict[str, str] = {}

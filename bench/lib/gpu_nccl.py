@@ -19,7 +19,7 @@ from transport import native
 SOCKET, WEFT = "NCCL Socket send/recv", "NCCL weft send/recv"
 PATIENCE_S = 110.0
 ROUND_BYTES, IN_FLIGHT = 2 << 30, 64
-# Only NCCL's network, as between hosts; its Socket transport uses 4 threads with 4 sockets each.
+# NCCL uses only its network, as between hosts; the Socket transport has 4 threads of 4 sockets.
 NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 ENVIRONMENTS = {
     SOCKET: {
@@ -39,7 +39,7 @@ ENVIRONMENTS = {
 
 
 def measure_nccl(name: str, sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
-    """GB/s of each size at the receiver, after a warm-up message."""
+    """The receiver's rate in GB/s for each size, after a warm-up message."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -67,7 +67,7 @@ def measure_nccl(name: str, sizes: tuple[int, ...], seed: int) -> list[dict[str,
 
 
 def rank_main(rank: int, seed: int, sizes: list[int]) -> None:
-    """Sends (rank 0) or receives and compares (rank 1)."""
+    """Sends messages on rank 0, or receives and compares them on rank 1."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Makes the lab that a bench runs in, and removes it when the bench ends."""
+"""Makes the lab that a benchmark runs in, and removes it when the benchmark ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
 
 NAME_LETTERS = 20
-QUEUE_BYTES_MIN = 512 << 10  # some bursts of 64 KB; shorter queues overflow by chance
+QUEUE_BYTES_MIN = 512 << 10  # room for some bursts of 64 KB; shorter queues overflow by chance
 
 
 def read(path: Path) -> LabModel:
@@ -31,7 +31,7 @@ def read(path: Path) -> LabModel:
 
 
 def equal_paths(rate_bytes_per_s: int, paths: int = 4) -> LabModel:
-    """Two hosts and equal paths; a full queue takes 4 ms, and marks begin at half a queue."""
+    """Two hosts and equal paths; a full queue drains in 4 ms; ECN marks begin at half a queue."""
     from transport.lab import LabModel, Link
 
     with told():
@@ -49,7 +49,7 @@ def build(model: LabModel) -> Lab:
     end_as_with_ctrl_c()
     with told():
         lab = Lab(model, name=name_of(model))
-        # Registered before it is built, because an interrupt may come in between.
+        # Register the removal before the lab is built, because an interrupt may come in between.
         click.get_current_context().call_on_close(partial(remove, lab))
         lab.up()
     return lab
@@ -110,7 +110,7 @@ def uplinks(lab: Lab) -> list[str]:
 
 
 def capacity_bytes_per_s(lab: Lab) -> int:
-    """Capacity of across() now: a host's link or the sum of the paths, headers included."""
+    """Capacity between the hosts of across() now: of a host's link or of all paths together."""
     now = lab.current()
 
     def rate(link: str) -> int:

@@ -74,7 +74,7 @@ def _die_with(experiment: int) -> None:
 def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experiment: int) -> None:
     try:
         place.take()
-        _die_with(experiment)  # only now, so that its thread runs at the place, too
+        _die_with(experiment)  # after take(), so that its thread has the same cores
         worker(Mailbox(pipe), place, config)
     except Exception as error:  # every error is reported to the experiment
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class Gang:
     def __init__(
         self, worker: Worker, places: Sequence[Placement], configs: Sequence[Config]
     ) -> None:
-        # A small server has imported everything, so a fork of it starts in milliseconds.
+        # The fork server has imported everything, so that a process forked from it starts at once.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self._members: list[_Member] = []
@@ -130,7 +130,7 @@ class Gang:
         self.end()
 
     def gather(self, kind: str, patience_s: float = PATIENCE_S) -> list[Any]:
-        """The next message of every worker, which must be of this kind."""
+        """Receives the next message of every worker; it must be of the given kind."""
         until = time.monotonic() + patience_s
         found = []
         for member in self._members:
@@ -172,7 +172,7 @@ class Gang:
 
 @contextlib.contextmanager
 def gang(worker: Worker, places: Sequence[Placement], configs: Sequence[Config]) -> Iterator[Gang]:
-    """A gang that is killed, not waited for, when the experiment fails or is interrupted."""
+    """A gang that is killed at once when the experiment fails or is interrupted."""
     made = Gang(worker, places, configs)
     try:
         yield made

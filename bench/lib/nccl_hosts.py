@@ -23,11 +23,11 @@ class Hosts:
     interface = "lo"
 
     def enter(self, rank: int) -> Callable[[], None] | None:
-        """The function that a rank's process calls first, or None."""
+        """A function that a rank's process must call first, or None."""
         return None
 
     def carried(self) -> dict[str, int]:
-        """Bytes carried so far by each path between hosts, both ways; empty on lo."""
+        """Bytes carried so far by each path between hosts, in both directions; empty on lo."""
         return {}
 
     def dropped(self) -> dict[str, int]:
@@ -61,7 +61,7 @@ class LabHosts(Hosts):
 
 @contextmanager
 def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
-    """Places for `ranks` processes; builds a lab before and removes it afterwards."""
+    """Places `ranks` processes; if they are in a lab, builds it and removes it afterwards."""
     if file is None:
         yield Hosts()
         return
@@ -82,12 +82,12 @@ def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
 
 
 def shares(before: dict[str, int], after: dict[str, int]) -> list[float]:
-    """The share of the traffic between two readings, by path."""
+    """Each path's share of the traffic between two readings."""
     each = [after[name] - before[name] for name in sorted(after)]
     return [round(count / max(sum(each), 1), 3) for count in each]
 
 
 def newly(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """The increase between two readings, where there was any."""
+    """The counters that increased between two readings, and by how much."""
     grown = {name: after[name] - before[name] for name in after}
     return {name: count for name, count in grown.items() if count}

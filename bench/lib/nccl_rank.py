@@ -26,7 +26,7 @@ def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
 
 
 def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
-    """Number of wrong elements of an all-to-all; piece j of rank i holds i, j and the index."""
+    """Number of wrong elements of an all-to-all; part j of rank i holds i, j and the index."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     each = count // ranks
     place = torch.arange(each, dtype=torch.int32, device=device) % 1_000_003
@@ -87,7 +87,7 @@ def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[di
 
 
 def ddp(torch: Any, device: Any) -> dict[str, Any]:
-    """The losses of a small deterministic training, as bits of float32, and the time of a step."""
+    """Trains a small model: its losses as bits of float32, and the time of a step."""
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
     layers = [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()] * 1

@@ -26,11 +26,11 @@ SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SIZE_BYTES_MAX = 1 << 30
 SWEEP_MAX = 64
 
-# Name, which is also the heading -> divisor of a rate in bytes per second.
+# Name and heading of a unit -> the rate in bytes per second that is 1 of it.
 UNITS = {"GB/s": 1e9, "Gb/s": 1e9 / 8, "MiB/s": float(1 << 20)}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Columns = Sequence[tuple[str, str]]  # key of a row, heading
+Columns = Sequence[tuple[str, str]]  # (key of a row, heading of the column)
 
 PERFTEST: Columns = (
     ("size_bytes", "#bytes"),
@@ -87,7 +87,7 @@ class Size(click.ParamType[int]):
 
 
 def sweep(minimum: int, maximum: int, factor: int) -> list[int]:
-    """Sizes from the least to the largest, each `factor` times the one before."""
+    """Sizes from the smallest to the largest, each `factor` times the previous one."""
     if maximum < minimum:
         raise click.UsageError(f"--maxbytes {maximum} is less than --minbytes {minimum}")
     sizes = [minimum]
@@ -113,7 +113,7 @@ RANKS_MAX = 32
 def collective_options(
     minbytes: str, maxbytes: str, least: int = 1
 ) -> Callable[[Function], Function]:
-    """The options of nccl-tests, -b -e -f -n -w, and -N for the ranks, which mpirun sets there."""
+    """The options -b -e -f -n -w of nccl-tests, and -N for the number of ranks."""
     size = Size(least)
     return _grouped(
         [
@@ -180,7 +180,7 @@ PATH_RATE = click.option(
 
 
 def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Function], Function]:
-    """The options of perftest: -s -D."""
+    """The options -s and -D of perftest."""
     return _grouped(
         [
             click.option(
@@ -232,7 +232,7 @@ def _set_tiny(values: dict[str, Any]) -> Callable[[click.Context, click.Paramete
 
 
 def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function], Function]:
-    """Options for rounds, peers, places, units and files; `tiny`: the values set by --tiny."""
+    """Options for rounds, contenders, places, units and files; `tiny`: values that --tiny sets."""
     what = "Lab files, one after the other" if many_labs else "A lab file"
     return _grouped(
         [
@@ -325,7 +325,7 @@ def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
 
 
 def heading(key: str, title: str, units: str) -> str:
-    """The title with the unit of show(), if it has none."""
+    """The title of a column, with the unit that show() uses, if it has no unit."""
     key = re.sub(r"_(min|max)$", "", key)
     if "[" in title:
         return title

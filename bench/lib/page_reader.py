@@ -1,4 +1,4 @@
-"""A process that reads telemetry pages many times a second, beside what is measured."""
+"""Runs a process that reads telemetry pages many times a second while a benchmark measures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from bench.lib.common import cores_of_sides
 from transport import telemetry
 
-LIST_EVERY = 100  # reads between two looks for new pages
+LIST_EVERY = 100  # the directory is searched for new pages once in so many reads
 
 
 @dataclass
 class Reading:
-    """The directory for the pages, and once the reader has ended, what it did."""
+    """The directory of the pages; once the reader has ended, also what it did."""
 
     where: Path
     reads: int = 0
@@ -29,14 +29,14 @@ class Reading:
 
     @property
     def reads_per_s(self) -> float:
-        """Reads of all pages together."""
+        """Page reads per second, of all pages together."""
         return self.reads / self.seconds if self.seconds else 0.0
 
 
 def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
     left = set(range(os.cpu_count() or 1)) & os.sched_getaffinity(0)
     for half in cores_of_sides():
-        left.discard(min(half))  # the two sides have these cores to themselves
+        left.discard(min(half))  # the measured processes have these cores
     if left:
         os.sched_setaffinity(0, left)
     paths: list[Path] = []
@@ -45,7 +45,7 @@ def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
         if not paths or count % LIST_EVERY == 0:
             paths = telemetry.pages(where)
         for path in paths:
-            with suppress(telemetry.PageError):  # its process has just closed
+            with suppress(telemetry.PageError):  # the page's process has just ended
                 telemetry.read_page(path)
                 reads.value += 1
         count += 1
@@ -53,12 +53,12 @@ def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
         if (rest_s := due_s - time.monotonic()) > 0:
             time.sleep(rest_s)
         else:
-            due_s = time.monotonic()  # too slow for the rate: goes on without a pause
+            due_s = time.monotonic()  # too slow for this rate: go on without a pause
 
 
 @contextmanager
 def pages_read(hz: int) -> Iterator[Reading]:
-    """Reads every page in a directory of its own `hz` times a second."""
+    """Reads every page of a new temporary directory `hz` times a second."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=telemetry.directory(), prefix="weft-bench-") as folder:
         reading = Reading(Path(folder))

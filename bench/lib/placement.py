@@ -1,4 +1,4 @@
-"""Places the processes of an experiment: cores, address, network namespace.
+"""Places the processes of an experiment: their cores, address and network namespace.
 
 Namespaces exist already, made by a lab or named in a file.
 """
@@ -37,7 +37,7 @@ class EnterNamespace:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of one process. `enter` is called in it before it opens any socket."""
+    """The place of one process; the process calls `enter` before it opens a socket."""
 
     name: str
     address: str = "127.0.0.1"
@@ -59,7 +59,7 @@ def usable_cores() -> list[int]:
 
 
 def with_cores(places: Sequence[Placement]) -> list[Placement]:
-    """Assigns cores to places without any: equal disjoint shares, or one core each in turn."""
+    """Assigns cores to places that have none: equal disjoint shares, or one core each in turn."""
     cores = usable_cores()
     each = len(cores) // len(places)
     made = []

@@ -16,7 +16,7 @@ Config = dict[str, Any]
 
 
 def result_hash(found: Config) -> str:
-    """sha256 of the canonical JSON: sorted, no spaces, without the hash and the timestamps."""
+    """SHA-256 of a result as canonical JSON, without its hash and its timestamps."""
     kept = {key: value for key, value in found.items() if key != HASH}
     environment = kept.get("environment")
     if isinstance(environment, dict):
@@ -31,7 +31,7 @@ def sealed(found: Config) -> Config:
 
 
 def seal_state(found: Config) -> str:
-    """`whole`, `changed`, or `none` for an old result without a hash."""
+    """Whether a result matches its hash: `whole`, `changed`, or `none` for one without a hash."""
     if HASH not in found:
         return "none"
     return "whole" if found[HASH] == result_hash(found) else "changed"

@@ -1,6 +1,6 @@
 """Writes results: table, JSON, CSV, plot, and a report in one HTML file.
 
-Every number in them is in the JSON.
+The JSON contains every number of the other formats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ $style</style></head><body>
 
 
 def cells(row: Config, columns: Columns, units: str) -> list[str]:
-    """A row as text; the worst run has the unit of its measure."""
+    """A row as text; `worst` is written in the unit of its measure."""
     return [
         show(row.get("lead", key) if key == "worst" else key, row.get(key), units)
         for key, _ in columns
@@ -53,7 +53,7 @@ def kept(rows: Sequence[Config], columns: Columns) -> Columns:
 
 
 def led(found: Config) -> list[Config]:
-    """The rows, each with the name of the measure of `worst`."""
+    """The rows; each also gets the name of the measure that `worst` is a value of."""
     lead = next(iter(found["measures"]))
     return [{**row, "lead": lead} for row in found["rows"]]
 
@@ -103,7 +103,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def csv_text(rows: Sequence[Config]) -> str:
-    """Every column of every row in base units, after a line of heads; lists joined by spaces."""
+    """CSV of every column in base units, with a header line; lists are joined by spaces."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -117,7 +117,7 @@ def csv_text(rows: Sequence[Config]) -> str:
 
 
 def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
-    """Plots the leading measure with its range: over x if x varies, else a bar per row."""
+    """Plots the first measure with its range: over x if x varies, else a bar per row."""
     name = out if isinstance(out, Path) else Path("report.svg")
     pyplot = prepared(name)
     figure, axes = pyplot.subplots(figsize=(8, 4.5))

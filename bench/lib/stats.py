@@ -28,7 +28,7 @@ class Summary:
 
     @property
     def spread(self) -> float:
-        """The range over the median."""
+        """The range divided by the median."""
         return self.range / abs(self.median) if self.median else 0.0
 
     def worst(self, better: str) -> float:
@@ -62,9 +62,9 @@ def _middle(column: str, values: list[Any]) -> Any:
 def summarised(
     rows: Sequence[Config], keys: Sequence[str], measures: Mapping[str, str]
 ) -> list[Config]:
-    """One row per group: medians, each measure's `_min` and `_max`, and `worst` for the first.
+    """One row per group: medians, `_min` and `_max` of measures, and `worst` of the first measure.
 
-    A run without the measure, if others have it, counts as one that never reached it.
+    If a run lacks a measure that other runs have, it never reached the measured state.
     """
     made = []
     first = next(iter(measures))
@@ -82,7 +82,7 @@ def summarised(
             if column == first:
                 row["worst"], row["spread"] = found.worst(better), found.spread
             if len(values) < len(mine):
-                # A run that never reached it is worse than any that did.
+                # A run that never reached the measured state is worse than any that did.
                 row[f"{column}_never"] = len(mine) - len(values)
                 if column == first:
                     row["worst"] = "never"

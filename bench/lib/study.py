@@ -30,7 +30,7 @@ from transport.lab.model import as_dict
 CPU_BOUND_SHARE = 0.5
 BUSY_SHARE = 0.1
 IN_FLIGHT_LAB = 16
-FEW = 50  # with fewer messages, rates are too coarse
+FEW = 50  # a rate computed from fewer messages is too coarse
 
 Measure = Callable[[str], Iterable[Config]]
 
@@ -43,18 +43,18 @@ class Study:
     keys: Sequence[str]  # columns that identify a row
     measures: Mapping[str, str]  # column -> whether `higher` or `lower` is better; the first leads
     columns: Columns
-    x: str = "size_bytes"  # x axis of plots, if it differs among the rows
+    x: str = "size_bytes"  # column for the x axis of plots, if its values differ
 
     @property
     def table(self) -> Columns:
-        """The columns of the table: missing keys, `columns`, and those that end every table."""
+        """The table's columns: keys not in `columns`, `columns`, and those that end every table."""
         shown = {key for key, _ in self.columns}
         first = [(key, key) for key in self.keys if key not in shown]
         return [*first, *self.columns, *CHECKED]
 
 
 def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The contenders that --only names, or the usual ones."""
+    """The contenders that --only names, or else the usual ones."""
     variants = [name for name in common.only if "weft" in known and name.startswith("weft/")]
     for name in common.only:
         if name not in known and name not in variants:
@@ -66,14 +66,14 @@ def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[s
 
 
 def load_of(common: Common, size: int, duration_s: float, warmup_s: float) -> Load:
-    """How flows send; on a lab's slow paths fewer messages are in flight and counted singly."""
+    """The load of flows; in a lab fewer messages are in flight, and each is counted singly."""
     if common.lab is None:
         return Load(size, duration_s, warmup_s)
     return Load(size, duration_s, warmup_s, in_flight_max=IN_FLIGHT_LAB, batch_max=1)
 
 
 def check_variant(name: str) -> None:
-    """Raises unless `weft/window_policy=nscc` names knobs that exist."""
+    """Raises an error if a contender like `weft/window_policy=nscc` names an unknown knob."""
     fields = [row.field for row in knobs.table()]
     for word in name.split("/")[1:]:
         field, equals, _ = word.partition("=")
@@ -87,7 +87,7 @@ def present(names: Sequence[str]) -> tuple[list[str], list[Config]]:
     """The contenders that can run here, and the reasons why the others cannot."""
     there, missing = [], []
     for name in names:
-        # A mixture, as in bench fairness, needs all its parts.
+        # A mixture such as `2 weft + 2 tcp-cubic` needs all its transports.
         reasons = [peers.missing(part.strip()) for part in name.split("+")]
         reason = next((one for one in reasons if one is not None), None)
         if reason is None:
@@ -113,10 +113,10 @@ def conduct(
     failed: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(common.repeats, there):
-            # Row by row, so that an interrupted contender keeps its rows.
+            # Add row by row, so that an interrupted contender keeps its rows.
             try:
                 for row in measure(name):
-                    row.pop("timeline_messages", None)  # useful only with a rate over time
+                    row.pop("timeline_messages", None)  # only needed to compute a rate over time
                     rows.append({"contender": name, "round": round_, **row})
             except click.UsageError:
                 raise
@@ -151,11 +151,11 @@ def _of_lab(row: Config) -> Config:
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
     made = summarised(rows, study.keys, study.measures)
     for row in made:
-        row.pop("timeline_bytes_per_s", None)  # a run's own, without a median
+        row.pop("timeline_bytes_per_s", None)  # of a single run: it has no median
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
         # Load of other processes distorts a row, so it is marked.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
-        # Only for flows: the repetitions of a collective are an option.
+        # Rows of collectives have no counted_messages, as an option sets their iterations.
         marks += ["few messages"] if row.get("counted_messages", FEW) < FEW else []
         for column in study.measures:
             if never := row.get(f"{column}_never"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-STEADY = 3  # consecutive intervals, because one may be a burst of queued data
+STEADY = 3  # intervals for which a rate must hold; a single one may be a burst from a queue
 
 Config = dict[str, Any]
 
@@ -28,9 +28,9 @@ def _held(rates: Sequence[float], index: int) -> float:
 def recovered_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, least: float
 ) -> int | None:
-    """Time from a moment until the end of the first interval in which a rate was held again.
+    """Time from a moment until the end of the first interval from which on a rate holds again.
 
-    None: never.
+    None: the rate never holds again.
     """
     for index in range(since_ns // interval_ns, len(rates) - STEADY + 1):
         if _held(rates, index) >= least and rates[index] > 0:
@@ -41,7 +41,7 @@ def recovered_ns(
 def dipped_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, until_ns: int, least: float
 ) -> int | None:
-    """Time from a moment until the end of the dip after it; 0: no dip; None: it did not end.
+    """Time from a moment until the end of the rate's dip; 0: no dip; None: it did not end.
 
     The rate may fall only after a while, because data in queues behind a cut still arrives.
     """
@@ -64,7 +64,7 @@ def silence_ns(rates: Sequence[float], interval_ns: int) -> int:
 
 
 def draw(axes: Any, runs: Sequence[Config], scale: float, unit: str) -> None:
-    """One line per contender, of its first round, with dotted lines at changes of the network."""
+    """Plots each contender's first round, with dotted lines when the network changed."""
     shown = set()
     for run in runs:
         if run["contender"] in shown:

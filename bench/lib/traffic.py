@@ -19,11 +19,11 @@ from bench.lib.channels import Channel, Mesh, Station, station
 from bench.lib.launch import Config, Mailbox, gang
 from bench.lib.placement import Placement
 
-NODE_BYTES = 32 << 20  # of buffers in one process, divided among its flows
+NODE_BYTES = 32 << 20  # bytes of buffers in a process, divided among its flows
 IN_FLIGHT_MIN = 2
 STAMPED_BYTES_MIN = 16
-OTHERS_NS_MIN = 100_000_000  # the kernel counts busy time in ticks of 10 ms
-LEAD_NS = 100_000_000  # from "all are connected" to the start
+OTHERS_NS_MIN = 100_000_000  # least time to measure load, which the kernel counts in 10 ms ticks
+LEAD_NS = 100_000_000  # time from when all processes are connected to the start of the flows
 WAIT_S = 60.0
 
 Array = np.ndarray[Any, Any]
@@ -47,9 +47,9 @@ class Load:
     size_bytes: int
     duration_s: float
     warmup_s: float
-    intervals: int = 10  # of the timed window, for the peak and the timeline
-    in_flight_max: int = 64  # messages of a stream
-    batch_max: int = 32  # messages per wake-up of a caller; 1 shows when each arrived
+    intervals: int = 10  # number of intervals of the timed window, for peak rate and timeline
+    in_flight_max: int = 64  # most messages in flight per stream
+    batch_max: int = 32  # messages per wake-up of a caller; with 1, each arrival is timed
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Stream:
 
 
 class _Gate:
-    """Where threads wait, after making their buffers, until all processes are ready."""
+    """Lets threads wait, after they made their buffers, until all processes are ready."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()
@@ -101,7 +101,7 @@ def jain(rates: Sequence[float]) -> float:
 
 
 def content(number: int, size_bytes: int) -> Array:
-    """The content of a stream's messages between the stamps; it differs between streams."""
+    """The bytes of a stream's messages between the stamps; each stream has its own."""
     return np.random.default_rng(number + 1).integers(0, 256, size_bytes, dtype=np.uint8)
 
 
@@ -112,7 +112,7 @@ def stamp(row: Array, index: int) -> None:
 
 
 def wrong(row: Array, index: int, expected: Array) -> bool:
-    """Whether an arrived message is wrong, by its stamps; by all bytes if it is short."""
+    """Whether an arrived message is wrong: compares its stamps, or all bytes if it is short."""
     if row.size < STAMPED_BYTES_MIN:
         return not np.array_equal(row, expected)
     number = np.int64(index).tobytes()
@@ -155,7 +155,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
 
 
 def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
-    """Receives messages until an empty one; returns the arrivals in the window by interval."""
+    """Receives messages until an empty one; returns how many arrived in each interval."""
     expected = content(stream.number, stream.size_bytes)
     slots = 2 * stream.in_flight
     memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
@@ -181,7 +181,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
         if times.window_ns <= now_ns < times.end_ns:
             counts[min((now_ns - times.window_ns) // interval_ns, stream.intervals - 1)] += arrived
         if not ended:
-            # Posted only now, so that the last messages stay in memory for the check of every byte.
+            # Post receives only after a whole batch, so that the last messages stay for the check.
             for done in range(index - batch, index):
                 handles[done % slots] = channel.irecv_into(memory[done % slots])
     broken += wholly_wrong(memory, index, expected)
@@ -208,7 +208,7 @@ def machine_ns() -> int:
 
 
 class _Threads:
-    """One thread per stream and end; collects their results and the first error."""
+    """Runs a thread for each end of each stream; collects results and the first error."""
 
     def __init__(self) -> None:
         self.gate = _Gate()
@@ -232,7 +232,7 @@ class _Threads:
         self._threads.append(thread)
 
     def prepared(self) -> None:
-        """Waits until every thread has its buffers."""
+        """Waits until every thread has made its buffers."""
         until = time.monotonic() + WAIT_S
         for _ in self._threads:
             while not self.gate.waiting.acquire(timeout=0.1):
@@ -242,7 +242,7 @@ class _Threads:
                     raise TimeoutError(f"buffers were not made within {WAIT_S:.0f} s")
 
     def until(self, moment_ns: int) -> None:
-        """Sleeps until a time; an error of a thread ends the sleep."""
+        """Sleeps until the given time, or until a thread has an error."""
         left_ns = moment_ns - time.perf_counter_ns()
         if left_ns > 0 and self._failed.wait(left_ns / 1e9):
             raise self._errors[0]
@@ -259,7 +259,7 @@ class _Threads:
 
 
 def node(mailbox: Mailbox, place: Placement, config: Config) -> None:
-    """The main function of a process: opens, connects, drives its ends of flows, reports."""
+    """The main function of a process: connects, runs its ends of flows, and reports."""
     me: int = config["me"]
     streams = [_Stream(**one) for one in config["streams"]]
     mine = [one for one in streams if me in (one.source, one.target)]
@@ -299,7 +299,7 @@ def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
     before_ns, busy_before_ns, since_ns = cpu_ns(), machine_ns(), time.perf_counter_ns()
     threads.until(times.end_ns)
     spent_ns, busy_ns = cpu_ns() - before_ns, machine_ns() - busy_before_ns
-    elapsed_ns = time.perf_counter_ns() - since_ns  # longer than the window if cores are overloaded
+    elapsed_ns = time.perf_counter_ns() - since_ns  # exceeds the window if cores are overloaded
     threads.join(WAIT_S)
     facts: dict[str, int] = {}
     for channel in mesh.outgoing.values():
@@ -315,7 +315,7 @@ def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
 
 
 def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns: int) -> float:
-    """The load of the busiest core, with each process's time spread over its cores."""
+    """The load of the busiest core, if each process uses its cores equally."""
     load: dict[int, float] = {}
     for place, spent_ns in zip(places, cpu_ns_each, strict=True):
         for core in place.cores:
@@ -358,7 +358,7 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
                     kind=flow.kind,
                     size_bytes=load.size_bytes,
                     in_flight=fits - fits % 2,
-                    # Slots are reused batch by batch, so a batch is at most half of them.
+                    # A batch uses at most half of the slots, as slots are reused batch by batch.
                     batch=fits // 2
                     if fits // 2 <= load.batch_max
                     else math.gcd(fits // 2, load.batch_max),

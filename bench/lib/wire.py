@@ -33,7 +33,7 @@ DEVICE = "wan0"
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PACKET_BYTES_MAX = 65_535
-BATCH = 32  # packets of one side before it is the other side's turn
+BATCH = 32  # most packets read from one end before the other end is read
 NS_PER_S = 1_000_000_000
 
 
@@ -46,12 +46,12 @@ class Road:
     delay_ns: int = 0
     jitter_ns: int = 0  # random delay between 0 and this is added; packets overtake each other
     loss: float = 0.0
-    pass_every: int = 0  # only every n-th packet passes; 0: all
-    burst_enter: float = 0.0  # probability per packet that a burst of losses begins, and ends
-    burst_leave: float = 0.1
+    pass_every: int = 0  # n: only every n-th packet passes; 0: all packets pass
+    burst_enter: float = 0.0  # probability per packet that a burst of losses begins
+    burst_leave: float = 0.1  # probability per packet that a burst of losses ends
     reorder: float = 0.0  # share of packets that are delayed by reorder_ns more
     reorder_ns: int = 5_000_000
-    flap_ns: int = 0  # time up, then as long down; 0: always up
+    flap_ns: int = 0  # the path is up for this time, then down for as long; 0: always up
 
 
 class Queue:
@@ -109,15 +109,15 @@ def open_tun(space: str, address: str, mtu_bytes: int) -> int:
 
 
 def path_of(packet: bytes, count: int) -> int:
-    """A packet's path by addresses, protocol and ports, as in a router's ECMP."""
+    """The path of a packet: a hash of addresses, protocol and ports, as in a router's ECMP."""
     header = 4 * (packet[0] & 15)
     return zlib.crc32(packet[9:10] + packet[12:20] + packet[header : header + 4]) % count
 
 
 def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int) -> None:
-    """Forwards packets until stdin ends. Lines on stdin change the network and are answered.
+    """Forwards packets until stdin ends. Each line on stdin is a JSON command, which is answered.
 
-    A list sets the paths, both ways. A number removes or restores the device of that end.
+    A list replaces all paths. A number removes or restores the TUN device of that end.
     """
     tuns = [open_tun(*one, mtu_bytes) for one in zip(spaces, ADDRESSES, strict=True)]
     queues = [[Queue(path, 100 * way + i) for i, path in enumerate(ways[way])] for way in (0, 1)]
@@ -162,12 +162,12 @@ def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int)
         now = time.monotonic_ns()
         while flying and flying[0][0] <= now:
             _, _, end, packet = heapq.heappop(flying)
-            with suppress(OSError):  # lost: the far device is removed or down, or its queue is full
+            with suppress(OSError):  # the packet is lost if the far device refuses it
                 os.write(tuns[end], packet)
 
 
 class Wire:
-    """Two namespaces and the process between them; leaving the `with` removes them."""
+    """Two namespaces and the process that forwards between them, for use in a `with`."""
 
     def __init__(self, name: str, paths: Sequence[Road], *, back: Sequence[Road] | None = None,
                  mtu_bytes: int = 1_500) -> None:  # fmt: skip
@@ -205,7 +205,7 @@ class Wire:
                 namespace.remove(space)
 
     def change(self, index: int, way: int | None = None, **fields: Any) -> None:
-        """Changes a path, both ways or only one way."""
+        """Changes a path in both directions, or in one only."""
         for each in (0, 1) if way is None else (way,):
             self.ways[each][index] = replace(self.ways[each][index], **fields)
         self._say([[asdict(path) for path in each] for each in self.ways])
@@ -228,7 +228,7 @@ class Wire:
             raise RuntimeError(f"the network process answered {said!r}, not {word!r}")
 
     def popen(self, end: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a process at one end, 0 or 1."""
+        """Starts a process in the namespace of end 0 or 1."""
         space = self.spaces[end]
 
         def enter() -> None:
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("mtu_bytes", type=int)
     parser.add_argument("ways", type=json.loads)
     given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent ends this process
     serve(given.spaces, [[Road(**path) for path in way] for way in given.ways], given.mtu_bytes)
 
 

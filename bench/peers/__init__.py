@@ -1,6 +1,6 @@
-"""The peers by name: sockets that flow benchmarks drive themselves, and foreign programs.
+"""Finds contenders by name: sockets that flow benchmarks use, and foreign programs.
 
-The result names missing peers.
+Results list the contenders that this machine lacks.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ PROGRAMS: dict[str, Program] = {
     peer.name: peer for peer in (*iperf3.PEERS, *libfabric.PEERS, *ucx.PEERS)
 }
 ALL: dict[str, Peer] = {**SOCKETS, **PROGRAMS}
-# Peers with one stream per flow, of which a benchmark can open any number.
+# Contenders with one stream per flow, so that a benchmark can open any number of flows.
 ONE_STREAM = tuple(name for name, peer in SOCKETS.items() if peer.streams == 1)
 
 
 def peer_of(name: str) -> Socket:
-    """The peer of a name; `weft/window_policy=nscc/paths=16` is weft with these knobs."""
+    """The contender of a name; `weft/window_policy=nscc/paths=16` is weft with these knobs."""
     return SOCKETS[name] if name in SOCKETS else Weft(name, name)
 
 
 def missing(name: str) -> str | None:
-    """The reason why a peer cannot run here, with the remedy; None if it can."""
+    """The reason why a contender cannot run here, with the remedy; None if it can."""
     parts = name.split()
     peer = ALL.get(parts[-1] if parts else "")
     return peer.missing() if peer is not None else None
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions of the programs among the peers."""
+    """The versions of the foreign programs among the contenders."""
     return {name: PROGRAMS[name].version() for name in names if name in PROGRAMS}

@@ -1,4 +1,4 @@
-"""Base classes of peers: sockets that flow benchmarks drive, and foreign programs."""
+"""Base classes of contenders: sockets that flow benchmarks use, and foreign programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Config = dict[str, Any]
 
 
 class Peer(Protocol):
-    """The interface of a peer."""
+    """The interface of a contender."""
 
     @property
     def name(self) -> str: ...
     def missing(self) -> str | None:
-        """What this machine lacks for the peer, with the remedy; None if nothing."""
+        """What this machine lacks for the contender, with the remedy; None if nothing."""
 
 
 @dataclass(frozen=True)
 class Socket(ABC):
-    """A contender of the flow benchmarks: a kind of channel and its streams per flow."""
+    """A contender of the flow benchmarks: its kind of channel, and streams per flow."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class Socket(ABC):
 
 @dataclass(frozen=True)
 class Weft(Socket):
-    """weft of this tree."""
+    """weft, built from this source tree."""
 
     name: str = "weft"
     kind: str = "weft"
@@ -53,7 +53,7 @@ class Program(ABC):
 
     name: str
     executable: str
-    package: str  # of Debian
+    package: str  # the Debian package that contains it
 
     def missing(self) -> str | None:
         if shutil.which(self.executable) is not None:
@@ -65,7 +65,7 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
-        """Runs it from the second place to the first; returns the program's numbers as a row."""
+        """Runs the program from the second place to the first; returns its numbers as a row."""
 
 
 def program_row(
@@ -78,7 +78,7 @@ def program_row(
     peak_bytes_per_s: float | None = None,
     retransmitted_segments: int | None = None,
 ) -> Config:
-    """A row with a program's numbers and its cost; such programs do not check contents."""
+    """A row with a program's numbers and processor time; contents are not checked."""
     return {
         "size_bytes": size_bytes,
         "iterations": iterations,

@@ -1,6 +1,6 @@
-"""Runs iperf3 as a peer: TCP cubic with messages of the same size.
+"""Runs iperf3 as a contender: TCP cubic with messages of the same size.
 
-Its JSON is read; bytes are those that its receiver counted.
+Its JSON output is read; the bytes are those that its receiver counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Iperf3(Program):
 
     @staticmethod
     def row(said: Config, cost: Config) -> Config:
-        """iperf3's end report and its intervals as a row."""
+        """Makes a row of iperf3's summary and its intervals."""
         try:
             received, sent = said["end"]["sum_received"], said["end"]["sum_sent"]
             rate = received["bits_per_second"] / 8

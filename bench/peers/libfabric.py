@@ -1,6 +1,6 @@
-"""Runs programs of libfabric as peers over its tcp provider, and reads their tables.
+"""Runs programs of libfabric as contenders, over its tcp provider, and reads their tables.
 
-A ping-pong's rate is that of one message at a time. fabtests must be installed.
+A ping-pong has one message in flight at a time. fabtests must be installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 
-RATE_GUESS = 2e8  # bytes per second, to choose the number of iterations
+RATE_GUESS = 2e8  # assumed bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 100_000
 SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -31,7 +31,7 @@ def _number(text: str) -> int:
 class Fabric(Program):
     """A program of libfabric or fabtests; both print the same table."""
 
-    both_ways: bool = False  # the total counts both directions of a ping-pong
+    both_ways: bool = False  # True: the program's total counts both directions of a ping-pong
 
     def missing(self) -> str | None:
         if super().missing() is None or self.package:
@@ -48,7 +48,7 @@ class Fabric(Program):
         base = [self.executable, "-p", "tcp", "-S", str(size_bytes), "-I", str(count)]
         base += ["-e", "rdm"] if self.both_ways else []
         client = [*base, "-P", port, places[0].address]
-        # Otherwise the provider would choose an interface itself.
+        # Without this variable, the provider would choose an interface itself.
         environment = {"FI_TCP_IFACE": places[0].interfaces.split("+")[0].split(",")[0]}
         _, sent, cost = run_pair(
             self.name, [*base, "-B", port], client, places, duration_s, environment

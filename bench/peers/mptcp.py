@@ -1,4 +1,4 @@
-"""MPTCP as a peer, if this kernel has it.
+"""Multipath TCP (MPTCP) as a contender, if this kernel has it.
 
 The machine's configuration determines the subflows.
 """

@@ -1,6 +1,6 @@
-"""Runs server and client of a foreign program and counts their processor time.
+"""Runs server and client of a foreign program and measures their processor time.
 
-The module of each peer parses its numbers.
+The module of each program parses the program's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVER_START_S = 0.4
 
 
 def free_port(address: str) -> int:
-    """A TCP port that is free now; only a hint if a place has its own network."""
+    """A TCP port that is free here now; in a place with its own network it may be taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind(("" if family == socket.AF_INET else "::", 0))
@@ -53,7 +53,7 @@ def run_pair(
     seconds: float,
     environment: dict[str, str] | None = None,
 ) -> tuple[str, str, dict[str, float]]:
-    """The outputs of server and client, and the processor time of both."""
+    """Runs both; returns the outputs of server and client, and their processor time."""
     prefix = ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]
     begin_ns, spent_ns = time.perf_counter_ns(), _spent_ns()
     patience_s = seconds + EXTRA_S

@@ -17,7 +17,7 @@ STREAMS = 4
 
 @dataclass(frozen=True)
 class Tcp(Socket):
-    """One congestion control."""
+    """TCP with one congestion control."""
 
     def missing(self) -> str | None:
         control = self.kind.partition("-")[2]

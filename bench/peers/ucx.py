@@ -1,4 +1,4 @@
-"""Runs ucx_perftest as a peer: tag matching over its tcp transport; reads its CSV.
+"""Runs ucx_perftest as a contender: tag matching over UCX's tcp transport; reads its CSV.
 
 Shared memory is off, because it would bypass the network.
 """
@@ -15,15 +15,15 @@ from bench.lib.placement import Placement
 from bench.peers.base import Config, Program, first_version, program_row
 from bench.peers.pair import free_port, run_pair
 
-RATE_GUESS = 1e9  # bytes per second, to choose the number of iterations
+RATE_GUESS = 1e9  # assumed bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 20, 1_000_000
-MIB = 1 << 20  # ucx_perftest's MB
+MIB = 1 << 20  # what ucx_perftest calls a MB
 COLUMNS = ("iterations", "percentile", "avg_lat", "overall_lat", "avg_bw", "overall_bw")
 
 
 @dataclass(frozen=True)
 class Perftest(Program):
-    """tag_bw: one sender, one receiver."""
+    """ucx_perftest -t tag_bw: one sender and one receiver."""
 
     def version(self) -> str:
         return first_version(["ucx_info", "-v"])

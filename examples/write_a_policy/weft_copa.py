@@ -11,16 +11,16 @@ FAR_NS = 1 << 62
 
 Flow = record(
     window_segments=float,
-    velocity=float,  # 2.1, step 4: doubles while the direction stays the same
-    standing_ns=int,  # minimum RTT of the current round trip, and of the one before
-    last_standing_ns=int,
+    velocity=float,  # section 2.1, step 4: doubles while the direction stays the same
+    standing_ns=int,  # minimum RTT of the current round trip
+    last_standing_ns=int,  # minimum RTT of the previous round trip
     round_end_ns=int,
     round_start_segments=float,
     same_direction_rounds=int,
     direction=int,
     slow_start=int,
 )
-# The paper's 0.5 keeps two segments in the queue; a burst here is sixteen segments.
+# delta is 0.5 in the paper, for a queue of 2 segments; 0.1 allows 10, as weft sends bursts of 16.
 Params = record(delta=0.1, start_segments=10.0, window_segments_min=2.0)
 
 
@@ -29,7 +29,7 @@ def answer(flow, params, event, result):
     flow.window_segments = min(max(flow.window_segments, params.window_segments_min), most)
     result.window_bytes = flow.window_segments * event.segment_bytes
     result.pacing_bytes_per_s = 0.0
-    if event.srtt_ns > 0:  # 2.1: paced at two windows per round trip
+    if event.srtt_ns > 0:  # section 2.1: pacing at two windows per round trip
         result.pacing_bytes_per_s = 2e9 * result.window_bytes / event.srtt_ns
 
 
@@ -63,7 +63,7 @@ def on_ack(flow, params, event, result):
         flow.standing_ns = min(flow.standing_ns, event.rtt_ns)
     queue_ns = max(min(flow.standing_ns, flow.last_standing_ns) - event.rtt_min_ns, 1)
     round_trip_ns = event.rtt_min_ns + queue_ns
-    target_segments = round_trip_ns / (params.delta * queue_ns)  # 2.1, step 2, times the RTT
+    target_segments = round_trip_ns / (params.delta * queue_ns)  # section 2.1, step 2, times RTT
     acked = event.acked_bytes / event.segment_bytes
     if flow.window_segments <= target_segments:
         step = flow.velocity * acked / (params.delta * flow.window_segments)
@@ -78,7 +78,7 @@ def on_ack(flow, params, event, result):
 
 
 def on_loss(flow, params, event, result):
-    answer(flow, params, event, result)  # 2.1: delay is the signal
+    answer(flow, params, event, result)  # section 2.1: only delay is a signal
 
 
 def on_timeout(flow, params, event, result):
